@@ -43,8 +43,8 @@ class BatchExecutor(QueueExecutor):
     - If the controller is killed, the next one finds the jobs.
     - With ``claims`` (the default), a job runs at most once, whatever the queue does. Its wrapper
       creates a file in the run's folder, and runs nothing if the file already exists.
-    - Without ``claims``, wrappers report over the network (``listen``), or by files if the
-      controller does not answer.
+    - Without ``claims``, wrappers report over the network, or through files if the controller does
+      not answer.
     - A job is ``lost`` if its wrapper has reported nothing, three consecutive replies of
       :meth:`ask` omit it, and :meth:`account` has no record of it. A lost job never runs.
     """

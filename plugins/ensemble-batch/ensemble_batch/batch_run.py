@@ -1,7 +1,7 @@
 """State of a run whose jobs are claimed by their wrapper scripts.
 
-A wrapper script claims its job by creating a file, and then runs it. If the file already exists, it
-runs nothing. So each job runs once, even if the queue has two copies of it.
+A wrapper script claims its job by creating a file, and then runs the job. If the file already
+exists, the script runs nothing. So each job runs once, even if the queue has two copies of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["BatchRun"]
 
 
 class BatchRun(QueueRun):
-    """A run whose wrapper scripts claim jobs, and report through files in the folder ``spool``."""
+    """A run whose wrapper scripts claim jobs, and report through files in a shared folder."""
 
     claims: ClassVar[bool] = True
 

@@ -16,7 +16,7 @@ __all__ = ["CannotTake", "InvalidJob", "QueueHooks", "QueueJob"]
 
 
 class CannotTake(ExecutorError):
-    """Error of a request that the queue cannot carry out now. The executor repeats the request.
+    """Raised if the queue cannot carry out a request now. The executor repeats the request.
 
     For a submission, ``arrived`` says whether the batch reached the queue:
 

@@ -1,4 +1,4 @@
-"""Requests to a queue other than submissions: queries about jobs and gauges, and cancels."""
+"""Queries a queue about jobs and nodes, and cancels jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Inquiry"]
 
 
 class Inquiry:
-    """All requests to a queue except submissions."""
+    """Sends all requests of a run to the queue, except submissions."""
 
     def __init__(self, polled: QueueRun) -> None:
         self._polled = polled

@@ -21,7 +21,8 @@ _ALLOCATED: Mapping[str, Any] = {"ranks": "all", "final": True}
 class JobEvents:
     """Creates the events of one job of a queue.
 
-    In the methods, ``now`` is the time by our clock; ``when`` may come from another clock.
+    In the methods, ``now`` is the time by this machine's clock, and ``when`` is the time in a
+    report, which may come from another clock.
     """
 
     __slots__ = ("_out", "files", "job", "last", "over", "queue_id", "told")

@@ -1,4 +1,4 @@
-"""Job scripts: the bash scripts that are submitted to polled queues.
+"""Job scripts: the bash scripts that are submitted to a queue.
 
 A script contains a table of a batch's jobs and ``wrapper.sh``, which runs one job. The queue runs
 the script once for each job.

@@ -1,4 +1,4 @@
-"""Life of one job of a queue: turns reports about the job into its events.
+"""Turns reports about a job into the job's events.
 
 The reports come from the job's wrapper script and from the queue.
 """
@@ -18,7 +18,7 @@ __all__ = ["JobLife"]
 
 
 class JobLife(JobEvents):
-    """A job in a queue, until it is over."""
+    """State of one job, until the job is over."""
 
     __slots__ = (
         "_began", "barred", "cancelled", "counts_at", "handed_at", "heard", "key", "misses",

@@ -1,7 +1,7 @@
 """Output files and working folders of jobs.
 
-A file that the job group names is truncated when the run first uses it; later jobs append to it.
-Other output goes to one file per job, which is removed if it is empty.
+An output file named in the ensemble file is truncated when the run first uses it; later jobs append
+to it. Other output goes to one file per job, which is removed if it is empty.
 """
 
 from __future__ import annotations

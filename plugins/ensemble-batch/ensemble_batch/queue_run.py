@@ -1,4 +1,4 @@
-"""State of a run on a queue: its jobs that are not over, shared by the executor's threads."""
+"""Jobs of a run that are not over, and other state that an executor's threads share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def mark_of(tag: str) -> str:
-    """Return a short hash of a run's tag, for names of its jobs and folders.
+    """Return a short hash of a run's tag, for the names of the run's jobs and folders.
 
     >>> mark_of("melt-20261121T074954-e9d91d")
     'bd94cc00'

@@ -1,7 +1,6 @@
 """Records on disk of submissions and emitted events, for a later controller.
 
-A batch is recorded before it is submitted, and an event before it is emitted. The file need not
-survive a power cut, because lost entries can be restored.
+A batch is recorded before it is submitted, and an event before it is emitted.
 """
 
 from __future__ import annotations
@@ -113,6 +112,7 @@ class Records:
 
     def _write(self, lines: Iterable[str]) -> None:
         if self._file is not None:
+            # Not synced: entries that are lost in a power cut can be restored.
             self._file.write("".join(lines))
             self._file.flush()
 

@@ -19,7 +19,10 @@ _T = TypeVar("_T")
 
 
 def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
-    """Return for each job whether the queue has or had it, and emit the events that were missed."""
+    """Return for each job whether it is in the queue or has been there.
+
+    Also emits the job's recorded events that are newer than its time in ``jobs``.
+    """
     records = polled.records
     batch_of = {job: sent for sent in records.sent.values() for job in sent.jobs}
     wanted = {sent.key: sent for job, sent in batch_of.items() if job in jobs}

@@ -1,4 +1,4 @@
-"""Timing of a polled queue: delays and timeouts, in seconds."""
+"""Delays and timeouts of a queue's executor, in seconds."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ LEAVE, PATIENCE = 10.0, 120.0
 
 
 def query_interval(period: float) -> float:
-    """Return the interval between queries for a poll ``period``, in seconds.
+    """Return the interval between queries, for the ``period`` in which an end must be noticed.
 
-    A job that is missing in a reply counts as gone after two more queries, which take 3 s. So the
-    interval is 3 s shorter than the period: a job's end is noticed within the period. Periods below
-    6 s are too short for that.
+    The interval is 3 s shorter than the period, because an end is confirmed by two more queries,
+    which take 3 s. For a period of 3 to 6 s it is 3 s, and for a shorter period the period itself.
 
     >>> query_interval(15.0), query_interval(60.0), query_interval(5.0), query_interval(1.0)
     (12.0, 57.0, 3.0, 1.0)

@@ -1,7 +1,7 @@
 """Direct calls of Flux's C library, for functions that are called for every message.
 
 Flux's Python bindings check and convert every argument, which is too slow for a thousand jobs per
-second. For the reactor's thread only.
+second. Use the direct calls only in the thread of Flux's event loop (the reactor).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["DirectCalls"]
 
 
 class DirectCalls:
-    """Calls of C library functions, with futures and reactors that the bindings created."""
+    """Calls C functions with futures and reactors of the Python bindings."""
 
     def __init__(self) -> None:
         core = import_module("_flux._core")

@@ -26,6 +26,8 @@ _AGAIN = 0.5
 class EventlogWatcher:
     """Follows the eventlogs of a run's jobs, and finds the run's jobs among all jobs of the user.
 
+    The arguments are callbacks:
+
     - ``tell`` is called with events.
     - ``lost`` is called with the name of a job that the instance no longer knows.
     - ``problem`` is called with a warning for the user.

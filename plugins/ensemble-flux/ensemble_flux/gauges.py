@@ -26,7 +26,7 @@ _STATES = ("depend", "priority", "sched", "run", "cleanup", "inactive")
 
 
 class Gauges:
-    """Gauges by metric path: nodes, cores, GPUs, and jobs by state.
+    """Numbers of nodes, cores and GPUs, and of jobs in each state.
 
     The callback ``problem`` receives warnings for the user.
     """

@@ -1,7 +1,6 @@
 """Chooses where a job's output goes: into files, or into Flux's key-value store (KVS).
 
-The job shell writes files on the job's first node. So files are used only if every node sees the
-run's folder.
+Files are used only if every node sees the run's folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Adapter between a generator of the standard gest-api and the core's generators.
 
-gest-api has no logarithmic variables. So the generator receives the logarithm of a variable with
-``log``.
+gest-api has no logarithmic variables. So the generator receives the logarithm of each variable that
+has ``log: true`` in the ensemble file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MOST_LISTED = 1_000_000
 class GestGenerator(Generator):
     """Generator of the standard gest-api.
 
-    The standard has no message for points whose jobs were lost or pruned. They are reported only if
-    ``failed`` in the ensemble file gives them values.
+    The standard has no message for points without values. So the generator is not told about pruned
+    points, nor about lost points unless the key ``failed`` gives values for them.
     """
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:

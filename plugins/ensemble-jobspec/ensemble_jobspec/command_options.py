@@ -39,7 +39,7 @@ form_option = click.option(
 
 
 def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Add conversion options to a command; the command gets them as the mapping ``how``."""
+    """Decorate a command with conversion options, which it gets as its argument ``how``."""
 
     def command(**given: Any) -> int:
         how = {

@@ -1,4 +1,4 @@
-"""Mistakes in a jobspec: turns schema errors into sentences, with places and suggestions."""
+"""Mistakes in a jobspec: turns schema errors into messages with line numbers and suggestions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BOUNDS = {"minimum": "at least", "maximum": "at most"}
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return a hint with the most similar name, or with all known names."""
+    """Return a hint with the most similar name; if none is similar, with the known names."""
     known = list(names)
     more = " …" if len(known) > 12 else ""
     listed = f"known: {', '.join(known[:12])}{more}" if known else None

@@ -10,7 +10,7 @@ __all__ = ["read_flux", "slots"]
 
 
 def slots(vertex: Vertex) -> list[Vertex]:
-    """Yield the slots in a resource, at any depth."""
+    """Return the slots in a resource, at any depth."""
     found = [vertex] if vertex.type == "slot" else []
     return found + [slot for inner in vertex.within for slot in slots(inner)]
 

@@ -1,4 +1,4 @@
-"""Reads the queue's gauges before a run, to choose between alternative resources."""
+"""Reads a queue's numbers of nodes, cores and GPUs, to check which resources it can provide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks of the plugin: the actions of converted jobspecs, and the source ``jobspec``."""
+"""Registers the actions of converted jobspecs, and jobspecs in ensemble files."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ __all__ = ["as_nextgen"]
 
 
 def as_nextgen(workload: Workload) -> dict[str, Any]:
-    """Return the jobspec as plain data."""
+    """Return a workload as the data of a jobspec 0.1."""
     return _Writer().written(workload)
 
 

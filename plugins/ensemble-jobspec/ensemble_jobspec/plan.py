@@ -1,4 +1,4 @@
-"""Plan of a workload: its units of work in the order of the file, with their dependencies.
+"""Plan of a workload: its units in the order of the file, with their dependencies.
 
 Most units are tasks. Some are steps of a task, or groups that run as one job.
 """
@@ -27,11 +27,13 @@ _LONGEST = 80
 class Unit:
     """Part of a workload that is started as a whole.
 
+    A unit is of one ``kind``:
+
     - ``job``: a job in the queue
     - ``local``: a command on the controller's machine
-    - ``files``: writes files into a folder
+    - ``files``: an action that writes files into a folder
     - ``batch``: a job that runs a group as a nested ensemble
-    - ``end``: nothing to do; done when all its dependencies are done
+    - ``end``: does nothing, and is done when all its dependencies are done
     """
 
     name: str

@@ -15,8 +15,7 @@ def queue_options(
 ) -> dict[str, dict[str, Any]]:
     """Return a job's options for each executor.
 
-    ``met`` has the site file's options for each requirement of the job. They override the options
-    from the jobspec.
+    The site's options (``met``) override those of the jobspec (``extra``).
     """
     options: dict[str, dict[str, Any]] = {"flux": {}, "slurm": {}}
     for own in options.values():

@@ -31,8 +31,8 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 def read(source: str | os.PathLike[str], form: Form | None = None) -> Workload:
     """Return the workload of a jobspec, given as a file or as text.
 
-    A ``source`` with several lines, or that begins with ``{``, is text; any other is a path. Raises
-    :class:`~ensemble_core.FileErrors` with all mistakes and their places.
+    The ``source`` is text if it has several lines or begins with ``{``; otherwise it is a path.
+    Raises :class:`~ensemble_core.FileErrors` with all mistakes and their lines.
     """
     if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
         return read_jobspec(source, "jobspec", form)

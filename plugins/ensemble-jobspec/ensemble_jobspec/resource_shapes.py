@@ -1,6 +1,6 @@
 """Computes a job's nodes, tasks, cores and GPUs from a jobspec's resource tree.
 
-A slot runs one task. Without slots, each node runs one task. Counts multiply down the tree.
+A slot runs one task. Without slots, each node runs one task.
 """
 
 from __future__ import annotations

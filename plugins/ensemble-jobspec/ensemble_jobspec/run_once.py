@@ -37,7 +37,7 @@ def run_once(
 ) -> int | None:
     """Run the command and return its exit code (128 + N after signal N).
 
-    - ``record``: file of this command in the run's folder
+    - ``record``: file that shows a later controller whether the command was started
     - ``again``: whether an earlier controller may have started the command. If it has, wait for the
       command instead of running it again. If the command was interrupted, return ``None``.
     - ``keep``: whether to write the output to the file ``record`` plus ``.out``

@@ -35,7 +35,9 @@ _FILLED = frozenset({"group", "index", "id", "here", "run", "cwd", "replica", "a
 
 
 def escape(text: str, parameters: Iterable[str] = ()) -> str:
-    """Escape the placeholders in a text for an ensemble file, except those of ``parameters``.
+    """Double the braces of placeholders in a text, except those of ``parameters``.
+
+    Shell variables such as ``${HOME}`` are not placeholders.
 
     >>> escape("echo {index} ${HOME} {T}", ["T"])
     'echo {{index}} ${HOME} {T}'

@@ -1,6 +1,6 @@
 """Readers of parts that all forms of jobspecs have: resources, commands, scripts and attributes.
 
-Mistakes are added to the ``Faults``; an invalid part is replaced by a default.
+Mistakes are collected in a ``Faults`` object; an invalid part is replaced by a default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<
 
 
 def vertex(faults: Faults, path: Path) -> Vertex:
-    """Return the resource at this path with its contents."""
+    """Return the resource at this path, with the resources that it contains."""
     given = faults.document.get(path)
     if "count" in given and "replicas" in given:
         what = "'count' cannot be combined with 'replicas' (a number of resources, anywhere)"
