@@ -16,7 +16,7 @@ Standing = Literal["fired", "never woken", "condition false", "disabled", "cut"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GroupReport(Record):
-    """A job group: the number of jobs in each state, and mean times in seconds."""
+    """A job group: how many jobs are in each state, and how long they waited and ran on average."""
 
     name: str
     submitted: int = 0  # the sum of the next five

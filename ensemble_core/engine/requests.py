@@ -27,7 +27,7 @@ ACTIONS = ("submit", "cancel", "set", "enable", "disable")
 
 @dataclass(slots=True, eq=False)
 class _RequestOrigin(Origin):
-    """Origin of decisions that a user requested, and no rule made."""
+    """Origin of decisions that a user requested."""
 
     by: str
 

@@ -1,6 +1,6 @@
 """Creates jobs from rows: the action ``submit`` with the key ``rows``.
 
-Each row gives the parameters of jobs. If a row is invalid, nothing is submitted.
+The columns of a row set the parameters of new jobs. If a row is invalid, nothing is submitted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["of_rows", "rows_of"]
 def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
     """Return the rows that the text ``rows`` selects. Raises :class:`EnsembleError`.
 
-    - ``TABLE`` or ``TABLE(CONDITION)``: rows of a table of results. For a rule with ``each``, the
-      table covers only the slice for which the rule fires.
+    - ``TABLE`` or ``TABLE(CONDITION)``: rows of a table of results. If a rule with ``each`` fires
+      for some of the jobs, the table covers only these.
     - ``all.TABLE``: rows of the table over all jobs.
     - ``job``: the rows that the event's job has printed.
     """

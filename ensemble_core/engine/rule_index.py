@@ -33,7 +33,10 @@ Asleep = Literal["cut", "disabled", "exhausted"]
 
 @dataclass(slots=True, eq=False, repr=False)
 class Instance:
-    """State of a rule with ``each`` for one job, or for one slice (jobs with equal parameters)."""
+    """State of a rule for one job or one slice (jobs with equal parameters).
+
+    Only rules with the key ``each`` have instances.
+    """
 
     fired: int = 0  # number of firings
     skip: int = 0  # backoff: the number of matches to skip

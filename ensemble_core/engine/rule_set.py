@@ -1,4 +1,4 @@
-"""Set of all rules of a run: adds, enables, disables and reports on rules."""
+"""Rules of a run, which can be added, enabled and disabled."""
 
 from __future__ import annotations
 

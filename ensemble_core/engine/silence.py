@@ -25,7 +25,7 @@ class Quiet:
 
 @dataclass(slots=True, eq=False)
 class Silence:
-    """Running jobs with observers, by group, for rules on ``silent``."""
+    """Running jobs with observers, by group, for rules with the trigger ``silent``."""
 
     of: dict[str, list[Quiet]] = field(default_factory=dict)
 

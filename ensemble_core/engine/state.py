@@ -57,7 +57,7 @@ __all__ = ["State"]
 
 
 def _may_read_any_metric(ensemble: Ensemble) -> bool:
-    """Return True if a function or slow action may read any metric."""
+    """Return True if the ensemble has functions or slow actions, which may read every metric."""
     return bool(ensemble.functions) or any(
         each.plan is None
         for rule in ensemble.rules

@@ -37,7 +37,7 @@ _DROPPED = (Resources, TimerElapsed)
 
 
 class Stopping:
-    """Handles stops of the run in ``state``."""
+    """Stops a run."""
 
     def __init__(self, state: State, submission: Submitter) -> None:
         self.state = state

@@ -24,9 +24,9 @@ def varied(
     fields: Mapping[str, Any],
     again: bool,
 ) -> tuple[JobGroup, list[Job], int]:
-    """Return the group with its changed ``fields``, its new jobs, and how many were skipped.
+    """Return the changed group, the new jobs, and the number of skipped combinations.
 
-    Combinations of parameters that the group has already submitted are skipped. Raises
+    A combination of parameters is skipped if the group has already submitted it. Raises
     :class:`EnsembleError` if the triggering event has no job, or if the group lacks a parameter.
     """
     record, scope = origin.match.record, origin.match.scope

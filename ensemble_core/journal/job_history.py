@@ -1,4 +1,4 @@
-"""Job history: a table with a row for each job of a stored run, for commands and programs."""
+"""Job history: a table with a row for each job of a stored run."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Loading = Callable[[Text], Ensemble]
 def maker_of(versions: Mapping[str, str]) -> str:
     """Return a text with the snapshot format and the versions of Ensemble, Python and plugins.
 
-    Two programs can read each other's snapshots if their texts are equal.
+    A snapshot can only be read by a program with the same text as the program that wrote it.
     """
     parts = [f"{name}={version}" for name, version in sorted(versions.items())]
     return " ".join([f"format={FORMAT}", *parts])

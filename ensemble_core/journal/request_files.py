@@ -1,7 +1,7 @@
 """Passes requests to a live run as files in its folder.
 
-A command writes ``requests/NUMBER.json`` and waits for ``NUMBER.answer``. The controller removes a
-request before it carries it out, so no request is carried out twice.
+A command writes ``requests/NUMBER.json`` and waits for ``NUMBER.answer``. The controller removes
+the file before it carries out the request, so no request is carried out twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Request = Callable[[Mapping[str, Any], str], "Future[tuple[Decision, ...]]"]
 
 
 def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
-    """Request an action from the run in this folder, and return the decisions as plain data.
+    """Request an action from the run in this folder, and return the resulting decisions.
 
     Raises :class:`UsageError` if the run has no controller or rejects the request.
     """

@@ -69,7 +69,10 @@ _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def state_folder(given: str | os.PathLike[str] | None) -> Path:
-    """Return the folder of all runs: ``given``, ``ENSEMBLE_STATE``, or the user's state folder."""
+    """Return the folder ``STATE``, which contains all runs.
+
+    It is ``given``, else the variable ``ENSEMBLE_STATE``, else the user's state folder.
+    """
     named = given or os.environ.get("ENSEMBLE_STATE")
     if named:
         return Path(named).expanduser().absolute()

@@ -74,7 +74,7 @@ def _slots(cls: type[Any]) -> tuple[str, ...]:
 
 
 class _Writer:
-    """Writes the objects of a state. The objects of each class are numbered."""
+    """Writes all objects of a state, class by class."""
 
     def __init__(self, ensemble: Ensemble, statistics: Mapping[str, StatisticSpec]) -> None:
         self._own = {id(rule) for rule in ensemble.rules}

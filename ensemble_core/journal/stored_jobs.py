@@ -24,8 +24,8 @@ _STARTED, _FINISHED = 5, 6
 class StoredJobs(Jobs):
     """The jobs of a run, read from the job rows in its journal.
 
-    A row in ``active`` replaces the stored row of its job, or adds a job that is not over. If
-    ``check`` is true, missing rows raise :class:`JournalError`.
+    Rows in ``active`` replace those in the journal, or are added to them. If ``check`` is true,
+    missing rows raise :class:`JournalError`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Timestamps the events of local jobs, stores them in the ledger, and sends them to the controller.
+"""Timestamps events of local jobs, and sends them to a file (ledger) and to the controller.
 
 Timestamps strictly increase.
 """
@@ -21,7 +21,7 @@ Deliver = Callable[[Sequence[bytes]], None]
 
 
 class EventLog:
-    """Event log of one supervisor."""
+    """Log of the events of one supervisor's jobs."""
 
     def __init__(
         self,

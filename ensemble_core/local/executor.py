@@ -9,9 +9,9 @@ It guarantees:
   environment has ``ENSEMBLE_JOB_ID``, ``ENSEMBLE_GROUP``, ``ENSEMBLE_INDEX``, ``ENSEMBLE_ATTEMPT``,
   ``ENSEMBLE_RUN`` (the run's tag), ``ENSEMBLE_TASK_RANK`` (from 0) and ``ENSEMBLE_TASK_COUNT``.
 - **GPUs.** If GPUs are configured, ``CUDA_VISIBLE_DEVICES`` lists the GPUs of the task, or is
-  ``-1``.
-- **MPI.** Tasks are not ranks of one MPI program. Variables of an outer MPI launcher are removed:
-  an MPI program starts as a single process, or starts its ranks with ``mpirun``.
+  ``-1`` if the job requests none.
+- **MPI.** Tasks are not ranks of one MPI program. Variables of an outer MPI launcher are removed,
+  so an MPI program starts as a single process, or starts its ranks with ``mpirun``.
 - **Order.** Jobs start by ``urgency`` (31 first), then first in, first out. A job with urgency 0 is
   held until it is cancelled. If a job does not fit yet, a limited number of smaller jobs may
   overtake it.
@@ -20,7 +20,7 @@ It guarantees:
 - **Output.** ``stdout`` and ``stderr`` are relative to the workdir. Standard input is empty. When
   the run first writes to an output file, the file is truncated. After that, output is appended, so
   jobs can share a file. Without ``stdout`` and ``stderr``, output goes to ``JOB.out`` and
-  ``JOB.err`` in the run's folder; empty ones are removed when the job ends.
+  ``JOB.err`` in the run's folder; empty files are removed when the job ends.
 - **Status.** The status of a job is that of the task with the highest exit code; a signal counts as
   128 plus its number. If a signal kills a task, the other tasks have ``grace`` seconds to exit and
   are then terminated. A task that exits with an error does not affect the others.

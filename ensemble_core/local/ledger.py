@@ -15,9 +15,9 @@ as eight hexadecimal digits. A truncated last line is ignored. The file has the 
 
 In format 1, lines have no checksum.
 
-Events of waiting jobs and answers to resizes survive a power cut. Events of started jobs are not
-synced, because no job survives a power cut. So if the journal has newer events of a job than the
-ledger, the job has started, and may be over.
+Events of waiting jobs and answers to resizes are synced to disk. Events of started jobs are not, so
+they may be missing after a power cut. If the journal has a newer event of a job than the ledger,
+the job had started: it is reported as lost, and not started again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _REQUESTS = 1000
 
 
 def boot() -> str:
-    """Return the boot id of this machine, which changes at each boot. Empty if unknown."""
+    """Return the boot id of this machine, new at each boot, or an empty text if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()

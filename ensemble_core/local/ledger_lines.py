@@ -1,4 +1,4 @@
-"""Lines of the ledger: their checksums, and the state of a job as derived from its lines."""
+"""Lines of the ledger: their checksums, and the state of a job that they describe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["LedgerJob", "checked", "newer", "with_checksum"]
 
 
 class LedgerJob:
-    """State of a job according to the ledger, if the job is not over."""
+    """A job that is not over, as its lines in the ledger describe it."""
 
     __slots__ = ("data", "fatal", "gpus", "launched", "names", "newest", "pids", "started", "up")
 

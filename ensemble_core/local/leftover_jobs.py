@@ -26,10 +26,9 @@ _ENDING = 120.0
 
 
 def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
-    """Return how many jobs of the run may be alive.
+    """Return how many jobs of the run may be alive, and end them if an executor is given.
 
-    If ``ending`` is given, also end the jobs with this executor, which must not be open. Raises
-    :class:`ExecutorError` if they do not end.
+    The executor must not be open. Raises :class:`ExecutorError` if the jobs do not end.
     """
     supervisor = _supervisor(tag, state)
     waiting, begun = _count_unfinished(state / NAME)

@@ -21,7 +21,7 @@ _COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def _counters(root: Path) -> Iterator[Path]:
-    """Yield possible files with the count of out-of-memory kills, the most specific one first."""
+    """Yield the files that may count out-of-memory kills, beginning with this process's cgroup."""
     with contextlib.suppress(OSError, ValueError):
         for text in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, place = text.split(":", 2)

@@ -25,7 +25,7 @@ _FEW = 1024
 
 
 class PollerTimer:
-    """A call at a monotonic time. It can be cancelled."""
+    """A function to be called at a given time, unless it is cancelled."""
 
     __slots__ = ("call", "when")
 

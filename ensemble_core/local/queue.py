@@ -28,7 +28,7 @@ BACKFILL_DEPTH = 100
 
 
 class Waiting(Protocol):
-    """A job that waits in the queue. If ``over`` is true, it must not be started."""
+    """A job in the queue. If ``over`` is true (it was cancelled), it is not started."""
 
     job: Job
     number: int

@@ -1,4 +1,4 @@
-"""Slots: the cores and GPUs of this machine, and which of them jobs hold."""
+"""Slots: the cores and GPUs of this machine, and which of them are in use."""
 
 from __future__ import annotations
 

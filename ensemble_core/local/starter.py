@@ -29,7 +29,7 @@ _LOOK = 1.0
 
 
 def uptime() -> float:
-    """Return the seconds since boot, including suspends, like the start times of processes."""
+    """Return the seconds since boot, including the time that the machine was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -10,8 +10,9 @@ Messages are JSON lines. The controller begins with ``["hello",{...}]``, and the
 - ``submit`` ``[job,…]``
 - ``cancel`` ``[id,…]``
 - ``resize`` ``request`` ``delta`` ``when_busy``
-- ``reattach`` ``{id:time}``, answered by ``["known",{id:bool}]`` and events
-- ``forget`` ``[id,…]``: the journal has the last events of these jobs
+- ``reattach`` ``{id:time}``: send the jobs' events after these times. The supervisor first answers
+  ``["known",{id:bool}]``.
+- ``forget`` ``[id,…]``: these jobs may be removed from the ledger
 - ``close``, answered by ``["bye"]``
 
 All other messages of the supervisor are events (see ``protocol``).

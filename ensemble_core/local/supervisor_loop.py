@@ -40,7 +40,7 @@ _GATHER = 0.002
 class SupervisorLoop:
     """State of the supervisor, and the thread that owns it.
 
-    When no job is left, the loop ends as soon as ``may_end()`` is true.
+    The loop ends when no job is left and the function ``may_end`` returns True.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ _LOOK_AGAIN = 0.05
 
 
 class Terminator:
-    """Terminates jobs. ``grace`` is in seconds."""
+    """Terminates jobs. SIGKILL follows ``grace`` seconds after SIGTERM."""
 
     def __init__(
         self,

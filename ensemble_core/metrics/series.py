@@ -1,6 +1,6 @@
-"""Series: the values of one variable of one job group, with streaming statistics over them.
+"""Series: streaming statistics over the values of one variable of one job group.
 
-Memory does not grow with the number of values.
+The values are not kept, so memory does not grow with their number.
 """
 
 from __future__ import annotations

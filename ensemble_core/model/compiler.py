@@ -1,7 +1,7 @@
 """Compiles formulas, such as ``T > 300 and metric("mean.sim-E") < 2``, to safe Python functions.
 
-The functions can only do arithmetic on fields of the event and on metrics. Their code is built from
-a whitelist, and never from the parsed formula itself.
+The functions can only compute with fields of the event and metrics, because their code is composed
+of whitelisted operations.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ __all__ = ["AlgorithmInstance", "Binder", "Ensemble", "Limits", "amount"]
 
 
 def amount(number: float) -> str:
-    """Format a number of jobs or hours for people.
+    """Format a number of jobs or hours: four digits, or two decimals from 100 on.
 
     >>> amount(12), amount(0.04321), amount(1234.5678)
     ('12', '0.04321', '1234.57')
