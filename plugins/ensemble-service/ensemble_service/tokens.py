@@ -1,6 +1,6 @@
 """File of the tokens that authenticate callers of the service.
 
-The file contains only hashes (SHA-256), so a token is shown once, when it is created.
+The file contains only hashes (SHA-256). The token itself is shown once, when it is created.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ class FaultSuite:
         The command that your executor runs for each of four purposes: ``connect``, ``submit``,
         ``ask`` and ``cancel``. All four are required. If one program serves several purposes, add
         the first arguments that distinguish them: ``"tsp -L"`` and ``"tsp"``. Only ``connect`` and
-        ``ask`` may be the same. Jobs should not call the program of ``submit``, because these calls
-        would be counted.
+        ``ask`` may be the same. Jobs should not call the program of ``submit``, because the suite
+        counts its calls.
     away:
         What the commands print to stderr if the queue is unreachable; their exit code is then 1.
     nothing:

@@ -36,7 +36,7 @@ class ObserverContract(RecordContract):
             rows = [Row({"energy": -1.5}), Row({"energy": -1.75})]
 
     - ``sample``: a complete output
-    - ``rows``: the rows of this output, including those of ``finish``
+    - ``rows``: the rows of this output, including those that ``finish`` returns
     - ``samples``: more outputs, for checks that need no expected rows
     - ``job``: the observed job
     """
