@@ -13,11 +13,11 @@ command (``bell = "ensemble_bell.command:bell"``). The command may import the pu
   plugins. A ``JournalRow`` is an event with its decisions; ``Decision.from_dict`` parses a
   decision. ``state_folder`` is the folder of all runs. A damaged journal raises ``JournalError``.
 - **Why a rule fired**: ``Replay`` replays the events of a stored run. A ``RuleStory`` is the
-  history of one rule. A ``RuleSpan`` summarizes events with the same kind of verdict on the rule.
+  history of one rule. A ``RuleSpan`` summarizes events to which the rule reacted in the same way.
   ``describe_rule``, ``describe_span``, ``conclude`` (for one rule) and ``conclusions`` (for
   several) return texts.
 - **An ensemble file**: ``load_file`` and ``load_text`` return an ``Ensemble``, or raise all errors
-  with their positions. ``write_yaml`` writes a file, and ``read_file`` returns the text of one.
+  with their positions. ``write_yaml`` converts data to YAML text. ``read_file`` reads a text file.
   ``option_defaults`` completes options by their schema. ``parse_duration`` parses a duration.
   ``is_private`` tells whether only the user can write to a file.
 - **Another YAML file**: ``read_document`` returns plain data with positions. Create a ``Context``

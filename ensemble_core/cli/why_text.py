@@ -24,7 +24,7 @@ _NAMED = 6
 
 @dataclass(slots=True)
 class Span:
-    """Summary of events with the same kind of verdict on a rule, such as "fired"."""
+    """Summary of events to which a rule reacted in the same way, for example by firing."""
 
     #: The verdict for the last of these events.
     verdict: Verdict

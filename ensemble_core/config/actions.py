@@ -1,7 +1,7 @@
 """Checks the actions of rules: their options, and what they need from the trigger and the executor.
 
-Each check of an option follows an ``x-ensemble`` annotation in the action's option schema. So
-actions of plugins get the same checks.
+The annotation ``x-ensemble`` of an option in the action's schema says how to check the option.
+Actions of plugins can use the same annotations.
 """
 
 from __future__ import annotations

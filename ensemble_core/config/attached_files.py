@@ -17,7 +17,7 @@ __all__ = ["attached", "beside"]
 
 
 def beside(context: Context, name: str) -> str:
-    """Return a file name for messages, with the folder of the ensemble file."""
+    """Return the path of a file in the ensemble file's folder, as messages show it."""
     return os.path.join(os.path.dirname(context.document.file), name)
 
 

@@ -29,7 +29,7 @@ _COUNTED = ("queue.", "waiting.", BACKLOG, AWAY, FIRINGS)
 def bind_condition(
     context: Context, path: Path, spec: Mapping[str, Any], bound: BoundTrigger | None
 ) -> tuple[Condition | None, frozenset[str]]:
-    """Return the checked condition, and the names of the form ``STAT.NAME`` in it."""
+    """Return the checked condition, and the statistics in it, such as ``max.stress``."""
     place = (*path, "when")
     scoped: frozenset[str] = frozenset()
     if "when" not in spec or not context.is_valid(place):

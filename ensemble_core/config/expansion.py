@@ -29,7 +29,7 @@ Kept = Mapping[str, Any]
 
 
 class _UnreadableFile(Exception):
-    """Raised if a file cannot be read, after the error was reported."""
+    """Raised after the error for an unreadable file was reported."""
 
 
 # -- sources -----------------------------------------------------------------------------------
@@ -172,9 +172,9 @@ def keep(
 
 
 def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
-    """Return a fragment as plain data.
+    """Return the fragment ``made`` as plain data.
 
-    The function ``build`` of a plugin returned the fragment ``made``.
+    ``build`` is the plugin's function that returned the fragment.
 
     ``whose`` names the plugin's source or algorithm in messages. Raises :class:`EnsembleError` if
     ``made`` is not a valid fragment.

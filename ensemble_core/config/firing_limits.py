@@ -1,4 +1,4 @@
-"""Reads how often a rule may fire: the keys ``repetitions``, ``backoff``, ``each`` and ``for``."""
+"""Reads the keys that limit firings of a rule: ``repetitions``, ``backoff``, ``each``, ``for``."""
 
 from __future__ import annotations
 

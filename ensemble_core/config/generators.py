@@ -41,9 +41,9 @@ _ENDS = frozenset({"jobs", "core_hours", "node_hours", "gpu_hours", "wall"})
 
 
 def give_parameters(data: Mapping[str, Any]) -> None:
-    """Add the variables of each generator, with the value null, to the parameters of its job group.
+    """Add each generator's variables to its job group as parameters with the value null.
 
-    Call it before all other checks.
+    Call this before all other checks.
     """
     jobs, generators = data.get("jobs"), data.get("generators")
     entries = [one for one in jobs if isinstance(one, dict)] if isinstance(jobs, list) else []

@@ -25,7 +25,7 @@ __all__ = ["check_uses", "expand_uses", "expanded_data"]
 
 
 def expand_uses(context: Context) -> None:
-    """Add the rules of all instances to the file."""
+    """Replace ``use:`` in the data of the file by the rules of all instances."""
     document = context.document
     entries = document.data.pop("use", None)
     if entries is None:

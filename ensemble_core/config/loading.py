@@ -78,7 +78,7 @@ def load(
 
     - ``executor``: if given, the file may use only capabilities of this executor.
     - ``overrides``: changes of the form ``KEY=VALUE``, as in ``--set``.
-    - ``must_begin``: reject a file with which no rule can fire at the start of the run.
+    - ``must_begin``: reject a file if no rule and no generator can act before the first job.
 
     Raises :class:`FileErrors` with all errors of the file, or :class:`UsageError` if the file
     cannot be read.

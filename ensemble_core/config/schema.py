@@ -42,7 +42,7 @@ _ROWS = {
 
 @dataclass(frozen=True)
 class _Named:
-    """View of a registry that contains only the plugins' records with the given names."""
+    """View of a registry, restricted to actions, observers etc. with the given names."""
 
     registry: Registry
     words: Container[str]

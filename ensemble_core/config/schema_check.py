@@ -48,8 +48,8 @@ _STEPS = {"steps", "num", "number", "n", "points"}
 def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
     """Report all schema errors of the document.
 
-    If ``part`` is given, check only the value at the path ``at``. ``part`` names its definition in
-    ``$defs``.
+    If ``part`` is given, check only the value at the path ``at``, against the definition
+    ``$defs/PART``.
     """
     data, file = context.document.data, context.document.file
     try:

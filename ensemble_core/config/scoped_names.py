@@ -28,15 +28,11 @@ def scoped_names(
     names: Collection[str],
     known: Collection[str] | None,
     over: Over,
-    each: Sequence[str] = (),
+    each: Sequence[str] = (),  # the parameters in the rule's ``each``
 ) -> frozenset[str] | None:
-    """Return those of the ``names`` that have the form ``STAT.NAME``, except fields of the event.
+    """Return the ``names`` of the form ``STAT.NAME``, or ``None`` after reporting an invalid one.
 
-    - ``known``: the fields of the event, or ``None`` if they are unknown.
-    - ``over``: the groups that the names may cover.
-    - ``each``: the parameters under the rule's ``each``.
-
-    Return ``None`` after reporting an invalid name.
+    Names of the event's fields (``known``) are left out, even if they contain a dot.
     """
     found: set[str] = set()
     before = len(context.errors)

@@ -22,10 +22,10 @@ _WITHOUT = {"pyarrow": "CSV and JSON do not need it"}
 
 
 def column_kind(found: Iterable[type]) -> type:
-    """Return the type of a column, from the types of its values (without ``NoneType``).
+    """Return the type of a column whose values (except ``None``) have these types.
 
-    >>> column_kind({int, float}), column_kind({int, str}), column_kind(set())
-    (<class 'float'>, <class 'str'>, <class 'str'>)
+    >>> column_kind({int, float}), column_kind({int, str})
+    (<class 'float'>, <class 'str'>)
     """
     kinds = set(found)
     if len(kinds) == 1:

@@ -66,7 +66,7 @@ _JOB_EVENTS = frozenset({"submit", "start", "exception", "finish", "clean"})
 
 
 class OutputLine(NamedTuple):
-    """A line to print on stdout. An ``error`` is printed on stderr instead, even with --quiet."""
+    """A line of output for stdout. Errors go to stderr instead, even with --quiet."""
 
     text: str
     error: bool = False

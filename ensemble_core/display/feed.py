@@ -15,7 +15,7 @@ __all__ = ["Feed"]
 
 
 class Feed(Watcher):
-    """Passes events and decisions to the output thread, except those that print nothing."""
+    """Passes events and decisions to the output thread, except events that need no line."""
 
     def __init__(self, output: Output, *, everything: bool) -> None:
         self._output = output

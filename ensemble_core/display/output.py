@@ -35,10 +35,10 @@ class Output:
 
     - ``tell``: formats an event or decision as lines.
     - ``block``: the live table, if any.
-    - ``redirects``: also write what users' functions print, so that lines stay whole.
-    - ``as_json``: stdout contains only JSON, so what functions print goes to stderr.
+    - ``redirects``: the thread also writes the output of ``print`` in users' functions.
+    - ``as_json``: stdout contains only JSON, so output of ``print`` goes to stderr.
 
-    If the reader is too slow, debug lines are dropped. With ``as_json``, the run waits instead.
+    If stdout is read too slowly, debug lines are dropped. With ``as_json``, the run waits instead.
     """
 
     def __init__(

@@ -67,9 +67,9 @@ def group_table(
     width: int | None = None,
     total: Sequence[GroupReport] | None = None,
 ) -> list[str]:
-    """Return the groups as an aligned table of at most ``width`` columns (``None``: unlimited).
+    """Return a table of groups, at most ``width`` characters wide (``None``: unlimited).
 
-    If ``total`` is given, the last row has the sums over the groups in ``total``.
+    If groups are given as ``total``, the last row has the sums over these groups.
     """
     rows = []
     for group in groups:

@@ -1,4 +1,4 @@
-"""Budget of a run: compares the jobs, core-hours, node-hours and GPU-hours with the run's limits.
+"""Budget of a run: compares its number of jobs and its core-, node- and GPU-hours with its limits.
 
 *Used* hours are those that jobs have taken so far. *Committed* hours are those that submitted jobs
 can still take.

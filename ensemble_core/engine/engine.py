@@ -4,9 +4,9 @@ Its laws, which tests check (details in the comment below):
 
 1. **Purity.** The same events give the same decisions. The engine has no clock, I/O, threads or
    randomness.
-2. **Order.** An event updates the job table, then the metrics. Rules on these metrics come next,
-   then rules on the event itself, both in file order.
-3. **End.** After ``terminate``, nothing is submitted, and only rules on ``end`` fire.
+2. **Order.** An event updates the job table, then the metrics. Then rules on metrics are evaluated,
+   then the other rules, both in file order.
+3. **End.** After ``terminate``, nothing is submitted, and only rules with the trigger ``end`` fire.
 4. **Repetitions.** A rule fires at most ``repetitions`` times. With ``each``, this limit holds for
    each job, or for each combination of parameters.
 5. **Counting.** Each attempt of a job is counted once: ``submitted = finished + cancelled +
@@ -129,14 +129,13 @@ class Engine:
     """The state machine of one run: its ``state``, and the rules that act on it.
 
     An engine is built from an ensemble, or from the state in a snapshot. Other code may read
-    ``state``, but only ``handle`` and ``adopt`` change it. :class:`State` explains the arguments
-    ``everything`` and ``shared``.
+    ``state``, but only ``handle`` and ``adopt`` change it.
     """
 
     def __init__(
         self,
         ensemble: Ensemble | State,
-        *,
+        *,  # the following arguments are those of :class:`State`
         everything: bool | None = None,
         shared: bool = False,
     ) -> None:

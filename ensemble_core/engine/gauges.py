@@ -27,7 +27,7 @@ _OF_ONE = ("waiting.next", "waiting.smallest", "waiting.largest", "waiting.rando
 
 
 def draw(seed: object, number: object, below: int) -> int:
-    """Return a pseudo-random integer from 0 to ``below`` - 1.
+    """Return a pseudo-random integer from 0 to ``below`` - 1, from a hash of the arguments.
 
     Equal arguments give the same integer on all machines.
 

@@ -1,7 +1,7 @@
 """Decides when each generator is called, and with which arguments.
 
-A generator suggests parameters for new jobs. Its answer arrives as an event, so a replay does not
-call generators.
+A generator suggests parameters for new jobs. Its answer arrives as an event and is stored
+in the journal, so a replay does not call generators.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ __all__ = ["JobCompletion"]
 
 
 class JobCompletion:
-    """Handles retries, the ends of jobs, and rules on ``idle`` and ``limit``."""
+    """Handles retries, the ends of jobs, and the triggers ``idle`` and ``limit``."""
 
     def __init__(self, rules: RuleEvaluation, points: PointJobs) -> None:
         self.state = rules.state

@@ -1,6 +1,7 @@
 """Submits and tracks the jobs that generators request, and cancels jobs of pruned points.
 
-A point is a set of parameters that a generator suggested. A pruned point is one that it gave up.
+A point is a set of parameters that a generator suggested. A pruned point is one that the generator
+gave up.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ Reads = dict[str, list[StatisticSpec]]
 
 
 def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -> None:
-    """Add to ``reads`` the statistic that a name ``STAT.VARIABLE`` needs."""
+    """Note in ``reads`` which statistic a name such as ``max.stress`` needs."""
     statistic, _, variable = name.partition(".")
     if statistic == "count":
         reads.setdefault(name, [])
