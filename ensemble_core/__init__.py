@@ -1,7 +1,7 @@
 """Ensemble: runs many jobs on HPC queues and steers them by rules.
 
-Import all public names from this module. It loads their code at first use, so that importing the
-package stays fast.
+Programs import the public names from this package. The code of a name is loaded at its first use,
+because importing everything would be slow.
 """
 
 from __future__ import annotations

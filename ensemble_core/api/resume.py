@@ -30,8 +30,9 @@ def resume_by_tag(
 ) -> EnsembleRun | None:
     """Return the run with this tag, or ``None`` if there is no such run.
 
-    Call ``begin`` of the returned run to resume it. Raises :class:`UsageError` if the run was
-    started from another file or in another folder, or if the file has changed since then.
+    The method ``begin`` of the returned run resumes it, unless it is over. Raises
+    :class:`UsageError` if the run was started from another file or in another folder, or if the
+    file has changed since then.
     """
     folder = home / "runs" / tag
     if not folder.exists() or remove_if_never_began(folder, find_plugins):

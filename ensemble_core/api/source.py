@@ -38,7 +38,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An ensemble as the text of a file."""
+    """Text of an ensemble file that was read, or that was made from a mapping."""
 
     text: str
     file: str  # its path; empty for a mapping

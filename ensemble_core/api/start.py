@@ -49,7 +49,8 @@ def load(
 ) -> Ensemble:
     """Check an ensemble file or a mapping without running it.
 
-    The arguments are those of :func:`run`. Raises :class:`FileErrors` with all errors.
+    The arguments mean the same as those of :func:`run`. Raises :class:`FileErrors`, which
+    contains all errors of the file.
     """
     program = Program(
         functions=functions, actions=actions, triggers=triggers, statistics=statistics

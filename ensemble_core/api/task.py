@@ -1,6 +1,6 @@
 """A live run in a thread of this process.
 
-The logger ``ensemble`` receives lines about events at level INFO, and problems at level WARNING.
+The run logs its events at level INFO and problems at level WARNING, with the logger ``ensemble``.
 """
 
 from __future__ import annotations

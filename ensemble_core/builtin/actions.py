@@ -71,7 +71,9 @@ def _changes(firing: Firing, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _any_jobs(fields: Mapping[str, Any] | None) -> bool:
-    """Return False if ``count`` or ``replicas`` was computed to be 0 or less."""
+    """Return False if the action submits no job, because ``count`` or ``replicas`` is not
+    positive.
+    """
     return all((fields or {}).get(name, 1) > 0 for name in ("count", "replicas"))
 
 

@@ -20,7 +20,7 @@ _SEED = {
 
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:
-    """Return a function that imports the module and calls ``function`` in it."""
+    """Return a function that calls ``function`` of the module, and imports the module only then."""
 
     def called(*given: Any) -> Any:
         return getattr(import_module(f"ensemble_core.builtin.{module}"), function)(*given)

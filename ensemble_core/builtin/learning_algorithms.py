@@ -1,4 +1,4 @@
-"""Built-in algorithms that learn which job group is best, by the run time or cost of its jobs."""
+"""Built-in algorithms that choose the next job's group by the run time or cost of earlier jobs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _MOST_POINTS = 10_000_000
 
 
 class _Numbered(Generator):
-    """Generator that calls ``of(n)`` for point ``n``, until ``of`` returns ``None``."""
+    """Generator of the points ``of(0)``, ``of(1)`` …, up to the first that is ``None``."""
 
     quick = True
 

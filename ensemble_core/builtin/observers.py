@@ -19,7 +19,7 @@ _FIELD = {"type": "string", "pattern": f"^{_NAME.pattern}$", "not": {"enum": lis
 
 
 class _UnlistedFields(Mapping[str, str]):
-    """Hints for names that the observer's option ``fields`` does not list."""
+    """Maps names that are missing in the observer's option ``fields`` to hints for errors."""
 
     def __init__(self, observer: str, fields: Collection[str]) -> None:
         self._observer = observer

@@ -1,7 +1,4 @@
-"""Statistics whose result does not depend on the order in which values are added and removed.
-
-Equal values give equal results, bit for bit.
-"""
+"""Statistics with equal results, bit for bit, in whichever order values are added and removed."""
 
 from __future__ import annotations
 
@@ -19,15 +16,13 @@ _Key = tuple[float, int]
 
 
 class Extreme:
-    """Smallest (``sign`` 1) or largest (``sign`` -1) value.
-
-    With ``grows``, values cannot be removed, and only the extreme value is stored.
-    """
+    """Smallest (``sign`` 1) or largest (``sign`` -1) value."""
 
     __slots__ = ("_grows", "_heap", "_live", "_sign")
 
     def __init__(self, sign: int, *, grows: bool) -> None:
         self._sign = sign
+        #: True if values are only added. Then only the extreme value is stored.
         self._grows = grows
         #: May contain removed values, until they reach the top.
         self._heap: list[_Key] = []

@@ -1,7 +1,7 @@
 """The built-in action ``submit-best``, which submits the next job of the best group.
 
-Each group has an expression, such as its mean run time. The group with the least or greatest value
-is the best.
+The option ``by`` contains an expression for each group, such as the mean run time of its jobs. The
+best group is the one with the least value, or with the greatest if ``order`` is ``greatest``.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _LOOK = 0.2
 
 
 def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
-    """Send a request to the run and print the resulting decisions. Return 1 if there are none."""
+    """Send a request to the run and print the resulting decisions. Return the exit code."""
     from ensemble_core.journal.request_files import ask, requester
     from ensemble_core.journal.run_store import find, state_folder
 

@@ -24,10 +24,7 @@ _SHOWN = 3
 def dry_run(
     ensemble: Ensemble, choice: ExecutorChoice, *, as_json: bool, every: bool = False
 ) -> int:
-    """Print the preview and return the exit code.
-
-    With ``every``, show all jobs, not only the first one of each group.
-    """
+    """Print a preview of a few jobs, or of ``every`` job. Return the exit code."""
     from ensemble_core.engine.engine import Engine
     from ensemble_core.model.decisions import Call, Submit
     from ensemble_core.model.events import Started

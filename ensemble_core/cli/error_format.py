@@ -25,7 +25,7 @@ _LARGEST = 4_000_000
 
 
 def flatten(error: EnsembleError) -> tuple[EnsembleError, ...]:
-    """Return ``error`` as single errors: a :class:`FileErrors` contains several."""
+    """Return the errors that a :class:`FileErrors` contains, or any other error itself."""
     return error.errors or (error,) if isinstance(error, FileErrors) else (error,)
 
 

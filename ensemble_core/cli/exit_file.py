@@ -24,7 +24,6 @@ def record_exit_code(
     """Yield a function that writes the run's exit code to ``file``.
 
     If a signal stopped the run, the function writes nothing, because the run should be restarted.
-    Without a ``file``, it does nothing.
     """
     if file is None:
         yield lambda code: None

@@ -15,7 +15,7 @@ _DEEPEST = 40
 def to_json(data: Mapping[str, Any]) -> str:
     """Return ``data`` as one line of valid JSON.
 
-    Values that JSON cannot express are converted: nan and infinity to ``null``, objects to text.
+    Values that JSON cannot express are converted: nan and infinity to ``null``, others to text.
     """
     try:
         return json.dumps(data, default=_json_value, allow_nan=False, separators=(",", ":"))

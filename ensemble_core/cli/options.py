@@ -40,7 +40,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def plugin_option(function: _F) -> _F:
-    """Add ``--plugin FILE``, which may be repeated."""
+    """Add the option ``--plugin FILE`` to a command. It may be repeated."""
     return click.option(
         "--plugin",
         "plugins",

@@ -1,7 +1,7 @@
 """Commands of plugins: entry points of the group ``ensemble.commands``.
 
-The core's commands take precedence. If two distributions claim a name, ``ensemble
-DISTRIBUTION:NAME`` selects one.
+The core's commands take precedence. If two distributions have a command of the same name,
+``ensemble DISTRIBUTION:NAME`` selects one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEAD = 4096
 
 
 def find_commands(own: Iterable[str]) -> PluginRecords[EntryPoint]:
-    """Return all commands by name: those of the core (``own``) and those of plugins."""
+    """Return the core's commands, whose names are ``own``, and the commands of plugins."""
     points = [EntryPoint(name, "", BUILTIN, "") for name in own] + entry_points(GROUP)
     return PluginRecords("command", [(_provider(point), point) for point in points])
 

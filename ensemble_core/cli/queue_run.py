@@ -31,9 +31,9 @@ def resume_instead(
     state: str | None = None,
     wall: float | None = None,
 ) -> int | None:
-    """Resume the run that ``--tag TAG --or-resume`` names, and return its exit code.
+    """Resume the run with this tag if ``or_resume`` is true, and return its exit code.
 
-    Return ``None`` if the run does not exist. Raises :class:`UsageError` for an unusable tag.
+    Return ``None`` if a new run must be started. Raises :class:`UsageError` for an unusable tag.
     """
     if tag is None and not or_resume:
         return None

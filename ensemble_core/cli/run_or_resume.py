@@ -28,9 +28,9 @@ def resume_or_none(
 ) -> int | None:
     """Resume the run with this tag and return its exit code, or ``None`` if it does not exist.
 
-    If the run has ended, only return its exit code. If it was killed before its first event, remove
-    it and return ``None``. Raises :class:`UsageError` for a run of another file, and the errors
-    of ``ensemble resume``.
+    If the run has ended, only return its exit code. If the run was killed before its first event,
+    remove it and return ``None``. Raises :class:`UsageError` for a run of another file, and the
+    errors of ``ensemble resume``.
     """
     folder = state_folder(state) / "runs" / tag
     if not folder.exists() or remove_if_never_began(folder, load_plugins):

@@ -43,7 +43,7 @@ _FORMULA = (*"=+-@\t\r\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def output_options(function: _F) -> _F:
-    """Add ``--csv``, ``--csv-safe``, ``--json``, ``--markdown``, ``--parquet`` and ``-o FILE``.
+    """Add options for the format of a table, and ``-o FILE``, to a command.
 
     The command receives the arguments ``form`` and ``output``.
     """

@@ -1,4 +1,4 @@
-"""``ensemble cancel RUN``: ends a run, with or without a controller."""
+"""``ensemble cancel RUN``: ends a run and cancels its jobs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cancel(
     state: str | None,
     as_json: bool,
 ) -> int:
-    """End a run and cancel its jobs. 'ensemble stop' keeps it resumable.
+    """End a run and cancel its jobs. To resume it later, use 'ensemble stop' instead.
 
     If the run has a live controller, on any machine, the controller ends the run. Otherwise, this
     command cancels the jobs that are still in the queue.

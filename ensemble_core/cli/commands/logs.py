@@ -37,7 +37,7 @@ _MOST_JSON = 1 << 20
 
 @dataclass(slots=True)
 class _Job:
-    """A job and where its output is, according to the journal."""
+    """A job, with facts from the journal that help to find its output files."""
 
     id: str
     queue_id: object = None

@@ -67,9 +67,10 @@ def why(
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. RULE is the id of a rule, or
     the name of an entry under 'use:'.
 
-    The command shows the result each time that the rule was considered; equal results share a line.
-    For an entry under 'use:', it lists the entry's rules, and when they were active. Without RULE,
-    it lists how often each rule fired, or why it never fired.
+    The command shows whether the rule fired, and why, for each event that could trigger it.
+    Consecutive equal results share a line. For an entry under 'use:', it lists the entry's rules,
+    and when they were active. Without RULE, it lists how often each rule fired, or why it never
+    fired.
     """
     if reuse:
         return _print_reuse(kept, rule or job, as_json)
