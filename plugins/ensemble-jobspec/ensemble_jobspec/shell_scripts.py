@@ -17,7 +17,7 @@ _HEAD = "#!/bin/sh\n# {name}: written by ensemble jobspec convert\nset -eu\n"
 
 
 def _shell_path(text: str) -> str:
-    """Quote a path for the shell. ``{cwd}`` and ``{run}`` become shell variables."""
+    """Quote a path for the shell; ``{cwd}`` and ``{run}`` in it become shell variables."""
     quoted = shlex.quote(text)
     # The shell's process id replaces the run's tag.
     return (

@@ -1,4 +1,4 @@
-"""Reads a site file: which executor options meet a jobspec's requirements at this site.
+"""Reads a site file, which maps requirements in jobspecs to executor options at this site.
 
 Example::
 
@@ -21,7 +21,10 @@ __all__ = ["read_site"]
 
 
 def read_site(text: str, file: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return the content of ``requires``. Raises :class:`~ensemble_core.FileErrors`."""
+    """Return the section ``requires`` of a site file.
+
+    Raises :class:`~ensemble_core.FileErrors` for an invalid file.
+    """
     faults = Faults(read_document(text, file))
     if not faults.check("site"):
         raise FileErrors(faults.errors)

@@ -1,4 +1,4 @@
-"""Lets the queue copy a job's files to nodes without a shared folder."""
+"""Lets the queue copy a job's files to nodes that have no shared folder."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ def stage_files(
     unit: Unit,
     shape: Shape,
     executor: str | None,
-    contents: Callable[[str], str] | None,
+    contents: Callable[[str], str] | None,  # returns the text of a file
 ) -> None:
-    """Change ``job`` so that the queue copies the task's files to the job's nodes.
+    """Change ``job`` so that the queue copies the job's files to its nodes.
 
-    The function ``contents`` reads a file to copy. Raises :class:`UsageError` if a file cannot be
-    copied.
+    Raises :class:`UsageError` if a file cannot be copied.
     """
     if executor == "flux":  # the files are sent within the jobspec
         files = {name: _content(unit, name, contents) for name in unit.staged}

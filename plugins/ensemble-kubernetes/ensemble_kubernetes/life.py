@@ -17,7 +17,7 @@ _LOST = Failure("lost", "Kubernetes no longer knows this job, so its outcome is 
 
 
 class Life(JobEvents):
-    """A job that is not over."""
+    """State of a job until it is over."""
 
     __slots__ = (
         "accepted_at", "condition", "ending", "followed", "gone", "incomplete", "job_body",

@@ -78,7 +78,7 @@ OPTIONS: Mapping[str, Any] = {
 
 
 def variables(options: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """Return the names that the option ``converged`` can add to a row."""
+    """Return the names of the values that the observer's option ``converged`` adds."""
     names = {"Converged"}
     for column, given in options.items():
         kept = _SUFFIXES if given.get("window") is not None else _SUFFIXES[:2]

@@ -51,7 +51,8 @@ class LammpsObserver(Observer):
     columns:
         Columns to keep; ``None`` for all.
     converged:
-        Columns whose means should converge, which are kept too. Schema: ``convergence.OPTIONS``.
+        Columns whose means should converge. They are always kept. Schema:
+        ``convergence.OPTIONS``.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ _INFINITE = re.compile(rb"([-+]?)\.?inf", re.IGNORECASE)
 
 
 def number(token: bytes) -> float | None:
-    """Return the number that a text stands for, or ``None``. Accepts nan and infinity."""
+    """Parse a number, nan or infinity. Return ``None`` for any other text."""
     try:
         return float(token)
     except ValueError:

@@ -58,20 +58,21 @@ class ThermoReader:
     columns:
         Names of the values to keep; ``None`` for all.
     extra:
-        Function that gets the step and the values of a row of a table, and returns values to add.
+        Function that computes further values of a row from the row's step and values.
 
     Values have the names that the log uses (``Temp``, ``v_eper``, ``c_msd[4]``), and may be nan or
     infinite. ``Row.clock`` is the step, if the row has one.
 
-    If kept values in a row are not finite, the row also has ``NonFinite``: their number. There are
-    further rows:
+    If kept values in a row are not finite, the row's ``NonFinite`` is the number of such values.
 
-    - for each warning, with ``Warnings``: the number of warnings so far
-    - for each error, with ``Errors``: the number of errors so far
-    - at the end of each run, with ``LoopTime`` (seconds), ``LoopSteps``, ``StepsPerSecond``,
-      ``NsPerDay`` or ``TauPerDay``, ``Atoms`` (unless it is a column), ``Ranks``, and the numbers
-      of ``Errors`` and ``Warnings`` if they are not 0
-    - at the end of the log, with ``WallTime`` (seconds)
+    There are further rows:
+
+    - for each warning: ``Warnings``, the number of warnings so far
+    - for each error: ``Errors``, the number of errors so far
+    - at the end of each run: ``LoopTime`` (seconds), ``LoopSteps``, ``StepsPerSecond``,
+      ``NsPerDay`` or ``TauPerDay``, ``Atoms`` (unless it is a column), ``Ranks`` and, unless they
+      are 0, ``Errors`` and ``Warnings``
+    - at the end of the log: ``WallTime`` (seconds)
     """
 
     def __init__(

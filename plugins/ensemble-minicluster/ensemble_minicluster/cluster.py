@@ -1,4 +1,4 @@
-"""Sets the size of a run's cluster, and observes and drains its nodes."""
+"""Resizes a run's cluster through the ensemble service, and observes and drains its nodes."""
 
 from __future__ import annotations
 

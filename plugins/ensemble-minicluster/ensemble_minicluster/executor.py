@@ -1,7 +1,4 @@
-"""The executor ``minicluster``: adds resizing to another executor, usually ``flux``.
-
-The README lists the guarantees.
-"""
+"""The executor ``minicluster``: adds resizing to another executor, usually ``flux``."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ _IN_VAIN = frozenset({"untrusted", "speaks-tls", "no-tls", "unauthenticated", "p
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The executor that runs the jobs."""
+    """The executor that runs the jobs, usually ``flux``."""
 
     name: str
     build: Callable[[], Executor]

@@ -18,7 +18,7 @@ _BEHIND = 3.0
 
 
 def grow(cluster: Cluster, request: str, delta: int) -> ResizeRequest:
-    """Request ``delta`` more nodes. Return the outcome once they are up.
+    """Request ``delta`` more nodes, wait until they are up, and return the outcome.
 
     Raises :class:`EnsembleError` if the service did not reply, and :class:`Ended` if the run ended
     before the nodes arrived.

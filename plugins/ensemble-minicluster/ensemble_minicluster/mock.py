@@ -8,7 +8,10 @@ __all__ = ["MockService", "check_bounds"]
 
 
 def check_bounds(size: int | None, smallest: int, largest: int) -> int:
-    """Return the initial number of nodes. Raises :class:`UsageError` for inconsistent bounds."""
+    """Check the bounds, and return the initial number of nodes.
+
+    Raises :class:`UsageError` for inconsistent bounds.
+    """
     begin = smallest if size is None else size
     if not 1 <= smallest <= begin <= largest:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Names of members, ``NAMESPACE/NAME``."""
+"""Full names of members (the clusters of a run): ``NAMESPACE/NAME``."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _FIRST_LOOK, _LAST_LOOK = 0.1, 0.5
 
 
 class Objects(Protocol):
-    """Interface of :class:`ensemble_minicluster.api.MiniClusters`."""
+    """Client for MiniClusters, such as :class:`ensemble_minicluster.api.MiniClusters`."""
 
     def get(self, namespace: str, name: str, timeout: float) -> Mapping[str, Any]: ...
 

@@ -22,7 +22,7 @@ _Told = tuple[Literal["granted", "denied", "timeout", "undelivered"], "int | Non
 
 
 class Resizing:
-    """Accepts requests with :meth:`ask`, and passes their outcomes to ``tell``.
+    """Accepts requests with :meth:`ask`, and passes their outcomes to a callback.
 
     A repeated request gets the same outcome.
     """

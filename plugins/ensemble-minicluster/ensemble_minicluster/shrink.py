@@ -1,4 +1,4 @@
-"""Shrinking without killing jobs: drains nodes, waits until they are idle, then removes them."""
+"""Shrinking: drains nodes, waits until they are idle, then removes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Shrink"]
 
 
 class Shrink:
-    """A request for fewer nodes. The callback ``remember`` records it before each step."""
+    """A request for fewer nodes."""
 
     def __init__(
         self, cluster: Cluster, request: str, remember: Callable[[ResizeRequest], None]

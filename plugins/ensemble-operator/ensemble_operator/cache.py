@@ -1,7 +1,7 @@
 """Cache of the operator's custom resources and of the objects that it created for them.
 
-Watches and our own writes fill the cache. An older version of an object never replaces a
-newer one.
+The cache is filled by watches and by our own writes. An older version of an object never replaces
+a newer one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _POD_STATUS = ("phase", "startTime", "message", "reason", "conditions")
 
 
 class Cache:
-    """The known Ensembles and their objects, by the Ensembles' namespaces and names."""
+    """Known Ensembles and their objects. The key is an Ensemble's namespace and name."""
 
     def __init__(self) -> None:
         self.ensembles: dict[Key, Object] = {}

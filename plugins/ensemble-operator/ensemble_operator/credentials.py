@@ -33,7 +33,7 @@ _DAYS = 365
 
 
 def made(ensemble: Ensemble, secrets: Secrets, now: float) -> list[Object]:
-    """Return the Secrets to write, the service's first. ``now`` is in seconds since the epoch."""
+    """Return the new and changed Secrets. ``now`` is in seconds since the epoch."""
     found: list[Object] = []
     tls = secrets.get(tls_secret(ensemble))
     with tempfile.TemporaryDirectory(prefix="ensemble-keys-") as folder:

@@ -25,7 +25,7 @@ class Lease:
 
     - ``duration``: how long the Lease is valid
     - ``renew``: how long this operator stays active without a renewal
-    - ``retry``: pause between attempts
+    - ``retry``: pause between attempts to acquire or renew the Lease
     """
 
     def __init__(

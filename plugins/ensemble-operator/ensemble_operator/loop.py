@@ -49,7 +49,7 @@ Ask = Callable[[Key, Target], Awaitable["Mapping[str, Figures] | None"]]
 
 @dataclass
 class _EnsembleState:
-    """State of an Ensemble, apart from its watched objects."""
+    """State of one Ensemble that the loop remembers, such as Secrets and failed changes."""
 
     secrets: dict[str, Object | None] = field(default_factory=dict)
     #: Times of the next checks.

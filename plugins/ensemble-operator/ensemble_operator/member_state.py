@@ -1,4 +1,4 @@
-"""State of a member's run, computed from the status of its Kubernetes objects and its first pod."""
+"""State of a member's run, computed from the status of the member's objects and first pod."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNev
 
 @dataclass(frozen=True)
 class PodState:
-    """State of a pod's run."""
+    """State of the run in a pod."""
 
     #: ``lost``: the run was killed or evicted, or its node is gone.
     phase: Literal["absent", "waiting", "running", "over", "lost"]

@@ -32,7 +32,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class Problem:
-    """A mistake at a place such as ``spec.members[0].name``."""
+    """A mistake in a field such as ``spec.members[0].name``."""
 
     path: str
     message: str

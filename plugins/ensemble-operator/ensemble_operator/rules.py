@@ -20,7 +20,7 @@ Value = Any
 
 @dataclass(frozen=True)
 class Rule:
-    """A validation rule for one place of the schema, in CEL and in Python (``holds``)."""
+    """A validation rule for one field of the schema, in CEL and in Python (``holds``)."""
 
     place: str
     cel: str

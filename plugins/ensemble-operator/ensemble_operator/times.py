@@ -8,7 +8,7 @@ __all__ = ["said", "seconds"]
 
 
 def said(when: float) -> str:
-    """Return the API's text for a time in seconds since the epoch."""
+    """Convert seconds since the epoch to the API's time format."""
     return datetime.fromtimestamp(int(when), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,4 +1,4 @@
-"""The clients of an ensemble service: who needs a token, and in which Secret it is."""
+"""The clients of an ensemble service: who needs a token, and which Secret contains it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ VIEWER = "viewer"
 
 @dataclass(frozen=True)
 class Holder:
-    """A client of the service, and the place of its token."""
+    """A client of the service, and the Secret that contains its token."""
 
     role: Literal["member", "controller", "viewer"]
     name: str  #: at the service

@@ -37,7 +37,7 @@ _log = logging.getLogger("ensemble.operator")
 
 
 def kopf_identity() -> Any:
-    """Return kopf's name for this process."""
+    """Return a unique name that identifies this process to kopf."""
     # Kopf's default looks up the user's name, which fails for a uid without a name (OpenShift).
     return f"{socket.gethostname()}/{uuid.uuid4().hex[:8]}"
 

@@ -1,6 +1,6 @@
-"""Cancels the jobs of a run before its members are deleted or another run replaces it.
+"""Cancels the jobs of a shared run before members are deleted or another run replaces it.
 
-Only for runs whose controller has its own pod.
+An Ensemble has a shared run if all its members share one ensemble file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ fi
 
 
 def run_to_withdraw(ensemble: Ensemble, observed: Observed) -> str:
-    """Return the tag of the run that may have jobs at existing members; empty if no run does."""
+    """Return the tag of the run that may still have jobs at members; empty if no run has jobs."""
     entry, there = ensemble.entry(RUNNER), observed.children.items()
     members = any(kind == "MiniCluster" and is_owned(ensemble, each) for (kind, _), each in there)
     if not ensemble.durable or entry.get("finishedAt") or not members:
