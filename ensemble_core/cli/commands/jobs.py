@@ -53,8 +53,8 @@ def jobs(
     """List the jobs of a run.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. Each job has one row; --where
-    can use every column. With --attempts, each attempt has one row: 'attempts' is the attempt's
-    number, from 1, and 'core_hours' covers this attempt only.
+    can use every column. With --attempts, each attempt has one row. The column 'attempts' then
+    contains the attempt's number, from 1, and 'core_hours' covers only this attempt.
     """
     with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:
         with usage_errors():

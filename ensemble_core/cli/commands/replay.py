@@ -45,9 +45,9 @@ def replay(kept: KeptRun, until: int | None, as_json: bool) -> int:
     """Re-run the engine on the journal and check its decisions.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. The command replays all
-    events, compares decisions and snapshots with those in the journal, and prints the final state
-    of the run. It also checks every page of the journal file. The exit code is 1 if anything
-    differs.
+    events, compares the engine's decisions and state with those in the journal, and prints the
+    final state of the run. It also checks the journal file for damage. The exit code is 1 if
+    anything differs.
     """
     return _Check(kept, until).tell(as_json)
 
