@@ -1,7 +1,7 @@
 """Identity of a job: a digest by which ``--reuse`` finds an equal job of an earlier run.
 
 The placeholders ``{here}``, ``{cwd}``, ``{run}`` and ``{attempt}`` are not filled in, so the
-identity stays the same if a study is moved.
+identity does not depend on folders, the run or the attempt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Placeholders: replaces ``{name}`` and ``{name:format}`` in job texts and in messages by values.
+"""Fills in the placeholders ``{name}`` and ``{name:format}`` in the texts of jobs and messages.
 
 ``${name}`` is left to the shell, and ``{{name}}`` becomes the literal ``{name}``. A placeholder
 with an unknown name stays as it is.
@@ -69,7 +69,7 @@ def fill(
 ) -> str:
     """Replace each ``{name}`` that is in ``values`` by its value, and ``{{name}}`` by ``{name}``.
 
-    ``shown`` converts a value to text if its placeholder has no valid format.
+    If a placeholder has no format, or an invalid one, ``shown`` converts the value to text.
 
     >>> fill("run-{T:.2f} ${HOME} {{T}}", {"T": 1.5})
     'run-1.50 ${HOME} {T}'

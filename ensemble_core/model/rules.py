@@ -39,7 +39,7 @@ UNLIMITED = 2**53
 
 
 class _Spec:
-    """Base of specifications that custom functions return."""
+    """Base class of :class:`Action` and :class:`Rule`."""
 
     __slots__ = ("spec",)
 

@@ -1,4 +1,4 @@
-"""Values of a sweep's parameter: lazy ranges of numbers, and placeholders for computed values."""
+"""Values of a sweep's parameter: lazy ranges of numbers, or values that a function computes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NEAR = 1e-9
 
 
 def rounded(value: float) -> float:
-    """Round a computed number to 12 significant digits; -0.0 becomes 0.0.
+    """Round a float to 12 significant digits, and return an integer unchanged.
 
-    Integers stay exact.
+    -0.0 becomes 0.0.
 
     >>> rounded(0.1 + 0.2)
     0.3

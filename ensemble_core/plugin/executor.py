@@ -1,6 +1,7 @@
 """Interface of executors. An executor is the adapter to one queue.
 
-The docstring of :class:`Executor` is the contract; the test suite ``ExecutorContract`` checks it.
+The docstring of :class:`Executor` is the contract. To test an executor, use the test suite
+``ExecutorContract``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Fragments: parts of an ensemble file that plugins generate, and the plugins that generate them.
+"""Fragments: parts of an ensemble file that plugins generate.
 
-A source generates job groups and rules from an entry under ``jobs:``; an algorithm generates rules
-from an entry under ``use:``. The run's journal stores the result.
+Two kinds of plugins generate fragments. A source generates job groups and rules from an entry under
+``jobs:``. An algorithm generates rules from an entry under ``use:``. The run's journal stores the
+fragments.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Fragment(Value):
     - ``heartbeat`` is the longest heartbeat interval, in seconds, with which the rules work.
     - ``warnings`` are printed with the warnings about the file.
     - ``places`` maps the path of a part (``("jobs", 0, "command")``) to its position in the file
-      that the plugin has read. Errors in this part are reported there. Errors in all other parts
-      are reported at the entry, as a defect of the plugin.
+      that the plugin has read. An error in a part with a position is reported there. Any other
+      error is reported at the entry, as a defect of the plugin.
     """
 
     jobs: Sequence[Mapping[str, Any]] = ()

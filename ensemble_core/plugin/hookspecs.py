@@ -102,11 +102,11 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:  # type: ignore[empty-body
       stored values of these options are dropped.
 
     A command's own flag takes precedence over an option's flag with the same name. If several
-    executors have the same flag, the chosen executor gets its value. ``-o KEY=VALUE`` sets any
+    executors have the same flag, its value goes to the chosen executor. ``-o KEY=VALUE`` sets any
     option.
 
-    If an option names a file that runs share, add ``"x-ensemble-member": "file"``: a member then
-    passes the same file to all of its runs.
+    If an option names a file that several runs share, add ``"x-ensemble-member": "file"``.
+    ``ensemble member start`` then passes the same file to all runs.
 
     ```python
     from ensemble_core import Executor, ExecutorPlugin, JobEvent, hookimpl

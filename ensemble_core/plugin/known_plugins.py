@@ -17,9 +17,9 @@ FILE = Path(__file__).parent / "known_distributions.json"
 
 
 def known_provider(kind: str, name: str) -> tuple[str, str] | None:
-    """Return the distribution that registers this kind and name, and the command that installs it.
+    """Return the distribution that has this plugin, and the command that installs it.
 
-    The result is ``None`` if no listed distribution registers it.
+    Return ``None`` if no known distribution has a plugin of this kind and name.
     """
     for distribution, entry in _load_known().items():
         if name in entry.get(kind, ()):

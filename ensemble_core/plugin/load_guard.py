@@ -1,4 +1,4 @@
-"""Guards the loading of plugins, so that a plugin cannot spoil stdout, exit, or hang unnoticed."""
+"""Handles plugins that print, exit or hang while they are loaded."""
 
 from __future__ import annotations
 

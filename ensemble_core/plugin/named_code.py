@@ -45,7 +45,7 @@ _PATH = "write its Python import path: libensemble.gen_classes.UniformSample"
 
 
 def is_loaded(kind: Kind, purpose: Purpose) -> bool:
-    """Return True if code of this kind (such as ``source``) may be loaded for this purpose."""
+    """Return True if code of this kind may be loaded for this purpose."""
     return purpose in _LOADED[kind]
 
 

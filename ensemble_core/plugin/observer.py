@@ -1,7 +1,7 @@
 """Interface of observers, which parse the output of jobs.
 
-An observer only parses bytes: the runtime reads the files. The test suite ``ObserverContract``
-checks the contract.
+An observer does not open files: the runtime passes the bytes to it. To test an observer, use the
+test suite ``ObserverContract``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["Observer", "Row"]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Row(Value):
-    """Values that an observer read at one moment, by variable. ``clock`` is their time or step.
+    """Values of an observer's variables at one time or simulation step (``clock``).
 
-    A value may be nan or infinite; statistics skip it. The clock must be finite.
+    A value may be nan or infinite; statistics skip such values. The clock must be finite.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)

@@ -57,9 +57,9 @@ class ExecutorPlugin(Value):
     - ``available`` returns whether the executor can work on this machine, and the reason. It has no
       side effects. If the user names no executor, the available one with the highest ``priority``
       is used.
-    - ``members`` is true if this executor has members, which job groups select by the key
-      ``executor``. The executor's option ``members`` then lists the selected names, with an empty
-      name for groups without this key.
+    - ``members`` is true if the executor distributes jobs to several queues (members). A job group
+      selects one by its key ``executor``. The executor's option ``members`` lists the selected
+      names; the empty name stands for groups without the key.
     - ``render`` is a pure function. It is called with a job and the executor's options. It returns
       what the queue would receive, as text with a media type (a jobspec, a batch script, a command
       line).

@@ -1,4 +1,4 @@
-"""Interface of resizers, which change the number of nodes of members of the service."""
+"""Interface of resizers, which change the number of nodes of a remote queue (a *member*)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Resized(Value):
     - ``before`` is the current size, ``asked`` is the requested size, and ``granted`` is the new
       size.
     - The outcome ``partial`` means that the limits allowed only part of the change.
-    - ``code`` is a reason for programs (``at-maximum``, ``conflict``, ``forbidden``, ``not-found``
-      …), and ``reason`` is one for people. Both are empty if the whole request was granted and
-      verified.
+    - ``code`` is the reason as a fixed word for programs (``at-maximum``, ``conflict``,
+      ``not-found`` …), and ``reason`` explains it in a sentence. Both are empty if the whole
+      request was granted and verified.
     - ``transient`` is true if the request was denied but may be granted later.
     """
 

@@ -115,7 +115,7 @@ _KEYWORDS = frozenset(
 def check_records(returned: object, hook: str, *, thorough: bool = True) -> tuple[Any, ...]:
     """Check and return the records that a hook has returned. Raises :class:`PluginError`.
 
-    With ``thorough``, the content of each record is checked too.
+    If ``thorough`` is false, only the classes and names of the records are checked.
     """
     kind, record_class = HOOKS[hook]
     wanted = f"expected a list of {record_class.__name__} records"

@@ -1,4 +1,4 @@
-"""Runtime: the thread that runs the engine, with its inbox and clock, and the threads around it.
+"""Runtime: the engine's thread with its inbox and clock, and the other threads of a run.
 
 An example shows what each module does. A job on this machine ends, and a rule then submits another
 job:
@@ -13,7 +13,7 @@ job:
 4. ``engine/engine`` handles the event: ``engine/job_table`` changes the job's state,
    ``engine/rule_evaluation`` checks each rule that waits for the event, and
    ``engine/job_completion`` decides about retries.
-5. The plan of the rule's action, such as ``submit`` in ``builtin/actions``, yields a decision.
+5. The rule's action is ``submit``: its function in ``builtin/actions`` yields a decision.
    ``engine/submission`` creates the jobs, and ``engine/effects`` applies the decision.
 6. ``journal/writer`` writes the event and the decision to disk. After that, ``orders`` passes the
    jobs to the executor, through ``executor_guard``.

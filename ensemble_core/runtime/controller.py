@@ -109,11 +109,11 @@ class Runtime:
     - ``folder``: for the output of jobs for which no output file is given.
     - ``maker``: the versions of Ensemble, Python and plugins; only the same versions can read the
       run's snapshots.
-    - ``state``: the executor's folder next to the journal.
+    - ``state``: a folder for the executor's data, next to the journal.
     - ``engine``: for a resumed run, the engine that was restored from the journal.
     - ``wall``: the number of seconds after which the run is stopped (default: the file's limit).
-    - ``functions``: functions in addition to those in the file's ``custom:`` part.
-    - ``earlier``: the jobs of the runs to reuse, if they have been read already.
+    - ``functions``: functions of a Python program, in addition to those under ``custom:``.
+    - ``earlier``: the jobs of earlier runs (``--reuse``), if they have been read already.
 
     Raises :class:`UsageError` if the ensemble's functions cannot be loaded. :meth:`run` raises
     :class:`ExecutorError` if the executor cannot be opened. In both cases, nothing was submitted.

@@ -37,7 +37,7 @@ _MALFORMED = 100
 class Admission:
     """Checks all events that come from plugins, for one run.
 
-    Malformed events are reported with ``put``, once for each kind.
+    Each kind of malformed event is reported once.
     """
 
     def __init__(

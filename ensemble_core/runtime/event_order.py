@@ -1,7 +1,7 @@
 """Checks events of jobs against the executor's contract: known jobs, right order, plausible times.
 
-Each kind of violation is reported once, as a defect of the executor. Wrong times, the order of
-events that arrive together, and a missing ``submit`` are corrected. Events of unknown jobs are
+Each kind of violation is reported once, as a defect of the executor. Wrong times, a wrong order
+of events that arrive together, and a missing ``submit`` are corrected. Events of unknown jobs are
 dropped.
 """
 
@@ -38,11 +38,7 @@ TIMED = frozenset({"submit", "start", "finish", "clean"})
 
 
 class OrderCheck:
-    """Checks the events of a run. ``take`` handles each problem that is found.
-
-    If the time of an event is after ``latest``, pass the event through :meth:`in_time`, which
-    corrects a time that is too far in the future.
-    """
+    """Checks the order and times of a run's events, and corrects them where possible."""
 
     def __init__(
         self,
@@ -52,6 +48,7 @@ class OrderCheck:
         take: Callable[[Event], object],
         clock: Callable[[], float],
     ) -> None:
+        #: Pass each event that is later than this time through :meth:`in_time`.
         self.latest = 0.0
         self._engine = engine
         self._executor = executor

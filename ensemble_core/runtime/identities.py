@@ -59,9 +59,7 @@ _CHECK = object()
 
 
 class Unit(list[Event]):
-    """Events that the journal stores atomically: the result of a look-up, and the events of the
-    jobs for which it found an earlier job.
-    """
+    """Events that the journal stores atomically."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Carries out orders: the calls that follow from the engine's decisions.
 
-An order is carried out when its event is on disk, or immediately without a journal. Orders to the
+If the run has a journal, an order waits until the event that caused it is on disk. Orders to the
 executor run one after another on one thread.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["Forget", "Order", "Performer"]
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Order to let the executor forget these jobs: their end is in the journal."""
+    """Order: the executor may forget these jobs, because the journal contains their end."""
 
     jobs: tuple[str, ...]
 

@@ -1,7 +1,7 @@
-"""Follows the output files of jobs with observers, and keeps their rows and events in order.
+"""Follows the output files of jobs with observers, and keeps a job's rows and events in order.
 
-When a job ends, the rest of its files is read before the engine receives the end, so that rules on
-the end see the last values.
+When a job ends, the rest of its output is read before the engine receives the event. Rules that
+this event triggers thus see the last values.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["OutputTracker"]
 
 
 class OutputTracker:
-    """Receives events on any thread and passes them to the inbox with ``put``.
+    """Passes the events of jobs, and the rows of their observers, to the inbox.
 
-    Reading pauses while ``backlog``, the number of events in the inbox, is large.
+    Reading pauses while the inbox contains many events.
     """
 
     def __init__(

@@ -16,10 +16,7 @@ __all__ = ["QueueNames"]
 
 
 class QueueNames:
-    """Translates between job ids and queue names.
-
-    ``bool(names)`` is false while the queue name of every job is the job's id.
-    """
+    """Translates between job ids and queue names."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -27,6 +24,7 @@ class QueueNames:
         self._ids: dict[str, str | None] = {}
 
     def __bool__(self) -> bool:
+        """Return False if the queue name of every job is the job's id."""
         return bool(self._names)
 
     def learn(self, job: Job) -> None:

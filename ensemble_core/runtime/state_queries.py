@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class StateQueries:
-    """Pending requests to a run. The function ``wake`` wakes the run's thread."""
+    """Requests of other threads, which the engine's thread answers."""
 
     def __init__(self, engine: Engine, tag: str, wake: Callable[[], None]) -> None:
         self._engine = engine

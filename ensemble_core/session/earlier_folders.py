@@ -22,8 +22,8 @@ _MOST = 50
 def folders_of(ensemble: Ensemble) -> dict[str, str]:
     """Return the paths of jobs (workdir, stdout, stderr) that are the same in every run.
 
-    Each comes with the field that sets it. Paths are absolute and may contain placeholders of jobs,
-    but not ``{run}``.
+    The keys are absolute paths. They may contain placeholders, but not ``{run}``. The values are
+    the fields that set the paths, such as ``stdout of 'sim'``.
     """
     found: dict[str, str] = {}
     for first in ensemble.groups.values():

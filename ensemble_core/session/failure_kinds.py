@@ -1,4 +1,4 @@
-"""Kinds of failures: groups failed jobs by job group, cause and exit code, and picks examples."""
+"""Kinds of failures: failed jobs with the same job group, cause and exit code, with examples."""
 
 from __future__ import annotations
 

@@ -40,18 +40,16 @@ _ECHO = 0.3
 
 
 class Interrupts:
-    """Context manager that calls ``stop`` after a signal or a request.
+    """Context manager that calls ``stop`` after a signal, ``ensemble cancel`` or ``ensemble stop``.
 
-    Requests are files that ``ensemble cancel`` and ``ensemble stop`` write to the run's ``folder``.
-    ``stop`` receives the reason, the exit code and how to stop. ``desk`` is called periodically and
-    answers other requests of users. Both are called on the thread of this object.
+    ``stop`` receives the reason, the exit code and how to stop. It is called on a separate thread.
     """
 
     def __init__(
         self,
         stop: Callable[[str, int, How], None],
         folder: Path | None = None,
-        desk: Callable[[], None] | None = None,
+        desk: Callable[[], None] | None = None,  # called periodically, for other requests
     ) -> None:
         self._stop = stop
         self._folder = folder

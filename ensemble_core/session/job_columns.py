@@ -28,7 +28,7 @@ _NAN = math.nan
 
 
 class JobColumns:
-    """The jobs of a run by group and index. Without ``jobs``, the table is empty."""
+    """The jobs of a run by group and index."""
 
     def __init__(self, jobs: Jobs | None) -> None:
         self.names = FIELDS if jobs is None else jobs.names

@@ -14,9 +14,9 @@ __all__ = ["running_and_waiting"]
 
 
 def running_and_waiting(jobs: JobColumns, began: float, end: float, bins: int) -> dict[str, Any]:
-    """Return the mean numbers of running and waiting jobs of each group, in each part of the time.
+    """Return the mean numbers of running and waiting jobs, for each group and time interval.
 
-    The parts are ``bins`` equal parts of the time from ``began`` to ``end``.
+    The time from ``began`` to ``end`` is divided into ``bins`` equal intervals.
     """
     end = max(end, began + 1e-6)
     width = (end - began) / bins

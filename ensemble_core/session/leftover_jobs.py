@@ -20,7 +20,7 @@ __all__ = ["check_not_lost", "leftover_jobs"]
 def leftover_jobs(folder: Path, find_plugins: FindPlugins, *, end: bool = False) -> int:
     """Return how many jobs of a run may still be alive, according to the executors.
 
-    With ``end``, also end these jobs.
+    If ``end`` is true, also end these jobs.
     """
     kept = folder / EXECUTOR
     if not kept.is_dir() or not is_own(folder):

@@ -12,9 +12,9 @@ __all__ = ["log_tail"]
 
 
 def log_tail(start: Mapping[str, Any], stream: str, most: int) -> dict[str, Any]:
-    """Return the last ``most`` bytes of a job's stream as ``text``, and the ``size`` of the file.
+    """Return the last ``most`` bytes of a job's log file as ``text``, and the file's ``size``.
 
-    ``stream`` is ``stdout`` or ``stderr``, and ``start`` is the context of the job's start event.
+    ``start`` is the context of the job's start event, and ``stream`` is ``stdout`` or ``stderr``.
     If the file cannot be read, ``problem`` says why.
     """
     found: dict[str, Any] = {"text": "", "size": None, "problem": ""}

@@ -25,7 +25,7 @@ __all__ = ["EarlierIdentities", "Preview", "Reason", "explain", "open_earlier", 
 def open_earlier(
     state: Path, runs: Sequence[str], ensemble: Ensemble, warn: Callable[[str], None]
 ) -> tuple[tuple[str, ...], EarlierJobs]:
-    """Return the folders of these runs, and their jobs.
+    """Return the folders and the jobs of these runs.
 
     Raises :class:`EnsembleError` for a run that is unknown, damaged, live, simulated, owned by
     another user, or written by a newer version.

@@ -22,9 +22,11 @@ def suspects(
 ) -> list[dict[str, Any]]:
     """Return the suspects, those with the strongest evidence first.
 
-    ``parameters`` has, for each parameter, its values in all jobs; ``failed`` has the positions of
-    the failed jobs in these lists. If a combination of two values explains the failures better than
-    each value alone, it comes first: the key ``with`` then maps the second parameter to its value.
+    ``parameters`` maps the name of each parameter to a list with its value in each job. ``failed``
+    has the positions of the failed jobs in these lists.
+
+    Each suspect has the ``name`` and the ``value`` of a parameter. ``total`` is the number of jobs
+    with this value, and ``failed`` is the number of failed ones.
     """
     share = len(failed) / max(map(len, parameters.values()), default=1)
     found = []
@@ -40,6 +42,8 @@ def suspects(
                     (evidence, {"name": name, "value": value, "failed": count, "total": of})
                 )
     found.sort(key=lambda each: -each[0])
+    # A pair of values that explains the failures better than each of them is the first suspect. Its
+    # key ``with`` has the second parameter and its value.
     if (pair := _pair(parameters, failed, found, share)) is not None:
         found.insert(0, pair)
     return [one for _, one in found[:_NAMED]]

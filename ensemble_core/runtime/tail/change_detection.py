@@ -34,8 +34,7 @@ _DEPTH = 64
 class ChangeDetector:
     """Finds changed files with inotify and by polling. Used by one thread.
 
-    ``say`` is called once for each type of file system on which inotify misses writes of other
-    nodes.
+    ``say`` receives a warning if inotify cannot report all writes.
     """
 
     def __init__(self, say: Callable[[str], None], *, inotify: bool = True) -> None:

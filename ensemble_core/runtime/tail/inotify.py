@@ -27,7 +27,7 @@ _LIMITS = frozenset({errno.ENOSPC, errno.ENOMEM})
 
 
 def _nearest(path: str) -> tuple[str, str]:
-    """Return the nearest existing folder above a path, and the name that must be created in it."""
+    """Return the nearest existing folder above a path, and the next name on the path."""
     # For a broken symbolic link, the name is that of its missing target.
     folder, name = os.path.split(os.path.realpath(path))
     while name and not os.path.isdir(folder):
