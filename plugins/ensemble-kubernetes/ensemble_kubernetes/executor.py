@@ -18,7 +18,7 @@ __all__ = ["KubernetesExecutor"]
 
 
 class KubernetesExecutor(Executor):
-    """Runs jobs in Kubernetes. The plugin record describes the options."""
+    """Runs jobs in Kubernetes."""
 
     capabilities = frozenset({"submit", "cancel", "reattach", "detach"})
     causes: ClassVar[frozenset[Cause]] = frozenset(

@@ -21,7 +21,7 @@ _NOISE = (b"WARNING", b"INFO", b"SHAKE stats")
 
 
 class MultiTable(Table):
-    """Thermo output of one run in style ``multi``."""
+    """Thermo output in style ``multi`` of one LAMMPS run."""
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
