@@ -43,7 +43,7 @@ def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: 
         hint = f"enable the rule {off[0].id!r} (remove 'enabled: false')"
     context.report(
         ("rules",),
-        "no rule can fire first: all rules wait for jobs, but nothing submits the first one",
+        "no rule can start the run: all rules wait for jobs, but no rule submits the first job",
         hint=f"{hint}; to steer only jobs of other runs, set 'scope: queue' on rules, or use "
         "--allow-idle (in Python allow_idle=True)",
         code="nothing-begins",

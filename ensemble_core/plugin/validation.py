@@ -312,10 +312,13 @@ def _check_classes(schema: Mapping[str, Any], shown: str) -> None:
     at_top = [each for each in map(plain, properties) if each in marked]
     for each in marked:
         if each not in at_top or each.get("type") != "string":
-            raise PluginError(f"{shown}: 'x-ensemble': 'class' needs an option of type 'string'")
+            raise PluginError(
+                f"{shown}: only a top-level option of type 'string' can have the annotation "
+                "'x-ensemble' with the value 'class'"
+            )
         if not isinstance(each.get("x-ensemble-base"), str):
             raise PluginError(
-                f"{shown}: an option that names a class needs its base class as "
+                f"{shown}: an option that names a class must give the required base class: "
                 "'x-ensemble-base': 'MODULE.CLASS'"
             )
 
@@ -327,7 +330,9 @@ def _check_flags(schema: Mapping[str, Any], shown: str) -> None:
         shown_mark = f"{shown}: option {name!r}: 'x-ensemble-flag'"
         if not isinstance(mark, Mapping):
             if not isinstance(mark, bool):
-                raise PluginError(f"{shown_mark} is {kind_of(mark)}, expected true or a mapping")
+                raise PluginError(
+                    f"{shown_mark} is {kind_of(mark)}, expected true, false or a mapping"
+                )
             continue
         for key, value in mark.items():
             if not isinstance(value, _FLAG.get(key, ())):

@@ -172,7 +172,7 @@ def test_plugin_file_is_executed_once(here: Path) -> None:
 @pytest.mark.parametrize(
     ("mark", "says"),
     [
-        ("yes", "a str, expected true or a mapping"),
+        ("yes", "a str, expected true, false or a mapping"),
         ({"metvar": "N"}, "'metvar' is unknown or invalid; known: commands, help"),
         ({"path": "yes"}, "'path' is unknown or invalid"),
         ({"commands": ["status"]}, "cannot add flags to the command 'status'"),

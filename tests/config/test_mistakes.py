@@ -185,14 +185,14 @@ MISTAKES = {
     "no rule that begins": Mistake(
         "«rules:",
         "rules:\n  - {trigger: start, action: {name: submit, label: sim}}",
-        "no rule can fire first: all rules wait for jobs, but nothing submits the first one",
+        "no rule can start the run: all rules wait for jobs, but no rule submits the first job",
         "add a rule with 'trigger: start'; to steer only jobs of other runs, set 'scope: queue' on "
         "rules, or use --allow-idle (in Python allow_idle=True)",
     ),
     "a beginning that is off": Mistake(
         "«rules:\n  - {id: begin, enabled: false, trigger: start,",
         "rules:\n  - {trigger: start,",
-        "no rule can fire first: all rules wait for jobs, but nothing submits the first one",
+        "no rule can start the run: all rules wait for jobs, but no rule submits the first job",
         "enable the rule 'begin' (remove 'enabled: false'); to steer only jobs of other runs, "
         "set 'scope: queue' on rules, or use --allow-idle (in Python allow_idle=True)",
     ),
@@ -219,7 +219,7 @@ def test_base_study_is_valid() -> None:
 
 RUN = ["run", "--executor", "local", "--state", "state", "--no-progress"]
 
-# -- no rule can fire first ------------------------------------------------------------------------
+# -- no rule can start the run ----------------------------------------------------------------------
 
 WAITS = """\
 jobs: [{name: sim, command: 'true'}]
@@ -259,7 +259,7 @@ def test_file_whose_rule_can_fire_first_is_valid(rule: str) -> None:
 )
 def test_file_without_a_rule_that_can_fire_first_is_an_error(rule: str) -> None:
     text = WAITS.replace("RULE", rule)
-    with pytest.raises(FileErrors, match="no rule can fire first"):
+    with pytest.raises(FileErrors, match="no rule can start the run"):
         load_text(text, REGISTRY, must_begin=True)
     assert load_text(text, REGISTRY)
 
@@ -271,7 +271,7 @@ def test_allow_idle_permits_a_file_without_a_rule_that_can_fire_first(
     monkeypatch.chdir(tmp_path)
     Path("f.yaml").write_text(WAITS.replace("RULE", "trigger: job-success"))
     refused = CliRunner().invoke(main, [*words, "f.yaml"])
-    assert (refused.exit_code, "no rule can fire first" in refused.output) == (2, True)
+    assert (refused.exit_code, "no rule can start the run" in refused.output) == (2, True)
     assert [path.name for path in tmp_path.iterdir()] == ["f.yaml"]
     allowed = CliRunner().invoke(main, [*words, "--allow-idle", "f.yaml"])
     assert allowed.exit_code == 0, allowed.output

@@ -80,5 +80,5 @@ def test_file_with_only_an_end_rule_cannot_start() -> None:
 jobs: [{name: g, command: "true"}]
 rules: [{trigger: end, action: {name: log, message: x}}]
 """
-    with pytest.raises(EnsembleError, match="no rule can fire first"):
+    with pytest.raises(EnsembleError, match="no rule can start the run"):
         load_text(text, discover(), file="e.yaml", must_begin=True)

@@ -119,8 +119,8 @@ def _foreign_group_error(each: Task | Group, group: str) -> UsageError:
     return UsageError(
         f"{each.name!r} cannot depend on the group {group!r}, which a task in another group runs",
         where=where,
-        hint=f"depend on that other group, or add a task with 'group: {group}' beside "
-        f"{each.name!r}",
+        hint="depend on the group that contains this task, or add a task with "
+        f"'group: {group}' to the tasks of which {each.name!r} is one",
         code="no-such-task",
     )
 
