@@ -511,7 +511,10 @@ def test_observer_whose_variables_raise_is_reported() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"a": {"type": "string", "x-ensemble": "class"}}, "required base class: 'x-ensemble-base'"),
+        (
+            {"a": {"type": "string", "x-ensemble": "class"}},
+            "required base class: 'x-ensemble-base'",
+        ),
         (
             {"a": {"items": {"type": "string", "x-ensemble": "class"}}},
             "only a top-level option of type 'string'",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from importlib.metadata import metadata, requires
@@ -51,7 +52,11 @@ def test_imported_packages_are_declared_as_requirements() -> None:
     needed = " ".join([*(requires("ensemble-jobspec") or ()), *(requires("ensemble-core") or ())])
     imported = set()
     for file in Path(ensemble_jobspec.__file__).parent.glob("*.py"):
-        imported |= set(re.findall(r"^ *(?:import|from) (\w+)", file.read_text(), re.M))
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {each.name.partition(".")[0] for each in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.partition(".")[0])
     others = imported - set(sys.stdlib_module_names) - {"ensemble_jobspec"}
     assert "ensemble_core" in others
     assert [name for name in others if name.replace("_", "-") not in needed] == []
