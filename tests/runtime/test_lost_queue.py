@@ -54,10 +54,10 @@ def taken_up(
     ids=["without a retry", "with a retry of node failures"],
 )
 def test_waiting_jobs_of_a_lost_queue_are_resubmitted_and_running_ones_fail(
-    tmp_path: Path, retry: str, exit_code: int, copy_for: int
+    tmp_path: Path, retry: str, exit_code: int, handed_on: int
 ) -> None:
     queue, outcome = taken_up(tmp_path, retry=retry)
-    assert len(queue.submitted) == copy_for
+    assert len(queue.submitted) == handed_on
     assert {job.index for job in queue.submitted} >= {1, 2, 3, 4}
     assert outcome.exit_code == exit_code
 

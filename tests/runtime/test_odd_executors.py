@@ -348,7 +348,7 @@ class Mute(FakeExecutor):
     def submit(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             for name in ("submit", "start", "finish", "clean"):
-                self._tell(job.id, name)
+                self._send_event(job.id, name)
 
 
 def test_a_finish_without_a_status_is_a_failure_and_names_the_executor(tmp_path: Path) -> None:
