@@ -233,7 +233,7 @@ def _group(group: JobGroup, path: Path) -> dict[str, Any]:
             continue
         if each.name in _ONLY_IN_FILES:
             raise UsageError(
-                f"a JobGroup in a mapping cannot have {each.name!r}",
+                f"the field {each.name!r} of a JobGroup cannot be converted to an ensemble file",
                 where=Location(spelled((*path, each.name))),
                 hint="write the group as a mapping, as in an ensemble file",
                 code="bad-fields",

@@ -131,7 +131,7 @@ def _fill(
     if whole is None:
         errors.append(
             UsageError(
-                f"an option must be the whole value, not part of {value!r}",
+                f"a placeholder must be the whole value, not part of {value!r}",
                 where=document.at(path),
                 hint="write '${NAME}' alone, and put the text around it into the option's value",
                 code="bad-placeholder",

@@ -319,8 +319,8 @@ def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, 
         if "count" in fields:
             context.report(
                 (*path, "replicas"),
-                "'count' and 'replicas' mean the same; both are given",
-                hint="keep 'replicas' if the command uses {replica}; otherwise, keep 'count'",
+                "'count' and 'replicas' both set the number of jobs: give only one",
+                hint="keep 'replicas' to number each combination's jobs; otherwise, keep 'count'",
                 code="bad-value",
                 where=context.document.at_key((*path, "replicas")),
             )

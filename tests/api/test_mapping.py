@@ -243,7 +243,7 @@ def test_wrong_key_of_a_mapping_is_reported_with_its_path() -> None:
         ),
         (
             {"jobs": [group(points={"x": [1]})]},
-            r"jobs\[0\]\.points: a JobGroup in a mapping cannot have 'points'",
+            r"jobs\[0\]\.points: the field 'points' of a JobGroup cannot be converted",
         ),
         ({"rules": [{"trigger": "start", "action": lambda **_: 0}]}, "the function has no name"),
         ({1: 2}, "the key 1"),

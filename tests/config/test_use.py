@@ -319,7 +319,7 @@ def test_algorithm_file_has_typed_options(tmp_path: Path) -> None:
         (
             ("${done}", "x ${done}"),
             USED,
-            "demand.yaml:13:11: an option must be the whole value, not part of 'x ${done}'",
+            "demand.yaml:13:11: a placeholder must be the whole value, not part of 'x ${done}'",
         ),
         (("label: ", "lable: "), USED, "demand.yaml:10:63: unknown key 'lable'"),
         (("summary", "sumary"), USED, "demand.yaml:1:1: unknown key 'sumary'"),

@@ -1,4 +1,4 @@
-"""One followed file: its last known state, how far it has been read, and its observer."""
+"""One followed file: what has been read, its observer, and how long a failed read is retried."""
 
 from __future__ import annotations
 

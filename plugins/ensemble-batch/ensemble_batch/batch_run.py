@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from ensemble_batch import timing
 from ensemble_batch.hooks import QueueHooks, QueueJob
+from ensemble_batch.job_life import JobLife
 from ensemble_batch.job_script import script_of
-from ensemble_batch.job_table import JobLife
 from ensemble_batch.output_files import Place
 from ensemble_batch.queue_run import QueueRun
 from ensemble_batch.records import Records, Sent

@@ -1,4 +1,4 @@
-"""Queries a queue about jobs and nodes, and cancels jobs."""
+"""Queries a queue about jobs and nodes, decides when a missing job is lost, and cancels jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 from ensemble_batch import timing
 from ensemble_batch.hooks import QueueJob
-from ensemble_batch.job_table import JobLife
+from ensemble_batch.job_life import JobLife
 from ensemble_batch.queue_run import QueueRun
 from ensemble_core import ExecutorError
 

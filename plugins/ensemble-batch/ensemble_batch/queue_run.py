@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 from ensemble_batch import timing
 from ensemble_batch.hooks import QueueHooks, QueueJob
-from ensemble_batch.job_table import JobLife
+from ensemble_batch.job_life import JobLife
 from ensemble_batch.outlet import Outlet
 from ensemble_batch.output_files import OutputFiles, Place
 from ensemble_batch.records import Records, Sent

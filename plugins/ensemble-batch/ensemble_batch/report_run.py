@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ensemble_batch.hooks import QueueHooks, QueueJob
+from ensemble_batch.job_life import JobLife
 from ensemble_batch.job_script import report_script_of
-from ensemble_batch.job_table import JobLife
 from ensemble_batch.listener import Listener, address_towards
 from ensemble_batch.output_files import Place
 from ensemble_batch.queue_run import QueueRun

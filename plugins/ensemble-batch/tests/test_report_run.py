@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 from ensemble_batch import Batch, BatchExecutor, Place, QueueJob, Records, Sent
 from ensemble_batch.inquiry import Inquiry
-from ensemble_batch.job_table import JobLife
+from ensemble_batch.job_life import JobLife
 from ensemble_batch.report_run import ReportRun
 from ensemble_batch.report_spool import ReportSpool
 from ensemble_batch.reports import Report

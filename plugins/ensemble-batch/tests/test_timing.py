@@ -14,7 +14,7 @@ import pytest
 from ensemble_batch import Batch, BatchExecutor, QueueJob, Records, inquiry, queue_run, timing
 from ensemble_batch.batch_run import BatchRun
 from ensemble_batch.inquiry import Inquiry
-from ensemble_batch.job_table import JobLife
+from ensemble_batch.job_life import JobLife
 from ensemble_batch.spool import Spool
 from ensemble_testing import Session
 

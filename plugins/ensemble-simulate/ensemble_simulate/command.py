@@ -234,7 +234,7 @@ class _Files:
             raise UsageError("--model cannot be combined with --model-from", code="bad-option")
         if recorded and model_from is None:
             raise UsageError(
-                "--functions recorded needs a run with recorded results",
+                "--functions recorded needs --model-from: a run with recorded results",
                 hint="choose one with --model-from RUN",
                 code="bad-option",
             )

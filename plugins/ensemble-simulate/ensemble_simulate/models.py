@@ -37,7 +37,7 @@ _MOST_ROWS = 10_000_000
 
 
 class Number(Protocol):
-    """A number in a model: constant, computed from a job's parameters, or random."""
+    """Interface of a number in a model: written in a file, or learned from an earlier run."""
 
     @property
     def text(self) -> str: ...

@@ -1,4 +1,4 @@
-// Words, numbers and times as the page writes them.
+// Words, colours, numbers and times as the page shows them.
 'use strict';
 
 // Okabe and Ito's colours, which people with any colour vision can tell apart. A state also has a

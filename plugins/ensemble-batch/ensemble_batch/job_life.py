@@ -1,4 +1,4 @@
-"""Turns reports about a job into the job's events.
+"""State of a job of a queue: turns reports about the job into its events.
 
 The reports come from the job's wrapper script and from the queue.
 """
