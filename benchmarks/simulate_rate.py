@@ -20,7 +20,7 @@ import statistics
 import time
 
 from ensemble_simulate.executor import Machine, Simulator
-from ensemble_simulate.forecast import Study, play, played
+from ensemble_simulate.forecast import Study, play, simulate_all
 from ensemble_simulate.model_file import read
 from ensemble_simulate.virtual_runtime import VirtualRuntime
 
@@ -145,7 +145,7 @@ def main() -> None:
         began = time.perf_counter()
         workers = len(os.sched_getaffinity(0))
         about = study(100, nodes=2)
-        count = sum(len(each) for _, each in played([about], range(options.runs), workers))
+        count = sum(len(each) for _, each in simulate_all([about], range(options.runs), workers))
         print(f"{count} runs of 100 jobs, {workers} workers: {time.perf_counter() - began:.1f} s")
     if options.memory:
         process = multiprocessing.get_context("spawn").Process(

@@ -16,16 +16,16 @@ __all__ = [
     "Location",
     "PluginError",
     "UsageError",
+    "author_hint",
     "call_plugin",
     "closest",
     "did_you_mean",
-    "interrupted",
+    "is_interrupt",
     "kind_of",
     "no_such",
     "plugin_raised",
     "raised_at",
     "returned_wrong",
-    "to_author",
     "written_at",
 ]
 
@@ -141,7 +141,7 @@ class ExecutorError(EnsembleError):
     """An executor rejected a request, or lost its queue."""
 
 
-def interrupted(error: BaseException | None) -> bool:
+def is_interrupt(error: BaseException | None) -> bool:
     """Return True if Ctrl-C caused this error, even if the error has another type.
 
     Before Python 3.12, a ``KeyboardInterrupt`` during the creation of a class becomes a
@@ -174,7 +174,7 @@ def written_at(function: object) -> str:
     return f"{_short(file, module)}:{line}" if file else module
 
 
-def to_author(culprit: object) -> str:
+def author_hint(culprit: object) -> str:
     """Return a hint on whom to inform about a defect in a plugin.
 
     ``culprit`` is an error, a function or a class of the plugin. If the plugin is the user's own
@@ -289,7 +289,7 @@ def plugin_raised(what: str, error: BaseException) -> PluginError:
     """Return the error for an unexpected exception in a plugin's function."""
     place = raised_at(error)
     cause = f"{type(error).__name__}: {error}"[:300] + (f" ({place})" if place else "")
-    return PluginError(what, cause=cause, hint=to_author(error), code="plugin-failed")
+    return PluginError(what, cause=cause, hint=author_hint(error), code="plugin-failed")
 
 
 def returned_wrong(
@@ -302,7 +302,7 @@ def returned_wrong(
     begin = f"{whose}: its" if whose else "its"
     return PluginError(
         f"{begin} {method} returned {kind_of(given)}, expected {expected} ({written_at(function)})",
-        hint=to_author(function),
+        hint=author_hint(function),
         code="broken-plugin",
     )
 

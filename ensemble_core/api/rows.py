@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.display.column_types import imported, in_columns
+from ensemble_core.display.column_types import import_library, in_columns
 from ensemble_core.display.text_style import format_time
 from ensemble_core.errors import UsageError
 
@@ -58,7 +58,7 @@ class Rows(list[dict[str, Any]]):
 
     def to_arrow(self) -> pa.Table:
         """Convert to a pyarrow table. Raises :class:`UsageError` if pyarrow is not installed."""
-        arrow = imported("pyarrow", "to_arrow()")
+        arrow = import_library("pyarrow", "to_arrow()")
         columns, kinds = self._columns()
         types = {float: arrow.float64(), int: arrow.int64(), bool: arrow.bool_()}
         schema = arrow.schema([(n, types.get(kinds[n], arrow.string())) for n in self.names])
@@ -70,13 +70,13 @@ class Rows(list[dict[str, Any]]):
 
         Raises :class:`UsageError` if pandas is not installed.
         """
-        pandas = imported("pandas", "to_pandas()")
+        pandas = import_library("pandas", "to_pandas()")
         found: pd.DataFrame = pandas.DataFrame(self._columns()[0], columns=list(self.names))
         return found
 
     def to_polars(self) -> pl.DataFrame:
         """Convert to a polars data frame. Raises :class:`UsageError` if polars is not installed."""
-        polars = imported("polars", "to_polars()")
+        polars = import_library("polars", "to_polars()")
         columns, kinds = self._columns()
         types = {float: polars.Float64, int: polars.Int64, bool: polars.Boolean}
         schema = {name: types.get(kinds[name], polars.String) for name in self.names}

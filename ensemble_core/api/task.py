@@ -37,7 +37,7 @@ __all__ = ["Task"]
 _LOG = logging.getLogger("ensemble")
 
 
-class _Logged:
+class _LogStream:
     """Text stream that writes each line to the log."""
 
     def __init__(self, level: int) -> None:
@@ -89,8 +89,8 @@ class Task:
 
         self._output = Output(
             tell,
-            cast("TextIO", _Logged(logging.INFO)),
-            cast("TextIO", _Logged(logging.WARNING)),
+            cast("TextIO", _LogStream(logging.INFO)),
+            cast("TextIO", _LogStream(logging.WARNING)),
             redirects=False,
         )
         feed = Feed(self._output, everything=False)

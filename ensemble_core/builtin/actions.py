@@ -11,7 +11,7 @@ from ensemble_core.builtin.submit_next import SUBMIT_NEXT
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.expressions import evaluate_options
-from ensemble_core.model.placeholders import filled_message
+from ensemble_core.model.placeholders import fill_message
 from ensemble_core.model.retry_policy import changed_fields
 from ensemble_core.model.rules import Firing
 from ensemble_core.plugin.hookspecs import ActionPlugin, hookimpl
@@ -161,7 +161,7 @@ def _switch(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
 
 
 def _log(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
-    message, lacks = filled_message(options["message"], firing.fields)
+    message, lacks = fill_message(options["message"], firing.fields)
     level = options.get("level", "info")
     return [firing.log(message, "warning" if lacks and level == "info" else level)]
 

@@ -23,7 +23,7 @@ __all__ = ["check_grid", "check_scipy", "grid", "latin_hypercube", "random_point
 _MOST_POINTS = 10_000_000
 
 
-class _Numbered(Generator):
+class _PointSequence(Generator):
     """Generator of the points ``of(0)``, ``of(1)`` …, up to the first that is ``None``."""
 
     quick = True
@@ -60,11 +60,11 @@ class _Grid(Generator):
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
         known = {
-            _alike(point.parameters.get(name) for name in self._names)
+            _equality_key(point.parameters.get(name) for name in self._names)
             for each in exchanges
             for point in each.suggested
         }
-        self._rest = (values for values in self._rest if _alike(values) not in known)
+        self._rest = (values for values in self._rest if _equality_key(values) not in known)
 
 
 def _combination(values: Sequence[Sequence[Any]], number: int) -> tuple[Any, ...]:
@@ -76,7 +76,7 @@ def _combination(values: Sequence[Sequence[Any]], number: int) -> tuple[Any, ...
     return tuple(reversed(found))
 
 
-def _alike(values: Iterable[Any]) -> tuple[Any, ...]:
+def _equality_key(values: Iterable[Any]) -> tuple[Any, ...]:
     """Return a key that is equal for equal values. 1 equals 1.0, but not "1" or true."""
     return tuple((isinstance(each, bool), each) for each in values)
 
@@ -117,7 +117,7 @@ def random_points(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
         drawn.seed(f"{seed}:{number}")
         return {each.name: each.at(drawn.random()) for each in variables}
 
-    return _Numbered(of)
+    return _PointSequence(of)
 
 
 #: How many points of a sequence are calculated at a time.
@@ -140,7 +140,7 @@ def sobol(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
     from scipy.stats import qmc
 
     sequence = qmc.Sobol(len(vocs.variables), scramble=options["scramble"], seed=options["seed"])
-    return _Numbered(_points_from_shares(vocs, lambda count: sequence.random(count)))
+    return _PointSequence(_points_from_shares(vocs, lambda count: sequence.random(count)))
 
 
 def _points_from_shares(
@@ -171,4 +171,4 @@ def latin_hypercube(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
 
     sampler = qmc.LatinHypercube(len(vocs.variables), seed=options["seed"])
     count = options["points"]
-    return _Numbered(_points_from_shares(vocs, lambda number: sampler.random(number), count))
+    return _PointSequence(_points_from_shares(vocs, lambda number: sampler.random(number), count))

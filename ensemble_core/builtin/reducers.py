@@ -16,9 +16,26 @@ from ensemble_core.metrics.series import OrderFree
 from ensemble_core.metrics.statistic_state import put_state, state_of
 
 __all__ = [
-    "EXACT", "LONGEST", "CountWindow", "ExactFirst", "Fold", "Moments", "Rate", "Reduce",
-    "StandardError", "TimeWindow", "change", "error", "in_order", "in_turn", "iqr", "mad", "mean",
-    "quantile", "smoothed", "variance",
+    "EXACT",
+    "LONGEST",
+    "CountWindow",
+    "ExactFirst",
+    "Fold",
+    "Moments",
+    "Rate",
+    "Reduce",
+    "StandardError",
+    "TimeWindow",
+    "add_in_order",
+    "change",
+    "error",
+    "in_order",
+    "iqr",
+    "mad",
+    "mean",
+    "moving_average",
+    "quantile",
+    "variance",
 ]  # fmt: skip
 
 #: Up to this number of values, quantiles without a window are exact. Estimates from few values are
@@ -55,12 +72,12 @@ def change(values: Sequence[float], least: int) -> float | None:
     return values[-1] - values[0] if len(values) >= least else None
 
 
-def in_turn(values: Sequence[float]) -> float:
+def add_in_order(values: Sequence[float]) -> float:
     """Return the sum of the values, added in order, as if they had arrived one by one."""
     return functools.reduce(operator.add, values)
 
 
-def smoothed(alpha: float, values: Sequence[float]) -> float | None:
+def moving_average(alpha: float, values: Sequence[float]) -> float | None:
     """Return the exponentially weighted moving average.
 
     The first of the ``values`` is the previous average, or ``None``. With ``alpha`` 1, the result
@@ -132,7 +149,7 @@ class Fold:
     def order_free(self, *, grows: bool) -> OrderFree | None:
         if self._function in (min, max):
             return Extreme(1 if self._function is min else -1, grows=grows)
-        return ExactMoments("sum") if self._function is in_turn else None
+        return ExactMoments("sum") if self._function is add_in_order else None
 
 
 class Moments:

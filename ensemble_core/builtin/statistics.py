@@ -51,7 +51,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
     yield _windowed_statistic("max", "Largest value", partial(make, max, -math.inf), max, **both)
     yield _windowed_statistic("min", "Smallest value", partial(make, min, math.inf), min, **both)
     yield _windowed_statistic(
-        "sum", "Sum of the values", partial(make, reducers.in_turn, 0.0), math.fsum
+        "sum", "Sum of the values", partial(make, reducers.add_in_order, 0.0), math.fsum
     )
     both = {"default": True, "exact": True}
     yield _windowed_statistic("iqr", "Interquartile range", Interquartile, reducers.iqr, **both)
@@ -195,7 +195,7 @@ def _build_change(options: Mapping[str, Any]) -> Statistic | TimedStatistic:
 
 
 def _build_ewma(alpha: float) -> Statistic:
-    return reducers.Fold(partial(reducers.smoothed, alpha), None)
+    return reducers.Fold(partial(reducers.moving_average, alpha), None)
 
 
 def _has_time_window(options: Mapping[str, Any]) -> bool:

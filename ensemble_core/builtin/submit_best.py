@@ -38,7 +38,7 @@ def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decisio
     # Jobs of a disconnected member do not count towards 'at_once'.
     away = {group for group in groups if firing.metric(f"away.{group}")}
     active = sum(_count(firing, group, "active") for group in groups if group not in away)
-    waits = _waits(firing, groups, options)
+    waits = _waiting_groups(firing, groups, options)
     for _ in range(int(max(0, min(options["at_once"] - active, total - submitted)))):
         group = _best_group(firing, groups, options, waits, away)
         if group is None and not any(_count(firing, each, "active") for each in groups):
@@ -51,7 +51,7 @@ def _submit_best(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decisio
         yield from firing.submit_next([group])
 
 
-def _waits(firing: Firing, groups: list[str], options: Mapping[str, Any]) -> set[str]:
+def _waiting_groups(firing: Firing, groups: list[str], options: Mapping[str, Any]) -> set[str]:
     """Return the groups with waiting jobs: those whose expression under ``waits`` is positive."""
     found = zip(groups, options.get("waits", ()), strict=False)
     return {group for group, text in found if (_value(firing, text) or 0) > 0}

@@ -80,7 +80,7 @@ def _seconds(what: str) -> Mapping[str, Any]:
     }
 
 
-def _on(*events: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
+def _event_trigger(*events: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
     def build(name: str | None, options: Mapping[str, Any]) -> Trigger:
         return Trigger(events=events, group=name)
 
@@ -108,7 +108,7 @@ def _idle(name: Any, options: Mapping[str, Any]) -> Trigger:
 def ensemble_triggers() -> Iterable[TriggerPlugin]:
     """Return the built-in triggers."""
     yield TriggerPlugin(
-        name="start", summary="the run begins (once)", build=_on("start"), about="run"
+        name="start", summary="the run begins (once)", build=_event_trigger("start"), about="run"
     )
     yield TriggerPlugin(
         name="metric",
@@ -125,7 +125,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
     yield TriggerPlugin(
         name="heartbeat",
         summary="the run's heartbeat",
-        build=_on("heartbeat"),
+        build=_event_trigger("heartbeat"),
         about="run",
     )
     jobs = {event: f"a job's event {event!r} of Flux RFC 21" for event in RFC21_EVENTS}
@@ -134,7 +134,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         yield TriggerPlugin(
             name=name,
             summary=summary,
-            build=_on(name),
+            build=_event_trigger(name),
             name_means="group",
             fields=_CONTEXTS.get(what, frozenset()),
             about=_ABOUT.get(what, "job"),
@@ -149,7 +149,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
     yield TriggerPlugin(
         name="observed",
         summary="an observer read a row of values in a job's output",
-        build=_on("observed"),
+        build=_event_trigger("observed"),
         name_means="group",
     )
     yield TriggerPlugin(
@@ -165,7 +165,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
     yield TriggerPlugin(
         name="limit",
         summary="a limit holds jobs; a second time when only held jobs are left",
-        build=_on("limit"),
+        build=_event_trigger("limit"),
         fields=_LIMIT_FIELDS,
         about="run",
     )
@@ -189,12 +189,16 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
     yield TriggerPlugin(
         name="end",
         summary="the run ends or stops, or a limit stops it; only for the actions log and notify",
-        build=_on("end"),
+        build=_event_trigger("end"),
         fields=frozenset({"state", "exit_code", "reason"}),
         about="run",
     )
     for what, summary in _RESIZES.items():
         name = f"resize-{what}"
         yield TriggerPlugin(
-            name=name, summary=summary, build=_on(name), fields=_RESIZE_FIELDS, about="run"
+            name=name,
+            summary=summary,
+            build=_event_trigger(name),
+            fields=_RESIZE_FIELDS,
+            about="run",
         )

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from ensemble_core.cli import end_at_ctrl_c
-from ensemble_core.errors import EnsembleError, did_you_mean, interrupted
+from ensemble_core.errors import EnsembleError, did_you_mean, is_interrupt
 
 __all__ = ["FAULT", "CommandGroup"]
 
@@ -97,7 +97,7 @@ class CommandGroup(click.Group):
         finally:
             CommandGroup.is_program = False
         if fault is not None:
-            code = 130 if interrupted(fault) else FAULT
+            code = 130 if is_interrupt(fault) else FAULT
         if code == 130 and threading.current_thread() is threading.main_thread():
             # The command is done, so a late Ctrl-C must not change its exit code.
             signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.display.column_types import Batch, as_kind, column_kind, imported, in_64_bits
+from ensemble_core.display.column_types import (
+    Batch,
+    as_kind,
+    column_kind,
+    import_library,
+    in_64_bits,
+)
 
 __all__ = ["write_parquet"]
 
@@ -29,8 +35,8 @@ def write_parquet(
     ``known`` contains the types of some columns; the others are inferred. Raises
     :class:`UsageError` if pyarrow is missing, and ``OSError`` if the file cannot be written.
     """
-    arrow = imported("pyarrow", "Parquet")
-    parquet = imported("pyarrow.parquet", "Parquet")
+    arrow = import_library("pyarrow", "Parquet")
+    parquet = import_library("pyarrow.parquet", "Parquet")
     found = {name: {_TYPES[kind] for kind in known.get(name, ()) if kind != "n"} for name in names}
     while True:
         kinds = {name: column_kind(types) for name, types in found.items()}
@@ -40,7 +46,7 @@ def write_parquet(
             with parquet.ParquetWriter(place, schema) as writer:
                 for batch in batches():
                     arrays = [
-                        arrow.array(_fitting(values, kinds[name], found[name]), field.type)
+                        arrow.array(_convert(values, kinds[name], found[name]), field.type)
                         for name, values, field in zip(names, batch, schema, strict=True)
                     ]
                     writer.write_batch(arrow.record_batch(arrays, schema=schema))
@@ -52,7 +58,7 @@ def write_parquet(
         return
 
 
-def _fitting(values: Sequence[Any], kind: type, seen: set[type]) -> Sequence[Any]:
+def _convert(values: Sequence[Any], kind: type, seen: set[type]) -> Sequence[Any]:
     """Convert values to the type of their column.
 
     Raises :class:`_WiderType` if they need another type.

@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 
 import click
 
-from ensemble_core.errors import PluginError, interrupted
+from ensemble_core.errors import PluginError, is_interrupt
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, PluginRecords
 
@@ -64,15 +64,15 @@ def load_command(point: EntryPoint) -> click.Command:
     try:
         if point.error is not None:
             raise PluginError(point.error)
-        from ensemble_core.plugin.load_guard import Watchdog, guarded
+        from ensemble_core.plugin.load_guard import Watchdog, guard_load
 
         shown = f"command {point.name!r} of {point.distribution} {point.version}"
-        with Watchdog() as watchdog, guarded(shown, watchdog):
+        with Watchdog() as watchdog, guard_load(shown, watchdog):
             command: object = point.load()
         if not isinstance(command, click.Command):
             raise PluginError(f"{point.value!r} is not a click command")
     except BaseException as error:  # a plugin's code can raise anything
-        if interrupted(error):
+        if is_interrupt(error):
             raise KeyboardInterrupt from error
         from ensemble_core.plugin.discovery import explain_failure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ensemble_core.cli.table_output import aligned
+from ensemble_core.cli.table_output import align_columns
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import no_such
 from ensemble_core.model.ensemble import Ensemble
@@ -27,12 +27,12 @@ def table_lines(engine: Engine, name: str) -> list[str]:
     tables = engine.tables()
     names = tables.columns(name)
     rows = [[row.get(column) for column in names] for row in tables[name]]
-    return aligned(names, rows, missing="-")
+    return align_columns(names, rows, missing="-")
 
 
 def metric_lines(engine: Engine) -> list[str]:
     """Return all metrics with their values as aligned columns."""
-    return aligned(("metric", "value"), sorted(engine.snapshot().items()))[1:]
+    return align_columns(("metric", "value"), sorted(engine.snapshot().items()))[1:]
 
 
 class ResultsTable:

@@ -27,7 +27,7 @@ from ensemble_core.display.text_style import (
 )
 from ensemble_core.errors import EnsembleError, UsageError
 
-__all__ = ["FORMATS", "aligned", "in_batches", "output_options", "write_table"]
+__all__ = ["FORMATS", "align_columns", "in_batches", "output_options", "write_table"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -258,14 +258,14 @@ def _show(
         room = _SHOWN - len(shown)
         shown += itertools.islice(zip(*batch, strict=True), room)
         rest += max(0, len(batch[0]) - room) if batch else 0
-    lines = aligned(names, shown, times, missing)
+    lines = align_columns(names, shown, times, missing)
     look = style_of(sys.stdout)
     print_table(lines, look)
     if rest:
         print_line(f"{look.ellipsis} {rest:,} more; --csv prints all")
 
 
-def aligned(
+def align_columns(
     names: Sequence[str],
     rows: Sequence[Sequence[Any]],
     times: Collection[str] = (),

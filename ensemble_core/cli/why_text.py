@@ -247,7 +247,7 @@ def conclude(rule: BoundRule, story: Story) -> str:
     elif rule.each is None and state.fired >= rule.repetitions:
         fate = f"it may fire {format_times(rule.repetitions)}, so its limit is reached"
     elif not state.enabled:
-        fate = f"it is disabled: {_how(story.switched)}"
+        fate = f"it is disabled: {_switch_text(story.switched)}"
     else:
         fate = _waiting(rule, story)
     fired = story.totals.get("fired")
@@ -264,7 +264,7 @@ def conclude(rule: BoundRule, story: Story) -> str:
     return f"{said}."
 
 
-def _how(switched: tuple[int, str] | None) -> str:
+def _switch_text(switched: tuple[int, str] | None) -> str:
     if switched is None:
         return "the file says so, and no rule enabled it"
     seq, by = switched

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.group_changes import JOB_FIELDS, check_merge, known_at_load
-from ensemble_core.config.groups import as_written, change_group
+from ensemble_core.config.groups import change_group, restore_spelling
 from ensemble_core.config.phases import check_learns, check_phase
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.scoped_names import Over, scoped_names
@@ -24,7 +24,7 @@ from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.expressions import check_names, expression
 from ensemble_core.model.filters import ALL
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, formatted, normal_name
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, format_value, normal_name
 from ensemble_core.model.rules import BoundAction, BoundSpec
 from ensemble_core.plugin.hookspecs import ActionPlugin
 from ensemble_core.plugin.named_code import check_class
@@ -106,7 +106,7 @@ def bind_action(
         reads=frozenset(check.reads),
         submits=record.plan is None or name == "custom" or "submit" in record.needs,
         retries=record.options.get("x-ensemble-retries") is True,
-        varies=_varies(context, record, given, check.group, matched),
+        varies=_varied_groups(context, record, given, check.group, matched),
         nested=tuple(check.nested),
         messages=tuple(place[len(path) :] for place in check.messages),
         tolerated=spec.get("on_error") == "warn",
@@ -126,7 +126,7 @@ def _with_rows(
     return matched if table is None else matched.knowing(table.row_names)
 
 
-def _varies(
+def _varied_groups(
     context: Context,
     record: ActionPlugin,
     given: Mapping[str, Any],
@@ -189,7 +189,7 @@ def _check_job(
     elif matched.trigger == "idle" and _merges(record.options, spec):
         given = spec.get("parameters") or {}
         varied = set(given) - {name for each in given.values() for name in _names_in(each)}
-        swept = [name for one in matched.over if one for name in _swept(context, one, varied)]
+        swept = [name for one in matched.over if one for name in _sweep_names(context, one, varied)]
         if swept:
             hint = f"add each: [{', '.join(dict.fromkeys(swept))}] beside the trigger: "
             hint += "the rule then fires separately for each value"
@@ -219,7 +219,7 @@ def _names_in(value: Any) -> Collection[str]:
         return ()
 
 
-def _swept(context: Context, group: str, varied: Collection[str]) -> list[str]:
+def _sweep_names(context: Context, group: str, varied: Collection[str]) -> list[str]:
     """Return the group's parameters that have several values, except those in ``varied``."""
     found = context.known.groups.get(group)
     if found is None:
@@ -502,7 +502,7 @@ class OptionCheck:
         If the action names no group, the group is that of the event's job.
         """
         context = self._context
-        now = known_at_load(path, fields, self._later)
+        now = known_at_load(path, fields, self._check_deferred)
         targets = self._targets(around, properties)
         if _merges(self._schema, around):
             check_merge(context, path, now, targets, single=False)
@@ -510,7 +510,7 @@ class OptionCheck:
             check_merge(context, path, now, targets, single=True)
         elif len(targets) == 1:
             self.group = change_group(context, path, targets[0], now)
-        return as_written(context, path, fields)
+        return restore_spelling(context, path, fields)
 
     def _targets(self, around: Mapping[str, Any], properties: Mapping[str, Any]) -> list[JobGroup]:
         """Return the groups that the action submits or changes, as far as they are known."""
@@ -527,7 +527,7 @@ class OptionCheck:
             _check_job_field(self._context, path, name, self._matched)
         return found
 
-    def _later(self, path: Path, text: str, pattern: re.Pattern[str]) -> None:
+    def _check_deferred(self, path: Path, text: str, pattern: re.Pattern[str]) -> None:
         """Check a string that is evaluated when the rule fires."""
         if text.startswith("="):
             self._expressions(path, text, texts=True)
@@ -657,7 +657,7 @@ def _check_message(context: Context, path: Path, text: str, matched: MatchContex
 
 def _fits(value: object, form: str) -> bool:
     try:
-        formatted(value, form)
+        format_value(value, form)
     except ValueError:
         return False
     return True

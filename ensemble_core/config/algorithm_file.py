@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ensemble_core.config.attached_files import attached, beside
+from ensemble_core.config.attached_files import read_attachment, sibling_path
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.reader import read_text
@@ -37,12 +37,12 @@ def is_file(name: str) -> bool:
 
 def read_algorithm(context: Context, path: Path, name: str) -> AlgorithmPlugin | None:
     """Return the algorithm that the file defines, or ``None`` after reporting errors."""
-    text = attached(context, path, name)
+    text = read_attachment(context, path, name)
     if text is None:
         return None
     errors: list[Any] = []
     try:
-        document = read_text(text, beside(context, name))
+        document = read_text(text, sibling_path(context, name))
         errors = _key_errors(document)
     except FileErrors as found:
         errors = list(found.errors)

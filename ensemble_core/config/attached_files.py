@@ -13,15 +13,15 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.source import LARGEST, read
 from ensemble_core.errors import UsageError
 
-__all__ = ["attached", "beside"]
+__all__ = ["read_attachment", "sibling_path"]
 
 
-def beside(context: Context, name: str) -> str:
+def sibling_path(context: Context, name: str) -> str:
     """Return the path of a file in the ensemble file's folder, as messages show it."""
     return os.path.join(os.path.dirname(context.document.file), name)
 
 
-def attached(
+def read_attachment(
     context: Context,
     path: Path,
     name: str,
@@ -51,7 +51,7 @@ def attached(
             # Report the error at the value that contains the file's name.
             context.report(
                 path,
-                f"there is no file {beside(context, name)!r}",
+                f"there is no file {sibling_path(context, name)!r}",
                 hint=error.hint,
                 code=error.code,
             )

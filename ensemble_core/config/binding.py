@@ -15,7 +15,7 @@ from ensemble_core.config.placeholders import words_of
 from ensemble_core.config.triggers import BoundTrigger, bind_trigger
 from ensemble_core.metrics.store import is_gauge, parse_path
 from ensemble_core.model.conditions import Condition
-from ensemble_core.model.filters import spoken
+from ensemble_core.model.filters import split_name
 from ensemble_core.model.rules import UNLIMITED, BoundAction, BoundRule
 from ensemble_core.model.tables import table_column
 
@@ -46,7 +46,7 @@ def bind_rule(
     name = spec.get("id", default_id)
     reads = scoped.union(*(one.reads for action in actions for one in action.flat()))
     tables = context.known.tables
-    of_tables = frozenset(one for one in reads if table_column(spoken(one).path, tables))
+    of_tables = frozenset(one for one in reads if table_column(split_name(one).path, tables))
     gauge_of = context.known.groups, context.known.rules
     of_gauges = frozenset(one for one in reads if is_gauge(one, *gauge_of))
     seen = bound.trigger.group

@@ -504,14 +504,14 @@ class Context:
         try:
             if unfit is None:
                 found = parse_path(text, groups, self.known.statistics, self.known.rules)
-                return self._built(found) or found
+                return self._build_failure(found) or found
             parse_path(text, groups, {head}, self.known.rules)
         except EnsembleError as error:
             return error
         hint = unfit.hint and unfit.hint.replace("NAME", rest)
         return EnsembleError(unfit.what, cause=unfit.cause, hint=hint, code=unfit.code)
 
-    def _built(self, path: MetricPath) -> EnsembleError | None:
+    def _build_failure(self, path: MetricPath) -> EnsembleError | None:
         """Return the reason why this path's statistic cannot be built, or ``None``.
 
         Built-in statistics are not built here, because their imports would slow down every check.

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 
-from ensemble_core.config.attached_files import attached, beside
+from ensemble_core.config.attached_files import read_attachment, sibling_path
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.errors import Location
@@ -36,8 +36,8 @@ def source_of(context: Context) -> tuple[str, str | None] | None:
     if not isinstance(value, str) or not context.is_valid(path):
         return None
     name = value.strip()
-    text = attached(context, path, name, suffixes=(".py",))
-    return None if text is None else (text, beside(context, name))
+    text = read_attachment(context, path, name, suffixes=(".py",))
+    return None if text is None else (text, sibling_path(context, name))
 
 
 def functions_of(context: Context, source: str, file: str | None = None) -> frozenset[str] | None:

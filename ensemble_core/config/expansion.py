@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ensemble_core.config.attached_files import attached, beside
+from ensemble_core.config.attached_files import read_attachment, sibling_path
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path, plain, shown, spelled
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.schema_check import check_shape
-from ensemble_core.errors import EnsembleError, FileErrors, Location, kind_of, to_author
+from ensemble_core.errors import EnsembleError, FileErrors, Location, author_hint, kind_of
 from ensemble_core.model.durations import seconds
 from ensemble_core.plugin.fragments import Fragment, SourceView
 from ensemble_core.plugin.known_plugins import known_provider
@@ -121,7 +121,7 @@ def _source(context: Context, path: Path, name: str) -> Kept:
     whose = f"the source {record.name!r}" + (f" ({owner})" if owner else "")
     view = SourceView(
         read=lambda file: _read(context, (*path, name), file),
-        called=lambda file: beside(context, file),
+        called=lambda file: sibling_path(context, file),
         capabilities=None if context.executor is None else context.executor.capabilities,
     )
     build = partial(record.expand, options, view)
@@ -129,7 +129,7 @@ def _source(context: Context, path: Path, name: str) -> Kept:
 
 
 def _read(context: Context, path: Path, file: str) -> str:
-    text = attached(context, path, file)
+    text = read_attachment(context, path, file)
     if text is None:
         raise _UnreadableFile
     return text
@@ -207,7 +207,7 @@ def data_of(made: object, whose: str, build: object) -> dict[str, Any]:
 
 
 def _fragment_error(what: str, build: object) -> EnsembleError:
-    return EnsembleError(what, hint=to_author(build), code="bad-fragment")
+    return EnsembleError(what, hint=author_hint(build), code="bad-fragment")
 
 
 def join(context: Context, kept: Kept, where: Location | None, first_group: int) -> None:

@@ -121,13 +121,15 @@ def read_firing_limits(
     ends = trigger is not None and "end" in trigger.events
     given = found.get("repetitions", "unlimited" if ends else 1)
     repetitions = UNLIMITED if given == "unlimited" else int(given)
-    looks = _looks(context, (*path, "for"), spec, trigger)
+    looks = _required_checks(context, (*path, "for"), spec, trigger)
     if isinstance(backoff, str):
         return FiringLimits(repetitions, 0, _wait(context, values["backoff"][1], backoff), looks)
     return FiringLimits(repetitions, int(backoff), 0.0, looks)
 
 
-def _looks(context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger | None) -> int:
+def _required_checks(
+    context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger | None
+) -> int:
     if "for" not in spec or not context.is_valid(path):
         return 1
     regular = trigger is None or trigger.metric or trigger.every or "heartbeat" in trigger.events

@@ -100,7 +100,7 @@ def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]
     for index, spec in enumerate(entries):
         name = spec.get("name") if isinstance(spec, dict) else None
         if isinstance(name, str) and places.get(name) == ("generators", index, "name"):
-            known[name] = _bound(context, ("generators", index), spec)
+            known[name] = _bind_entry(context, ("generators", index), spec)
     for index, spec in enumerate(entries):
         bound = known.get(str(spec.get("name"))) if isinstance(spec, dict) else None
         for text in sorted({*bound.reads, *bound.metrics}) if bound is not None else ():
@@ -109,7 +109,7 @@ def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]
     return {name: spec for name, spec in known.items() if spec is not None}
 
 
-def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSpec | None:
+def _bind_entry(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSpec | None:
     """Return the checked form of one entry, or ``None`` after reporting errors."""
     before = len(context.errors)
     use = spec.get("use")
@@ -173,7 +173,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
         use=use,
         group=group.name,
         vocs=vocs,
-        build=partial(_built, record, vocs, options, context.document.at((*path, "use"))),
+        build=partial(_build, record, vocs, options, context.document.at((*path, "use"))),
         classes=classes,
         replicas=spec.get("replicas"),
         at_once=spec.get("at_once", 1),
@@ -187,7 +187,7 @@ def _bound(context: Context, path: Path, spec: Mapping[str, Any]) -> GeneratorSp
     )
 
 
-def _built(
+def _build(
     record: GeneratorPlugin,
     vocs: Vocs,
     options: Mapping[str, Any],

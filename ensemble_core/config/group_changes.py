@@ -52,21 +52,25 @@ def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> di
         if key in LITERAL_FIELDS:
             found[key] = value
         elif key == "parameters":
-            found[key] = _now(place, value, check, FIELD_PLACEHOLDER, _LATER)
+            found[key] = _resolve(place, value, check, FIELD_PLACEHOLDER, _LATER)
         elif isinstance(value, str) and value.startswith("="):
             check(place, value, JOB_PLACEHOLDER)
         else:
-            found[key] = _now(place, value, check, JOB_PLACEHOLDER, "0")
+            found[key] = _resolve(place, value, check, JOB_PLACEHOLDER, "0")
     return found
 
 
-def _now(
+def _resolve(
     path: Path, value: Any, check: CheckText, pattern: re.Pattern[str], stand_in: object
 ) -> Any:
     if isinstance(value, dict):
-        return {k: _now((*path, k), item, check, pattern, stand_in) for k, item in value.items()}
+        return {
+            k: _resolve((*path, k), item, check, pattern, stand_in) for k, item in value.items()
+        }
     if isinstance(value, list):
-        return [_now((*path, i), item, check, pattern, stand_in) for i, item in enumerate(value)]
+        return [
+            _resolve((*path, i), item, check, pattern, stand_in) for i, item in enumerate(value)
+        ]
     if not isinstance(value, str):
         return value
     formula = value.startswith("=")

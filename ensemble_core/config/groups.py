@@ -18,7 +18,7 @@ from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
 from ensemble_core.errors import EnsembleError, call_plugin, closest
 from ensemble_core.model.jobs import JobGroup
 
-__all__ = ["as_written", "change_group", "make_group"]
+__all__ = ["change_group", "make_group", "restore_spelling"]
 
 _NUMBERS = (
     "count",
@@ -282,7 +282,7 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
     context.report(path, f"there is no executor {name!r}", hint=hint, code="no-such-executor")
 
 
-def as_written(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
+def restore_spelling(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields, with numbers in ``command`` and ``environment`` spelled as in the file.
 
     YAML turns an unquoted ``1.10`` into 1.1, but a job must get the text ``1.10``.

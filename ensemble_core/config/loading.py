@@ -273,7 +273,7 @@ class _Loader:
             from ensemble_core.config.generators import bind_generators
 
             generators = bind_generators(context, data["generators"])
-        context.known.changing = frozenset(self._changing(data.get("rules")))
+        context.known.changing = frozenset(self._changed_groups(data.get("rules")))
         rules = self._rules()
         logging = data.get("logging")
         limits = bind_limits(context, data.get("limits"), groups.values())
@@ -355,7 +355,7 @@ class _Loader:
         context.known.parameters = frozenset(context.parameters(None))
         return groups
 
-    def _changing(self, value: Any) -> Iterator[str]:
+    def _changed_groups(self, value: Any) -> Iterator[str]:
         """Yield the groups that actions in this section of the file change."""
         if isinstance(value, dict):
             record = self._context.registry.actions.get(str(value.get("name")))
@@ -372,7 +372,7 @@ class _Loader:
                 yield group
             value = list(value.values())
         for inner in value if isinstance(value, list) else ():
-            yield from self._changing(inner)
+            yield from self._changed_groups(inner)
 
     def _report_duplicate(self, path: Path, noun: str, name: str, first: Path) -> None:
         place = self._context.document.at(first)

@@ -22,7 +22,7 @@ def warn_of_shared_files(
     for group in groups:
         if not group.observe or group.size < 2:
             continue
-        pair = _in_one_folder(group)
+        pair = _folder_collision(group)
         if pair is None:
             continue
         for name, options in group.observe.items():
@@ -41,7 +41,7 @@ def warn_of_shared_files(
                 )
 
 
-def _in_one_folder(group: JobGroup) -> tuple[Job, Job] | None:
+def _folder_collision(group: JobGroup) -> tuple[Job, Job] | None:
     """Return two jobs of one submit that have the same workdir, or ``None``."""
     seen: dict[str, Job] = {}
     for job in islice(group.jobs(0), _MOST):

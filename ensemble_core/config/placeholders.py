@@ -15,7 +15,7 @@ from ensemble_core.model.placeholders import (
     BUILTIN_PLACEHOLDERS,
     PLACEHOLDER,
     RUN_PLACEHOLDERS,
-    formatted,
+    format_value,
 )
 from ensemble_core.model.sweeps import Range
 
@@ -116,7 +116,7 @@ def _check_format(context: Context, place: Path, match: re.Match[str], group: Jo
         if value is None:
             continue
         try:
-            formatted(value, form[1:])
+            format_value(value, form[1:])
         except ValueError as error:
             context.report(
                 place,

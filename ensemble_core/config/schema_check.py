@@ -102,7 +102,7 @@ def _explain(context: Context, error: Any, at: Path, unknown: Collection[Path]) 
             return
         context.report(
             (*path, name),
-            f"{_thing(path, document, registry)} has no {name!r}",
+            f"{_mapping_noun(path, document, registry)} has no {name!r}",
             hint=_EXAMPLES.get(name)
             or _expected_description(context, error, name, "properties", name),
             broken=True,
@@ -219,7 +219,7 @@ def _value_name(path: Path, document: Document) -> str:
     return f"item {int(path[0]) + 1}" if path else document.noun
 
 
-def _thing(path: Path, document: Document, registry: Registry) -> str:
+def _mapping_noun(path: Path, document: Document, registry: Registry) -> str:
     """Return what messages call a mapping: a job group, a rule, an action …"""
     data = document.get(path)
     if not path:
@@ -280,7 +280,7 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
             hint = f"known: {', '.join(known)}" if known else "no key is allowed here"
         context.report(
             inner,
-            f"unknown key {shown(key)} in {_thing(path, document, context.registry)}",
+            f"unknown key {shown(key)} in {_mapping_noun(path, document, context.registry)}",
             hint=hint,
             broken=True,
             code="unknown-key",

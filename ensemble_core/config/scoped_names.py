@@ -13,7 +13,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.tables import check_filter_names, check_table_name
 from ensemble_core.errors import EnsembleError, closest, did_you_mean
 from ensemble_core.metrics.store import COUNTS, USUAL_STATISTICS, is_gauge
-from ensemble_core.model.filters import ATTEMPT_NAMES, filter_of, spoken
+from ensemble_core.model.filters import ATTEMPT_NAMES, filter_of, split_name
 from ensemble_core.model.tables import table_column
 
 __all__ = ["Over", "scoped_names"]
@@ -37,7 +37,7 @@ def scoped_names(
     found: set[str] = set()
     before = len(context.errors)
     for name in sorted(names):
-        whole, base, condition = spoken(name)
+        whole, base, condition = split_name(name)
         statistic, dot, variable = base.partition(".")
         if not dot or (known is not None and name in known):
             continue
@@ -126,7 +126,7 @@ def _check_statistic(
     """Report a misspelt statistic, or one that names of this form cannot use."""
     statistic, _, variable = name.partition(".")
     unfit = context.known.unfit.get(statistic)
-    if known is None or not over or (unfit is None and not _may_be(context, variable, over)):
+    if known is None or not over or (unfit is None and not _is_possible(context, variable, over)):
         return  # a column, or an unknown name that is reported elsewhere
     usual = USUAL_STATISTICS.get(statistic.lower())
     near = closest(statistic, [*context.known.statistics, "count"], 0.5)
@@ -140,7 +140,7 @@ def _check_statistic(
     _report(context, path, name, why, hint)
 
 
-def _may_be(context: Context, variable: str, over: Over) -> bool:
+def _is_possible(context: Context, variable: str, over: Over) -> bool:
     known = [context.scoped_variables(group) for group in over]
     return variable in COUNTS or any(names is None or variable in names for names in known)
 

@@ -37,7 +37,7 @@ def read(
         raise UsageError(
             f"there is no file {name!r}",
             where=where,
-            hint=_nearby(file.parent, file.name, suffixes),
+            hint=_file_hint(file.parent, file.name, suffixes),
             code="no-such-file",
         ) from None
     except (OSError, ValueError) as error:
@@ -53,7 +53,7 @@ def read(
     if stat.S_ISDIR(status.st_mode):
         kind, example = ("an ensemble file", "YAML ") if suffixes is _YAML else ("a file", "")
         what, hint = f"is a folder, not {kind}", f"name the {example}file in it"
-        hint = _nearby(file, suffixes=suffixes) or hint
+        hint = _file_hint(file, suffixes=suffixes) or hint
     raise UsageError(f"{name!r} {what}", where=where, hint=hint, code="not-a-file")
 
 
@@ -96,7 +96,7 @@ def too_large(name: str, size: int, largest: int = LARGEST) -> UsageError:
     )
 
 
-def _nearby(folder: Path, name: str = "", suffixes: Sequence[str] = _YAML) -> str | None:
+def _file_hint(folder: Path, name: str = "", suffixes: Sequence[str] = _YAML) -> str | None:
     """Return a hint with the most similar file name in the folder, or with some of its files."""
     try:
         with os.scandir(folder) as entries:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.config.attached_files import attached, beside
+from ensemble_core.config.attached_files import read_attachment, sibling_path
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.errors import Location, did_you_mean
@@ -203,10 +203,10 @@ def read_points(
     before = len(context.errors)
     file = given if isinstance(given, str) else given["file"]
     place = path if isinstance(given, str) else (*path, "file")
-    text = attached(context, place, file, largest=_LARGEST, suffixes=(".csv",))
+    text = read_attachment(context, place, file, largest=_LARGEST, suffixes=(".csv",))
     if text is None:
         return None
-    file = beside(context, file)
+    file = sibling_path(context, file)
     table = _table(context, file, text)
     if table is None:
         return None

@@ -16,7 +16,7 @@ from ensemble_core.model import conditions
 from ensemble_core.model.compiler import refused
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import FUNCTIONS, Formula, expression
-from ensemble_core.model.filters import ALL, filter_of, filtered, spoken
+from ensemble_core.model.filters import ALL, filter_of, split_condition, split_name
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.sweeps import GivenBy
 from ensemble_core.model.tables import (
@@ -44,7 +44,7 @@ def bind_tables(context: Context, given: object) -> dict[str, Table]:
             context.known.tables[name] = table
             _warn_of_size(context, ("results", name), table)
     for name, table in [*context.known.tables.items()]:
-        bound = _bound(context, ("results", name), table, specs[name])
+        bound = _bind_expressions(context, ("results", name), table, specs[name])
         context.known.tables[name] = bound
     _check_circles(context)
     return dict(context.known.tables)
@@ -96,7 +96,7 @@ def _shape(
     if not context.is_valid((*path, "of")):
         return None
     try:
-        of, only = filtered(str(spec.get("of")), "of")
+        of, only = split_condition(str(spec.get("of")), "of")
     except EnsembleError as error:
         context.attach(error, (*path, "of"))
         return None
@@ -232,7 +232,7 @@ def _per_value(
         for each in names - by:
             head, dot, _ = each.partition(".")
             of_jobs = dot and (head in context.known.statistics or head == "count")
-            over_table = table_column(spoken(each).path, dict.fromkeys(tables))
+            over_table = table_column(split_name(each).path, dict.fromkeys(tables))
             if each in (pivot, "n", "reused", *found) or (of_jobs and not over_table):
                 found.add(name)
     return frozenset(found)
@@ -265,7 +265,7 @@ def _results(group: JobGroup) -> Iterator[str]:
         yield from entry.result
 
 
-def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) -> Table:
+def _bind_expressions(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) -> Table:
     """Return the table with its valid expressions, and report the invalid ones."""
     reads: set[str] = set()
     others: set[str] = set()
@@ -274,7 +274,7 @@ def _bound(context: Context, path: Path, table: Table, spec: Mapping[str, Any]) 
         found = _formula_references(context, place, table, parsed, above, column)
         if found is not None:
             tables = context.known.tables
-            others.update(name for name in found if table_column(spoken(name).path, tables))
+            others.update(name for name in found if table_column(split_name(name).path, tables))
             reads.update(found - others)
         return found is not None
 
@@ -349,7 +349,7 @@ def _formula_references(
         elif name in above or base in above:
             if not column or base:
                 right &= _check_column(context, path, table, name)
-        elif table_column(spoken(name).path, context.known.tables):
+        elif table_column(split_name(name).path, context.known.tables):
             right &= check_table_name(context, path, name)
             found.add(name)
         elif table.by and _reads_rows(table, name, context.known.statistics):
@@ -375,7 +375,7 @@ def _warn_of_ambiguous_name(
 
 
 def _reads_rows(table: Table, name: str, statistics: Collection[str]) -> bool:
-    whole, base, _ = spoken(name)
+    whole, base, _ = split_name(name)
     statistic, _, variable = base.partition(".")
     of_rows = statistic in statistics and variable in (*OWN_NAMES, *table.names)
     return not whole and (of_rows or base == "count.done")
@@ -385,7 +385,7 @@ def _check_row_statistic(
     context: Context, path: Path, table: Table, name: str, column: str
 ) -> bool:
     """Return False after reporting a statistic over a row's jobs that never has a value."""
-    _, base, condition = spoken(name)
+    _, base, condition = split_name(name)
     if condition:
         try:
             names = filter_of(condition).names
@@ -480,7 +480,7 @@ def check_rows(context: Context, path: Path, text: str) -> Table | None:
     Return ``None`` after reporting an unknown table or an invalid filter.
     """
     try:
-        name, condition = filtered(text, "rows")
+        name, condition = split_condition(text, "rows")
     except EnsembleError as error:
         context.attach(error, path)
         return None
@@ -532,7 +532,7 @@ def check_table_name(context: Context, path: Path, name: str, each: Sequence[str
 
     ``each`` lists the parameters of the rule's slices, if any.
     """
-    _, base, condition = spoken(name)
+    _, base, condition = split_name(name)
     found = table_column(base, context.known.tables)
     assert found is not None
     statistic, table, column = found
@@ -587,7 +587,7 @@ def _check_in_slice(
             f"{name!r} can never have a value: {why}",
             hint=f"write {ALL}{name}",
             code="no-value",
-            where=context.document.at_text(path, spoken(name).path),
+            where=context.document.at_text(path, split_name(name).path),
         )
         return False
     own = column in each and column in table.by and column not in table.columns
@@ -715,7 +715,7 @@ def _check_circles(context: Context) -> None:
         if name in over:
             return
         for text in sorted(tables[name].others):
-            found = table_column(spoken(text).path, tables)
+            found = table_column(split_name(text).path, tables)
             if found is not None:
                 follow(found[1], (*way, name))
         over.add(name)

@@ -10,7 +10,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.firing_limits import Each, read_each
 from ensemble_core.config.scoped_names import Over
-from ensemble_core.errors import to_author
+from ensemble_core.errors import author_hint
 from ensemble_core.metrics.store import MetricPath
 from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.rules import Trigger
@@ -111,7 +111,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
             context.report(
                 (*path, "trigger"),
                 f"{shown} built a {type(trigger).__name__}, expected a Trigger",
-                hint=to_author(record.build),
+                hint=author_hint(record.build),
                 code="bad-trigger",
             )
         return None
@@ -149,7 +149,7 @@ def _can_wake(
         context.report(
             path,
             f"{shown} {named}, expected one of 'events', 'metric' and 'every'",
-            hint=to_author(record.build),
+            hint=author_hint(record.build),
             code="never-wakes",
         )
         return False
@@ -184,7 +184,7 @@ def _can_wake(
                 if meant
                 else f"use Trigger({_WITHOUT_EVENT[name]}), not events=({name!r},)"
             )
-            + f" ({to_author(record.build)})",
+            + f" ({author_hint(record.build)})",
             code="never-wakes",
         )
         return False

@@ -12,7 +12,7 @@ from typing import Any
 
 from ensemble_core.errors import UsageError
 
-__all__ = ["Batch", "as_kind", "column_kind", "imported", "in_64_bits", "in_columns"]
+__all__ = ["Batch", "as_kind", "column_kind", "import_library", "in_64_bits", "in_columns"]
 
 #: Values by column, in the order of the columns.
 Batch = Sequence[Sequence[Any]]
@@ -74,7 +74,7 @@ def in_columns(
     return columns, kinds, mixed
 
 
-def imported(module: str, what: str) -> Any:
+def import_library(module: str, what: str) -> Any:
     """Import an optional library. Raises :class:`UsageError` with a hint on what to install."""
     library = module.partition(".")[0]
     try:

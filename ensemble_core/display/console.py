@@ -54,7 +54,7 @@ from ensemble_core.model.events import (
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import UNLIMITED
 
-__all__ = ["FAILURES_SHOWN", "Narrator", "OutputLine", "describe_status", "interesting"]
+__all__ = ["FAILURES_SHOWN", "Narrator", "OutputLine", "describe_status", "is_relevant"]
 
 #: How many failed jobs are printed for each group. The summary counts all of them.
 FAILURES_SHOWN = 10
@@ -72,7 +72,7 @@ class OutputLine(NamedTuple):
     error: bool = False
 
 
-def interesting(event: Event) -> bool:
+def is_relevant(event: Event) -> bool:
     """Return True if the narrator needs the event even without ``debug``."""
     if isinstance(event, JobEvent):
         return event.name in _JOB_EVENTS and event.ours
@@ -287,7 +287,7 @@ class Narrator:
             }
         doing = f"submit {submit.group}"
         if retried:
-            doing = self._retrying(submit.jobs[0])
+            doing = self._retry_text(submit.jobs[0])
             del fields["count"]
         spelled = ",".join(f"({key}:{printable(str(value))})" for key, value in fields.items())
         space = " " if spelled else ""
@@ -303,7 +303,7 @@ class Narrator:
             self._retried[active.job.group, active.job.index] = active.why
         yield from ()
 
-    def _retrying(self, job: Job) -> str:
+    def _retry_text(self, job: Job) -> str:
         why = self._retried.pop((job.group, job.index), "")
         notes = f"attempt {job.attempt + 1}" + (f", {printable(why)}" if why else "")
         return f"retry {job.group}.{job.index} ({notes})"

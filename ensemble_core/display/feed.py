@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ensemble_core.display.console import interesting
+from ensemble_core.display.console import is_relevant
 from ensemble_core.display.output import Output
 from ensemble_core.engine.report import Report
 from ensemble_core.model.decisions import Decision, Submit
@@ -38,7 +38,7 @@ class Feed(Watcher):
         if isinstance(event, StopRequested) and self.announce is not None:
             self.announce(event.then == "keep")
         self._skipped = None
-        if self._everything or interesting(event):
+        if self._everything or is_relevant(event):
             self._output.put(event)
         else:
             self._skipped = event

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO, cast
 
-from ensemble_core.display.console import OutputLine, interesting
+from ensemble_core.display.console import OutputLine, is_relevant
 from ensemble_core.display.live import LiveTable
 from ensemble_core.display.text_style import close_quietly, encodable, is_terminal
 from ensemble_core.model.decisions import Decision
@@ -69,7 +69,7 @@ class Output:
     def put(self, item: Event | Decision) -> None:
         """Queue an event or a decision. Any thread may call this."""
         if self._queue.qsize() >= LIMIT:
-            if not self._as_json and isinstance(item, Event) and not interesting(item):
+            if not self._as_json and isinstance(item, Event) and not is_relevant(item):
                 self._left_out += 1
                 return
             while self._queue.qsize() >= LIMIT and not self._leaving and self._thread.is_alive():

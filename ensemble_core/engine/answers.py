@@ -26,7 +26,7 @@ class Answers:
         self._state, self._rules = rules.state, rules
         self._completion, self._generating = completion, generating
 
-    def returned(self, event: CallReturned) -> Steps:
+    def handle_return(self, event: CallReturned) -> Steps:
         """Handle the result of a call.
 
         The actions that a function returned are performed; the answer of a generator is passed to
@@ -53,7 +53,7 @@ class Answers:
             return self._completion.settle_index(record.index, event)
         return None
 
-    def failed(self, event: CallFailed) -> Steps:
+    def handle_failure(self, event: CallFailed) -> Steps:
         """Report that a called function raised an error."""
         state = self._state
         generator = self._generating.caller(event.call)
@@ -67,7 +67,7 @@ class Answers:
             state.error(message, called.origin, tolerated=called.decision.tolerated)
         return self._settle_index(called, event)
 
-    def delivered(self, event: Delivered) -> None:
+    def handle_delivery(self, event: Delivered) -> None:
         """Handle messages that were delivered, or that could not be delivered after all
         attempts.
         """
@@ -93,7 +93,7 @@ class Answers:
             self._state.notices[notice] = again
             self._state.out.append(again)
 
-    def resized(self, event: ResizeOutcome) -> None:
+    def handle_resize(self, event: ResizeOutcome) -> None:
         """Handle the outcome of a resize request.
 
         A request that was not delivered is repeated with exponential backoff.

@@ -44,7 +44,7 @@ def take_next(
     changed: dict[str, None] = {}
     for _ in range(min(count, sum(each.backlog for each in standings))):
         if order == "random":
-            standing, place = _drawn(standings, seed)
+            standing, place = _draw_element(standings, seed)
         else:
             standing, place = next((each, 0) for each in standings if each.backlog)
         entry, parameters, replica = standing.group.element(_pop(standing, place))
@@ -77,7 +77,7 @@ def _in_order(state: State, standings: list[GroupState], order: Order) -> list[G
     )
 
 
-def _drawn(standings: list[GroupState], seed: int) -> tuple[GroupState, int]:
+def _draw_element(standings: list[GroupState], seed: int) -> tuple[GroupState, int]:
     """Draw one of the remaining elements of all groups.
 
     Return the group of the element and the element's position within the group's backlog.

@@ -227,7 +227,7 @@ class Budget:
         """
         time = now - (self._usage.since or 0.0)
         running, ends = [*self._running], [*self._ends]
-        for claim, until in self._late(time):
+        for claim, until in self._overdue_claims(time):
             for at, weight in enumerate(claim.weights):
                 running[at] -= weight
                 ends[at] -= weight * until
@@ -242,7 +242,7 @@ class Budget:
                 sums[at] += weights[at] * mean
         return tuple(seconds / _HOUR for seconds in sums)
 
-    def _late(self, time: float) -> Iterator[tuple[Claim, float]]:
+    def _overdue_claims(self, time: float) -> Iterator[tuple[Claim, float]]:
         """Yield each claim of a running attempt that is used up before ``time``, with the time when
         it was.
         """

@@ -28,7 +28,7 @@ from ensemble_core.model.decisions import (
 )
 from ensemble_core.model.ensemble import amount
 
-__all__ = ["Effects", "changed", "switched", "waiting_of"]
+__all__ = ["Effects", "switch_changes", "switch_instances", "waiting_of"]
 
 
 class Effects:
@@ -226,7 +226,7 @@ class Effects:
         return "; ".join(reasons) or "nothing more can happen"
 
 
-def changed(
+def switch_changes(
     known: Mapping[str, bool], to: Iterable[str], away: Iterable[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names that a switch to ``to`` turns on, and the names that it turns off.
@@ -271,7 +271,7 @@ def _is_submitted_by(index: Index, rules: set[str]) -> bool:
     return link is not None and link.rule in rules
 
 
-def switched(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[Index]]:
+def switch_instances(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[Index]]:
     """Turn on and off the instances and generators that an action ``switch`` names.
 
     Unless ``decision.keep`` is true, drop the pending calls of the instances that were turned off.

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from ensemble_core.engine import retention
 from ensemble_core.engine.backlog import Order, take_next
-from ensemble_core.engine.effects import changed, waiting_of
+from ensemble_core.engine.effects import switch_changes, waiting_of
 from ensemble_core.engine.names import JobFields
 from ensemble_core.engine.records import Origin
 from ensemble_core.engine.row_submission import of_rows, rows_of
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import expand, source_of
-from ensemble_core.engine.variation import varied
+from ensemble_core.engine.variation import expand_variation
 from ensemble_core.errors import EnsembleError, kind_of, written_at
 from ensemble_core.model.decisions import (
     Call,
@@ -117,7 +117,7 @@ class EngineFiring:
         fields: Mapping[str, Any] | None = None,
         again: bool = False,
     ) -> Iterable[Decision]:
-        found = varied(self._state, self.origin, parameters, label, fields or {}, again)
+        found = expand_variation(self._state, self.origin, parameters, label, fields or {}, again)
         group, jobs, passed_over = found
         if passed_over:
             what = f"{passed_over} of {passed_over + len(jobs)} combinations"
@@ -223,8 +223,8 @@ class EngineFiring:
             if name not in instances and name not in generators:
                 what = "instance or generator" if generators else "instance"
                 raise EnsembleError(f"there is no {what} {name!r}", code="no-such-instance")
-        on, off = changed(instances, to, away)
-        begin, pause = changed(generators, to, away)
+        on, off = switch_changes(instances, to, away)
+        begin, pause = switch_changes(generators, to, away)
         if not (on or begin):
             return
         waiting = waiting_of(self._state, off, pause) if cancel else ()
@@ -272,7 +272,7 @@ class EngineFiring:
 
         For an action without a plan, this is a call outside the engine's thread.
         """
-        options = action.said(self.fields) if action.messages else action.options
+        options = action.fill_messages(self.fields) if action.messages else action.options
         firing = self
         if action.tolerated != self._tolerated:
             firing = EngineFiring(self._state, self.origin, tolerated=action.tolerated)

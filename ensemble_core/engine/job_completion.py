@@ -186,7 +186,7 @@ class JobCompletion:
         index.new_idle = False
         if state.awaits_answers():
             return None
-        found = self._idle_now() if "idle" in index.by_event else []
+        found = self._find_idle() if "idle" in index.by_event else []
         if not found or state.ended is not None:
             state.table.emptied.clear()
             index.new_idle = state.ended is not None  # a resume may revoke the end
@@ -207,7 +207,7 @@ class JobCompletion:
         self._rules.report_trigger_events(("idle",), rule_state.rule.trigger.group)
         self._rules.consider(rule_state, Match(event, scope=scope))
 
-    def _idle_now(self) -> list[tuple[RuleState, Slice | None]]:
+    def _find_idle(self) -> list[tuple[RuleState, Slice | None]]:
         """Return the rules on ``idle`` whose scope has become idle since the last check.
 
         Each comes with its slice, or ``None``.

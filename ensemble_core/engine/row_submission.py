@@ -11,10 +11,10 @@ from typing import Any
 from ensemble_core.engine.group_state import Combination, combination
 from ensemble_core.engine.records import MOST_ROWS, Origin
 from ensemble_core.engine.state import State
-from ensemble_core.engine.variation import beyond, combinations, varied_group
+from ensemble_core.engine.variation import combinations, free_replicas, varied_group
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.expressions import tidy
-from ensemble_core.model.filters import ALL, filtered
+from ensemble_core.model.filters import ALL, split_condition
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.retry_policy import changed_fields
 
@@ -30,7 +30,7 @@ def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
     - ``job``: the rows that the event's job has printed.
     """
     if rows != "job":
-        name, condition = filtered(rows, "rows")
+        name, condition = split_condition(rows, "rows")
         tables = state.tables(None if name.startswith(ALL) else origin.match.scope)
         name = name.removeprefix(ALL)
         if name not in tables:
@@ -82,7 +82,7 @@ def of_rows(
             group = changed_groups[key]
         for one in combinations(group, {}, parameters):
             chosen = {key: _value(name, key, value) for key, value in one.items()}
-            replicas = beyond(chosen, group.count, taken) if again else range(group.count)
+            replicas = free_replicas(chosen, group.count, taken) if again else range(group.count)
             for replica in replicas:
                 mark: Combination = combination(chosen, replica)
                 if mark in taken:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from ensemble_core.engine.effects import Effects, switched
+from ensemble_core.engine.effects import Effects, switch_instances
 from ensemble_core.engine.firing import EngineFiring
 from ensemble_core.engine.records import JobRecord, Match, Origin, Slice
 from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, in_order
@@ -383,7 +383,7 @@ class RuleEvaluation:
         """Switch to other instances and fire their rules on ``start``."""
         state, event = self.state, origin.match.event
         state.out.append(decision)
-        starting, dropped = switched(self.effects, decision)
+        starting, dropped = switch_instances(self.effects, decision)
         link, state.link = state.link, origin.link
         self.report_trigger_events(("start",), None)
         for rule_state in starting:

@@ -12,7 +12,7 @@ from ensemble_core.engine.done_jobs import DoneJobs, TableRow
 from ensemble_core.engine.table_work import GroupedWork, TableWork, work_on
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.filters import filter_of, spoken
+from ensemble_core.model.filters import filter_of, split_name
 from ensemble_core.model.tables import MOST_PIVOT_VALUES, Table, table_column
 
 __all__ = ["TableCache", "Tables"]
@@ -114,7 +114,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         """
         parsed = self._cache.parsed.get(name)
         if parsed is None:
-            whole, base, condition = spoken(name)
+            whole, base, condition = split_name(name)
             found = table_column(base, self._tables)
             if found is None:
                 return None
@@ -126,7 +126,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
 
     def why_no_value(self, name: str) -> str:
         """Return the reason why ``STAT.TABLE.COLUMN(CONDITION)`` has no value, or an empty text."""
-        whole, base, condition = spoken(name)
+        whole, base, condition = split_name(name)
         found = table_column(base, self._tables)
         if found is None:
             return ""

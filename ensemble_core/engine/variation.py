@@ -13,10 +13,10 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.sweeps import GivenBy
 
-__all__ = ["beyond", "combinations", "varied", "varied_group"]
+__all__ = ["combinations", "expand_variation", "free_replicas", "varied_group"]
 
 
-def varied(
+def expand_variation(
     state: State,
     origin: Origin,
     parameters: Mapping[str, Any],
@@ -66,7 +66,7 @@ def varied(
                 hint=f"write 'parameters: {{{absent[0]}: …}}'",
                 code="no-value",
             )
-        for replica in beyond(one, len(replicas), had) if again else replicas:
+        for replica in free_replicas(one, len(replicas), had) if again else replicas:
             key = combination(one, replica)
             if key in had or key in fresh:
                 passed_over += 1
@@ -123,7 +123,7 @@ def varied_group(state: State, name: str) -> tuple[GroupState, set[Combination]]
     return group, group.had
 
 
-def beyond(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:
+def free_replicas(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:
     """Yield the first ``count`` replica numbers that a combination has not used."""
     free = (number for number in itertools.count() if combination(one, number) not in had)
     return itertools.islice(free, count)

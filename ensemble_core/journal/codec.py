@@ -17,7 +17,7 @@ from ensemble_core.model.codec import dumps, layout
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event, JobEvent
 
-__all__ = ["JournalRow", "decisions_text", "event_text", "list_text", "listed", "rows_of"]
+__all__ = ["JournalRow", "decisions_text", "event_text", "list_text", "rows_of", "to_list"]
 
 #: True if all fields of a job event have a fixed place in a row.
 _PLACED = {"timestamp", "job", "name", "context", "ours"}.issuperset(layout(JobEvent).names)
@@ -56,7 +56,7 @@ _quote = json.encoder.encode_basestring_ascii
 _HUGE = 1e300
 
 
-def listed(event: Event, decisions: Sequence[Decision]) -> list[Any]:
+def to_list(event: Event, decisions: Sequence[Decision]) -> list[Any]:
     """Return an event and its decisions as a list, in the form that the journal stores."""
     rest = event.compact()
     row = [rest.pop(key, None) for key in ("timestamp", "type", "job", "name")]
@@ -72,7 +72,7 @@ def listed(event: Event, decisions: Sequence[Decision]) -> list[Any]:
 
 
 def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
-    """Return :func:`listed` as text. Frequent events have a fast path."""
+    """Return :func:`to_list` as text. Frequent events have a fast path."""
     time = event.timestamp
     if (
         type(event) is JobEvent
@@ -84,12 +84,12 @@ def event_text(event: Event, decisions: Sequence[Decision] = ()) -> str:
         try:
             head = f'[{time!r},"job",{_quote(event.job)},{_quote(event.name)}'
         except TypeError:  # the name of a plugin's event is not a string
-            return dumps(listed(event, decisions))
+            return dumps(to_list(event, decisions))
         context = event.context
         if not decisions:
             return f"{head},{dumps(context)}]" if context else f"{head}]"
         return f"{head},{dumps([context or None, decisions])[1:]}"
-    return dumps(listed(event, decisions))
+    return dumps(to_list(event, decisions))
 
 
 def list_text(texts: Sequence[str]) -> str:

@@ -27,10 +27,10 @@ __all__ = [
     "JournalError",
     "Progress",
     "connect",
+    "journal_error",
     "migrate",
     "read_progress",
     "storable",
-    "words",
 ]
 
 #: Name of the file in the run's folder.
@@ -147,7 +147,7 @@ def storable(name: str) -> str | bytes:
     return name
 
 
-def words(error: BaseException, path: Path) -> JournalError:
+def journal_error(error: BaseException, path: Path) -> JournalError:
     """Return a :class:`JournalError`, with a hint, for an error of SQLite or of the system."""
     text = str(error)
     name = getattr(error, "sqlite_errorname", "")
@@ -292,7 +292,7 @@ def migrate(path: Path) -> None:
     try:
         connect(path, write=True).close()
     except (sqlite3.Error, OSError) as error:
-        raise words(error, path) from error
+        raise journal_error(error, path) from error
 
 
 def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:

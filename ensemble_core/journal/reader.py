@@ -27,10 +27,10 @@ from ensemble_core.journal.database import (
     PERFORMED,
     JournalError,
     connect,
+    journal_error,
     migrate,
     read_progress,
     storable,
-    words,
 )
 from ensemble_core.journal.job_rows import HAS_ROWS, Layout, read_layouts
 from ensemble_core.model.value import Value
@@ -45,9 +45,9 @@ __all__ = [
     "Snapshot",
     "Text",
     "connect",
+    "journal_error",
     "migrate",
     "storable",
-    "words",
 ]
 
 #: How many job rows are read at a time.
@@ -218,7 +218,7 @@ class Journal:
             AttributeError,
             RecursionError,
         ) as error:
-            raise words(error, self.path) from error
+            raise journal_error(error, self.path) from error
 
     def _damage_error(self, cause: str) -> JournalError:
         return JournalError(

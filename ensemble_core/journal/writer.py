@@ -25,9 +25,9 @@ from ensemble_core.journal.database import (
     JournalError,
     Progress,
     connect,
+    journal_error,
     read_progress,
     storable,
-    words,
 )
 from ensemble_core.journal.job_rows import HAS_ROWS, JobRow, JobRowWriter, read_layouts
 from ensemble_core.journal.reader import Snapshot, Text, digest
@@ -89,7 +89,7 @@ class JournalWriter:
                 "SELECT last, jobs, crc FROM events ORDER BY first DESC LIMIT 1"
             ).fetchone()
         except (sqlite3.Error, OSError, ValueError) as error:
-            raise words(error, path) from error
+            raise journal_error(error, path) from error
         #: True if the journal has a row for each finished job.
         self.keeps_rows = self._job_rows is not None
         #: The columns ``jobs`` and ``crc`` of the last row of ``events``.
@@ -118,7 +118,7 @@ class JournalWriter:
         try:
             self._transact((*statements, (sum_of(table), ())))
         except (sqlite3.Error, OSError) as error:
-            raise words(error, self.path) from error
+            raise journal_error(error, self.path) from error
 
     def _transact(self, statements: Sequence[tuple[str, Sequence[object]]]) -> None:
         connection = self._connection
@@ -166,7 +166,7 @@ class JournalWriter:
         try:
             self._connection.execute("DELETE FROM snapshots")
         except sqlite3.Error as error:
-            raise words(error, self.path) from error
+            raise journal_error(error, self.path) from error
 
     def begin(self, now: float, versions: Mapping[str, str]) -> None:
         """Start a session and the writing thread, when a controller takes over the run."""
@@ -366,7 +366,7 @@ class JournalWriter:
                 self._write(self._written + 1, batch, snapshot)
             except (sqlite3.Error, OSError, MemoryError) as error:
                 if not self.in_trouble:
-                    self._report(words(error, self.path))
+                    self._report(journal_error(error, self.path))
                 snapshot = None  # skip the snapshot: events need the space
                 self._given_up.wait(delay)
                 delay = min(2 * delay, _RETRY_LONGEST)

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.ledger_lines import LedgerJob, checked, newer, with_checksum
+from ensemble_core.local.ledger_lines import LedgerJob, is_newer, strip_checksum, with_checksum
 from ensemble_core.local.protocol import decode, line, line_job
 
 __all__ = ["Ledger", "boot"]
@@ -171,7 +171,7 @@ class Ledger:
                     break
                 whole += len(raw)
                 try:
-                    text = checked(raw, plain)
+                    text = strip_checksum(raw, plain)
                     plain = plain and text is raw and not text.startswith(b'["v",2,')
                     message = decode(text.decode("ascii"))
                     if message[0] == "k":
@@ -333,7 +333,7 @@ class Ledger:
     def replay(self, wanted: Mapping[str, float]) -> Iterator[bytes]:
         """Yield the events of these jobs that are later than the given times, in order."""
         for text in self._lines():
-            if newer(text, wanted):
+            if is_newer(text, wanted):
                 yield text
 
     def _lines(self) -> Iterator[bytes]:
@@ -345,10 +345,10 @@ class Ledger:
                     torn = raw  # the rest of this line is in self._unwritten
                     break
                 with contextlib.suppress(ValueError):
-                    yield checked(raw, self._format < FORMAT)
+                    yield strip_checksum(raw, self._format < FORMAT)
         for raw in (torn + self._unwritten).splitlines(keepends=True):
             with contextlib.suppress(ValueError):
-                yield checked(raw, False)
+                yield strip_checksum(raw, False)
         yield from b"".join(self._buffer).splitlines(keepends=True)
 
     def forget(self, jobs: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from ensemble_core.local.protocol import line_job, line_time
 
-__all__ = ["LedgerJob", "checked", "newer", "with_checksum"]
+__all__ = ["LedgerJob", "is_newer", "strip_checksum", "with_checksum"]
 
 
 class LedgerJob:
@@ -53,7 +53,7 @@ def with_checksum(text: bytes) -> bytes:
     return b"%08x %b" % (crc32(text), text)
 
 
-def checked(raw: bytes, plain: bool) -> bytes:
+def strip_checksum(raw: bytes, plain: bool) -> bytes:
     """Return a line of the file without its checksum. Raises ``ValueError`` if it is damaged.
 
     If ``plain`` is true, the line may have no checksum.
@@ -66,7 +66,7 @@ def checked(raw: bytes, plain: bool) -> bytes:
     raise ValueError("a line fails its checksum")
 
 
-def newer(raw: bytes, wanted: Mapping[str, float]) -> bool:
+def is_newer(raw: bytes, wanted: Mapping[str, float]) -> bool:
     """Return True if a line is an event of a job in ``wanted``, later than ``wanted[job]``."""
     try:
         text = raw.decode("ascii")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.ledger import NAME, boot
-from ensemble_core.local.ledger_lines import checked
+from ensemble_core.local.ledger_lines import strip_checksum
 from ensemble_core.local.protocol import decode
 from ensemble_core.local.supervisor import peer
 from ensemble_core.local.supervisor_client import SECRET, address
@@ -79,7 +79,7 @@ def _count_unfinished(ledger: Path) -> tuple[int, int]:
         return 0, 0
     for raw in lines:
         try:
-            message = decode(checked(raw, True).decode("ascii"))
+            message = decode(strip_checksum(raw, True).decode("ascii"))
             if message[0] == "k":
                 if message[1] == os.uname().nodename and message[2] != boot():
                     jobs = dict.fromkeys(jobs, False)  # no job survives a reboot

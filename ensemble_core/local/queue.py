@@ -117,7 +117,7 @@ class Queue:
                 moment, spare_cores, spare_gpus = plan
                 if cores <= spare_cores and gpus <= spare_gpus:
                     return line.popleft()
-                entry = _in_time(line, moment - now - grace)
+                entry = _take_short(line, moment - now - grace)
                 if entry is not None:
                     return entry
             elif not bounded:
@@ -126,7 +126,7 @@ class Queue:
         return None
 
 
-def _in_time(line: deque[Waiting], limit: float) -> Waiting | None:
+def _take_short(line: deque[Waiting], limit: float) -> Waiting | None:
     """Remove and return the first job whose time limit is at most ``limit`` seconds, or return
     ``None``.
 

@@ -20,8 +20,8 @@ __all__ = [
     "NO_VALUE",
     "Compiled",
     "IncompleteFormula",
-    "checked",
     "compiled",
+    "find_names",
     "refused",
 ]
 
@@ -125,7 +125,7 @@ def refused(what: str, hint: str) -> EnsembleError:
     return EnsembleError(what, hint=hint, code="bad-condition")
 
 
-def checked(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
+def find_names(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of the fields and metrics that a formula uses.
 
     ``text`` is the formula for error messages. Raises :class:`EnsembleError` for unsupported

@@ -28,8 +28,8 @@ __all__ = [
     "attempt_fields",
     "filter_in",
     "filter_of",
-    "filtered",
-    "spoken",
+    "split_condition",
+    "split_name",
 ]
 
 #: Prefix of a name that makes it cover the whole group or table instead of the rule's slice or job.
@@ -47,7 +47,7 @@ class NameParts(NamedTuple):
     condition: str
 
 
-def spoken(name: str) -> NameParts:
+def split_name(name: str) -> NameParts:
     """Split a name into its parts.
 
     >>> spoken("all.max.binder.T(gap > 0)")
@@ -95,7 +95,7 @@ def _no_metric(path: str) -> None:
 _OTHERWISE = re.compile(r"([\w.-]+)(?:\s+where\s+(.+)|\[(.+)\])")
 
 
-def filtered(text: str, key: str) -> tuple[str, str]:
+def split_condition(text: str, key: str) -> tuple[str, str]:
     """Split ``NAME(CONDITION)`` into the name and the condition, which is empty without a filter.
 
     ``key`` is the key in the file, for error messages. Raises :class:`EnsembleError`.

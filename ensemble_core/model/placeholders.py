@@ -18,8 +18,8 @@ __all__ = [
     "PLACEHOLDER",
     "RUN_PLACEHOLDERS",
     "fill",
-    "filled_message",
-    "formatted",
+    "fill_message",
+    "format_value",
     "is_format",
     "normal_name",
 ]
@@ -87,14 +87,14 @@ def fill(
         if form is None:
             return shown(values[name])
         try:
-            return formatted(values[name], form[1:])
+            return format_value(values[name], form[1:])
         except ValueError:
             return shown(values[name])
 
     return pattern.sub(replace, text) if "{" in text else text
 
 
-def filled_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
+def fill_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
     """Return the message with the event's fields filled in, and whether a field is missing.
 
     A missing field becomes ``?``, and the end of the message names the field.
@@ -152,7 +152,7 @@ def is_format(form: str) -> bool:
     return _FORMAT.fullmatch(form) is not None
 
 
-def formatted(value: object, form: str) -> str:
+def format_value(value: object, form: str) -> str:
     """Format a value. Integer formats also accept a float without a fractional part.
 
     Raises ``ValueError`` if the format is invalid or does not fit the value.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from ensemble_core.errors import Location
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
-from ensemble_core.model.placeholders import filled_message
+from ensemble_core.model.placeholders import fill_message
 from ensemble_core.model.value import Value
 
 if TYPE_CHECKING:  # keeps `ensemble validate` fast
@@ -383,7 +383,7 @@ class BoundAction(Value):
     messages: tuple[tuple[str | int, ...], ...] = ()
     tolerated: bool = False  #: Whether the run still counts as successful if the action fails.
 
-    def said(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    def fill_messages(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the options with the placeholders in their messages filled in."""
         options = self.options
         for place in self.messages:
@@ -400,7 +400,7 @@ class BoundAction(Value):
 def _with_message(value: Any, place: Sequence[Any], fields: Mapping[str, Any]) -> Any:
     """Return a copy of the value with the message at this place filled in."""
     if not place:
-        return filled_message(value, fields)[0]
+        return fill_message(value, fields)[0]
     changed = list(value) if isinstance(value, list) else dict(value)
     changed[place[0]] = _with_message(value[place[0]], place[1:], fields)
     return changed

@@ -23,11 +23,11 @@ from typing import Any
 
 import pluggy
 
-from ensemble_core.errors import Location, PluginError, closest, did_you_mean, interrupted
+from ensemble_core.errors import Location, PluginError, closest, did_you_mean, is_interrupt
 from ensemble_core.plugin import hookspecs
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normalize
 from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin
-from ensemble_core.plugin.load_guard import Watchdog, guarded
+from ensemble_core.plugin.load_guard import Watchdog, guard_load
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
 from ensemble_core.plugin.validation import FORMER_HOOKS, HOOKS, check_records
 
@@ -192,7 +192,7 @@ class _Loader:
 
     @contextlib.contextmanager
     def _guard(self, shown: str) -> Iterator[None]:
-        with guarded(shown, self._watchdog) as printed:
+        with guard_load(shown, self._watchdog) as printed:
             yield
         if printed.anything:
             self.warnings.append(f"{shown} prints while it is loaded; its output went to stderr")
@@ -318,7 +318,7 @@ def _import_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:  # a plugin's code can raise anything
         del sys.modules[name]
-        if interrupted(error):
+        if is_interrupt(error):
             raise KeyboardInterrupt from error
         raise _file_error(path, real, error) from error
     return module
@@ -355,7 +355,7 @@ def _file_error(path: Path, real: Path, error: BaseException) -> PluginError:
 
 def _reason(error: BaseException) -> str:
     """Return why a plugin is broken, from the error that its code raised. Re-raise Ctrl-C."""
-    if interrupted(error):
+    if is_interrupt(error):
         raise KeyboardInterrupt from error
     return error.what if isinstance(error, PluginError) else explain_failure(error)
 

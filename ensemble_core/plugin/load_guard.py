@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-__all__ = ["Printed", "Watchdog", "guarded"]
+__all__ = ["OutputRecorder", "Watchdog", "guard_load"]
 
 #: After this many seconds of loading, a warning names the plugin.
 _PATIENCE = 5.0
 
 
-class Printed:
+class OutputRecorder:
     """Replacement for ``sys.stdout`` that writes to stderr while a plugin is loaded."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Watchdog:
 
 
 @contextlib.contextmanager
-def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
+def guard_load(shown: str, watchdog: Watchdog) -> Iterator[OutputRecorder]:
     """Guard the loading of a plugin. ``shown`` is the plugin's name in messages.
 
     If the plugin calls ``os._exit``, :class:`SystemExit` is raised instead: otherwise, the plugin
@@ -91,7 +91,7 @@ def guarded(shown: str, watchdog: Watchdog) -> Iterator[Printed]:
             stack.callback(os.close, kept)
             stack.callback(os.dup2, kept, 1)
             os.dup2(2, 1)
-        printed = stack.enter_context(contextlib.redirect_stdout(Printed()))
+        printed = stack.enter_context(contextlib.redirect_stdout(OutputRecorder()))
         stack.enter_context(watchdog.watching(shown))
         stack.callback(setattr, os, "_exit", leave)
         os._exit = refuse

@@ -23,7 +23,7 @@ from ensemble_core.model.decisions import Notify
 from ensemble_core.model.notification_addresses import webhook_of
 from ensemble_core.runtime.webhooks import webhook_url
 
-__all__ = ["TIMEOUT", "Refused", "deliver", "harmless"]
+__all__ = ["TIMEOUT", "Refused", "deliver", "sanitize"]
 
 #: Timeout of one attempt in seconds.
 TIMEOUT = 10.0
@@ -40,7 +40,7 @@ class Refused(Exception):
     """Error: the delivery failed, and a retry would not help."""
 
 
-def harmless(text: str) -> str:
+def sanitize(text: str) -> str:
     """Return the text without control characters, bidirectional marks and lone surrogates.
 
     Line ends are kept.
@@ -57,10 +57,10 @@ def deliver(address: str, run: str, notices: Sequence[Notify]) -> None:
 
     Raise an error with the reason if that fails.
     """
-    lines = [harmless(each.message) for each in notices[:_SHOWN]]
+    lines = [sanitize(each.message) for each in notices[:_SHOWN]]
     if len(notices) > _SHOWN:
         lines.append(f"… and {len(notices) - _SHOWN} more")
-    text, run = "\n".join(lines)[:_USUAL], harmless(run)
+    text, run = "\n".join(lines)[:_USUAL], sanitize(run)
     hook = webhook_of(address)
     if hook is not None:
         _webhook(*hook, text, run, notices)

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.job_states import TRANSITIONS
 from ensemble_core.engine.records import JobRecord
-from ensemble_core.errors import to_author
+from ensemble_core.errors import author_hint
 from ensemble_core.model.events import Event, JobEvent, Problem
 from ensemble_core.plugin.executor import Executor
 
@@ -228,7 +228,7 @@ class OrderCheck:
         self._reported.add(kind)
         message = (
             f"executor {self._name} violates its contract: {what}; {done}. Reported once"
-            f"\n  hint: {to_author(type(self._executor))}"
+            f"\n  hint: {author_hint(type(self._executor))}"
         )
         self._take(Problem(self._clock(), message, level))
 

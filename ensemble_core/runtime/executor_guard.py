@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.errors import EnsembleError, ExecutorError, raised_at, to_author
+from ensemble_core.errors import EnsembleError, ExecutorError, author_hint, raised_at
 from ensemble_core.model.events import Event, ExecutorLost, Problem
 from ensemble_core.plugin.executor import Emit, Executor, Run
 
@@ -53,7 +53,7 @@ class ExecutorGuard:
             where = f" ({place})" if place else ""
             raise ExecutorError(
                 f"executor {self.name} raised {_shown(error)} in {method}{where}",
-                hint=to_author(error),
+                hint=author_hint(error),
                 code="executor-fault",
             ) from error
 
@@ -131,7 +131,7 @@ class ExecutorGuard:
         else:
             return False
         reason = f"its thread {thread!r} died of {_shown(error)} ({raised_at(error)})"
-        self._emit((ExecutorLost(self._clock(), self.name, reason, to_author(error)),))
+        self._emit((ExecutorLost(self._clock(), self.name, reason, author_hint(error)),))
         return True
 
 

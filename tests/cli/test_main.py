@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from ensemble_core.cli import command_group
 from ensemble_core.cli.main import COMMANDS, main
-from ensemble_core.errors import interrupted
+from ensemble_core.errors import is_interrupt
 
 
 def ensemble(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -156,7 +156,7 @@ def test_error_after_ctrl_c_is_saved_silently(
 def test_circular_chain_of_errors_does_not_hang() -> None:
     one, other = ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
-    assert not interrupted(one)
+    assert not is_interrupt(one)
 
 
 def test_closed_pipe_causes_no_traceback() -> None:

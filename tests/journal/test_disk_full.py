@@ -23,7 +23,7 @@ from ensemble_testing import FakeExecutor, wait_until
 
 from ensemble_core.config import load_text
 from ensemble_core.journal import writer as writer_module
-from ensemble_core.journal.database import words
+from ensemble_core.journal.database import journal_error
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import Replay
 from ensemble_core.journal.writer import JournalWriter
@@ -459,5 +459,5 @@ def test_an_io_error_on_a_full_disk_is_reported_as_no_space(
     fields = list(os.statvfs(tmp_path))
     fields[1], fields[2], fields[4] = 4096, 1000, free
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(fields))
-    error = words(sqlite3.OperationalError("disk I/O error"), tmp_path / NAME)
+    error = journal_error(sqlite3.OperationalError("disk I/O error"), tmp_path / NAME)
     assert error.code == code

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ensemble_core.journal import database as journal_module
-from ensemble_core.journal.codec import decisions_text, event_text, listed
+from ensemble_core.journal.codec import decisions_text, event_text, to_list
 from ensemble_core.journal.database import MIGRATIONS, NAME, JournalError, connect, migrate
 from ensemble_core.journal.lock_owner import LOCK, this_process
 from ensemble_core.journal.reader import Journal
@@ -173,7 +173,7 @@ def test_the_fast_encoding_of_events_equals_the_general_one(
 ) -> None:
     event = JobEvent(time, job, "finish", context)
     usual = json.dumps(
-        listed(event, decisions), separators=(",", ":"), default=lambda record: record.compact()
+        to_list(event, decisions), separators=(",", ":"), default=lambda record: record.compact()
     )
     assert event_text(event, decisions) == usual
 

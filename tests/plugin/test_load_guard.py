@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.plugin.load_guard import Watchdog, guarded
+from ensemble_core.plugin.load_guard import Watchdog, guard_load
 
 FILE = """
 jobs: [{name: work, command: "true"}]
@@ -133,5 +133,5 @@ def test_ctrl_c_during_the_start_of_the_watchdog_is_not_lost(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt), Watchdog() as watchdog, guarded("a plugin", watchdog):
+    with pytest.raises(KeyboardInterrupt), Watchdog() as watchdog, guard_load("a plugin", watchdog):
         raise AssertionError("it was loaded all the same")

@@ -20,7 +20,7 @@ import pytest
 from ensemble_core.model.decisions import Notify
 from ensemble_core.model.events import Delivered, Event
 from ensemble_core.runtime import delivery, notifications
-from ensemble_core.runtime.delivery import Refused, deliver, harmless
+from ensemble_core.runtime.delivery import Refused, deliver, sanitize
 from ensemble_core.runtime.notifications import Notifier
 from ensemble_core.runtime.webhooks import webhook_url
 
@@ -332,7 +332,7 @@ def test_without_a_desktop_the_bell_rings(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_harmless_text_keeps_its_lines_and_letters() -> None:
-    assert harmless("T = 2.3 ± 0.1\n\tγ\r\nend") == "T = 2.3 ± 0.1\n    γ\nend"
+    assert sanitize("T = 2.3 ± 0.1\n\tγ\r\nend") == "T = 2.3 ± 0.1\n    γ\nend"
 
 
 # -- the notifier ----------------------------------------------------------------------------------

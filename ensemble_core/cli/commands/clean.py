@@ -100,7 +100,7 @@ def clean(
         chosen = []
         for folder in found:
             info = look(folder)
-            kept = _stays(info, bool(runs), everything, age)
+            kept = _keep_reason(info, bool(runs), everything, age)
             if kept is None:
                 continue
             jobs = 0 if kept else _queued_jobs(info)
@@ -128,14 +128,14 @@ def clean(
         return int(any(case.kept for case in chosen))
 
 
-def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> str | None:
+def _keep_reason(info: RunInfo, named: bool, everything: bool, age: float | None) -> str | None:
     """Return the reason why a run is kept.
 
     It is empty if the run may be removed, and ``None`` if the run is not selected.
     """
     if not named and not everything and info.state != "ended":
         return None
-    if age is not None and time.time() - _newest(info) < age:
+    if age is not None and time.time() - _last_change(info) < age:
         return "it is newer than --older-than" if named else None
     if info.state == "running":
         who = info.controller or {}
@@ -145,7 +145,7 @@ def _stays(info: RunInfo, named: bool, everything: bool, age: float | None) -> s
     return ""
 
 
-def _newest(info: RunInfo) -> float:
+def _last_change(info: RunInfo) -> float:
     """Return the time of the run's last event."""
     if info.ended is not None:
         return info.ended

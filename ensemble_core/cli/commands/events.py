@@ -105,7 +105,7 @@ class _EventPrinter:
             groups={},
             rules=(),
             statistics={},
-            binder=Binder(rule=_unbound, action=_unbound, group=_unbound),
+            binder=Binder(rule=_refuse_binding, action=_refuse_binding, group=_refuse_binding),
         )
 
     def tell(self, since: int, follow: bool) -> int:
@@ -114,7 +114,7 @@ class _EventPrinter:
         while True:
             # Check for a controller before reading, so that its last events are read too.
             going = follow and lock.controller() is not None
-            for row in _readable(self._kept.journal, at, self._cannot):
+            for row in _salvage_rows(self._kept.journal, at, self._cannot):
                 at = row.seq
                 self._row(row)
             sys.stdout.flush()
@@ -189,11 +189,11 @@ class _EventPrinter:
         return None
 
 
-def _unbound(*_: object) -> Any:
+def _refuse_binding(*_: object) -> Any:
     raise EnsembleError("the run's ensemble file cannot be read")
 
 
-def _readable(journal: Journal, after: int, cannot: _Cannot) -> Iterator[JournalRow]:
+def _salvage_rows(journal: Journal, after: int, cannot: _Cannot) -> Iterator[JournalRow]:
     """Yield the readable rows after ``after`` in order. Report unreadable rows to ``cannot``."""
     at = after
     while True:

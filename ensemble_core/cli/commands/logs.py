@@ -101,7 +101,7 @@ def logs(kept: KeptRun, job: str | None, tail: int | None, as_json: bool) -> int
     """
     alone = job is not None
     outputs = [each for one in _jobs(kept, job) for each in _outputs(kept, one, alone)]
-    whole = alone or tail is not None or not _much(outputs)
+    whole = alone or tail is not None or not _is_large(outputs)
     if not outputs and not as_json:
         click.echo(f"no job of run {kept.tag} was submitted", err=True)
     elif as_json:
@@ -163,7 +163,7 @@ def _submitted_jobs(decisions: str | None) -> Iterator[_Job]:
 # -- output ------------------------------------------------------------------------------------
 
 
-def _much(outputs: list[_Output]) -> bool:
+def _is_large(outputs: list[_Output]) -> bool:
     sizes = [output.size or 0 for output in outputs if output.path is not None]
     return len(sizes) > _MOST_FILES or sum(sizes) > _MOST_BYTES
 

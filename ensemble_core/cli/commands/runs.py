@@ -115,7 +115,7 @@ def _table(infos: list[RunInfo], style: TextStyle, width: int | None) -> list[st
             kept.remove(goes)
         else:
             longest = max(12, longest - over)
-            rows = [(_ends(row[0], longest, style), *row[1:]) for row in rows]
+            rows = [(_shorten_tag(row[0], longest, style), *row[1:]) for row in rows]
     lines[0] = style.paint(lines[0], "bold")
     for place, info in enumerate(infos, 1):
         kind = style_of_state(info)
@@ -132,6 +132,6 @@ def _short(file: str) -> str:
     return near if len(near) < len(file) and not near.startswith("../..") else file
 
 
-def _ends(tag: str, width: int, style: TextStyle) -> str:
+def _shorten_tag(tag: str, width: int, style: TextStyle) -> str:
     """Return the end of a tag, which is the part that distinguishes runs."""
     return tag if len(tag) <= width else style.ellipsis + tag[len(tag) - width + 1 :]

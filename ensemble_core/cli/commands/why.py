@@ -74,7 +74,7 @@ def why(
     """
     if reuse:
         return _print_reuse(kept, rule or job, as_json)
-    about = _About.read(job, each)
+    about = _VerdictFilter.read(job, each)
     if rule is not None and not about:
         instance = _instance_name(kept, rule)
         if instance is not None:
@@ -155,7 +155,7 @@ def _active_times(instance: InstanceReport, began: float, look: TextStyle) -> st
     return ", ".join(told)
 
 
-class _About(NamedTuple):
+class _VerdictFilter(NamedTuple):
     """Selection of verdicts by job, by index (with all its attempts), or by values of
     parameters.
     """
@@ -164,7 +164,7 @@ class _About(NamedTuple):
     parameters: Mapping[str, str] = {}
 
     @classmethod
-    def read(cls, job: str | None, each: Sequence[str]) -> _About | None:
+    def read(cls, job: str | None, each: Sequence[str]) -> _VerdictFilter | None:
         """Parse the selection on the command line. Return ``None`` if everything is selected."""
         parameters = {}
         for text in each:
@@ -205,7 +205,7 @@ class _Answer:
     """The explanation for one rule."""
 
     def __init__(
-        self, kept: KeptRun, rule: str, everything: bool, about: _About | None = None
+        self, kept: KeptRun, rule: str, everything: bool, about: _VerdictFilter | None = None
     ) -> None:
         self._kept = kept
         self._about = about

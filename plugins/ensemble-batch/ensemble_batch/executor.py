@@ -143,12 +143,12 @@ class QueueExecutor(QueueHooks):
     def _loops(self) -> dict[str, Callable[[QueueRun], None]]:
         """Return the loops of the executor's threads, by thread name."""
         loops: dict[str, Callable[[QueueRun], None]] = {
-            "asks": partial(self._acting, self._due_query)
+            "asks": partial(self._step_loop, self._due_query)
         }
         if self.lanes == 2:
-            loops["submits"] = partial(self._acting, self._submits)
+            loops["submits"] = partial(self._step_loop, self._submits)
         if type(self).watch is not QueueHooks.watch:
-            loops["watches"] = self._watching
+            loops["watches"] = self._watch_loop
         return loops
 
     def close(self) -> None:
@@ -253,7 +253,7 @@ class QueueExecutor(QueueHooks):
         try:
             what(polled)
         except Exception as error:  # probably a plugin's error, which would go unnoticed
-            reason = f"its thread failed with {error!r} ({raised_at(_beyond_base(error))})"
+            reason = f"its thread failed with {error!r} ({raised_at(_strip_frames(error))})"
             hint = "report this bug of the plugin; jobs continue: 'ensemble resume'"
             lost = ExecutorLost(polled.now(), self.name, reason, hint)
             with polled.lock:
@@ -262,7 +262,7 @@ class QueueExecutor(QueueHooks):
                 polled.closed = True
                 polled.lock.notify_all()
 
-    def _acting(
+    def _step_loop(
         self, steps: Callable[[float, list[float]], _Step | None], polled: QueueRun
     ) -> None:
         while True:
@@ -300,7 +300,7 @@ class QueueExecutor(QueueHooks):
     def _submits(self, now: float, dues: list[float]) -> _Step | None:
         return self._submission.due(now, dues)
 
-    def _watching(self, polled: QueueRun) -> None:
+    def _watch_loop(self, polled: QueueRun) -> None:
         while not polled.closed:
             report = partial(self._handle_reports, polled, [True])
             wait = timing.SOON_AGAIN
@@ -334,7 +334,7 @@ class QueueExecutor(QueueHooks):
             polled.lock.notify_all()
 
 
-def _beyond_base(error: Exception) -> Exception:
+def _strip_frames(error: Exception) -> Exception:
     """Remove this package's leading frames from an error, so that a plugin's frame comes first."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

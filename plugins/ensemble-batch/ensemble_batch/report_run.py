@@ -60,11 +60,11 @@ class ReportRun(QueueRun):
         return 0 if self.listener is None else self.listener.port
 
     def _listen(self, address: str, port: int) -> tuple[Listener, Sequence[str]]:
-        address = address or self._facing()
+        address = address or self._own_address()
         hosts = [address]
         if address in _EVERYWHERE:
             # On a node, a loopback address means the node itself, so use names of this machine.
-            hosts = [self._facing(), socket.gethostname()]
+            hosts = [self._own_address(), socket.gethostname()]
         try:
             return Listener(address, port, self._record_report), hosts
         except OSError as error:
@@ -76,7 +76,7 @@ class ReportRun(QueueRun):
                 code="no-port",
             ) from None
 
-    def _facing(self) -> str:
+    def _own_address(self) -> str:
         """Return this machine's address in the network of the queue's server or nodes."""
         found = [address_towards(socket.gethostname())]
         for host in self.hooks.faces():

@@ -133,9 +133,9 @@ def _private_socket() -> Iterator[Path]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
     except OSError as error:
-        raise _no_place(folder, error.strerror or str(error)) from error
+        raise _socket_error(folder, error.strerror or str(error)) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise _no_place(folder, "it is not a folder of yours")
+        raise _socket_error(folder, "it is not a folder of yours")
     if stat.S_IMODE(status.st_mode) & 0o077:
         os.chmod(folder, 0o700)
     path = folder / f"{os.getpid()}.sock"
@@ -148,7 +148,7 @@ def _private_socket() -> Iterator[Path]:
             path.unlink()
 
 
-def _no_place(folder: Path, cause: str) -> EnsembleError:
+def _socket_error(folder: Path, cause: str) -> EnsembleError:
     return EnsembleError(
         f"cannot create a socket in {folder}",
         cause=cause,
@@ -166,7 +166,7 @@ def _bound_to(path: Path) -> socket.socket:
         listener.listen(64)
     except OSError as error:
         listener.close()
-        raise _no_place(path.parent, error.strerror or str(error)) from error
+        raise _socket_error(path.parent, error.strerror or str(error)) from error
     finally:
         os.umask(mask)
     return listener

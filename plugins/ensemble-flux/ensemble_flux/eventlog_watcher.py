@@ -15,7 +15,7 @@ from typing import Any
 
 from ensemble_core import JobEvent
 from ensemble_flux.journal import TAG, Journal
-from ensemble_flux.reactor import Reactor, words
+from ensemble_flux.reactor import Reactor, error_text
 
 __all__ = ["EventlogWatcher"]
 
@@ -119,7 +119,7 @@ class EventlogWatcher:
             settle()
 
         def refused(error: OSError) -> None:
-            self._problem(f"cannot list this user's jobs: {words(error)}")
+            self._problem(f"cannot list this user's jobs: {error_text(error)}")
             settle()
 
         question = {

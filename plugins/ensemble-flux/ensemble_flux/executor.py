@@ -26,7 +26,7 @@ from ensemble_flux import bindings
 from ensemble_flux.jobspec import Jobspecs, limits
 from ensemble_flux.notation import parse_f58
 from ensemble_flux.output import Output, seen_by_all
-from ensemble_flux.reactor import words
+from ensemble_flux.reactor import error_text
 from ensemble_flux.reactor_loop import FluxLoop
 from ensemble_flux.submitter import Order
 
@@ -110,7 +110,7 @@ class FluxExecutor(Executor):
             )
         return ExecutorError(
             f"no Flux instance answers{f' at {uri}' if uri else ''}",
-            cause=words(error),
+            cause=error_text(error),
             hint=hint,
             code="no-instance",
         )
@@ -150,7 +150,7 @@ class FluxExecutor(Executor):
             option, _, kept = self._output.prepare(job, workdir)
         except OSError as error:
             what = error.filename or workdir
-            return Order(job, failed=f"{what}: {words(error)}")
+            return Order(job, failed=f"{what}: {error_text(error)}")
         # Observers read the output files, and failure messages show the last line of stderr.
         extra = {"workdir": workdir}
         for stream in ("stdout", "stderr"):

@@ -12,7 +12,7 @@ from typing import Any
 from ensemble_flux.journal import Journal
 from ensemble_flux.nodes import Nodes
 from ensemble_flux.notation import parse_idset
-from ensemble_flux.reactor import Reactor, words
+from ensemble_flux.reactor import Reactor, error_text
 
 __all__ = ["Gauges"]
 
@@ -146,8 +146,8 @@ class Gauges:
             answered()
             self._stats = None
             self._problem(
-                f"cannot read the numbers of jobs in this Flux instance ({words(error)}): queue.* "
-                f"counts only this run's jobs"
+                f"cannot read the numbers of jobs in this Flux instance ({error_text(error)}): "
+                f"queue.* counts only this run's jobs"
             )
 
         self._reactor.stream("job-list.job-stats", {}, taken, ended, cancel="")

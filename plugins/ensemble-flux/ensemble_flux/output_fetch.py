@@ -12,7 +12,7 @@ from functools import partial
 from typing import IO, Any
 
 from ensemble_core import JobEvent
-from ensemble_flux.reactor import Reactor, words
+from ensemble_flux.reactor import Reactor, error_text
 
 __all__ = ["Fetcher"]
 
@@ -52,7 +52,7 @@ class Fetcher:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._files[job] = open(path, "wb")  # noqa: SIM115  (closed when the output ends)
         except OSError as error:
-            self._problem(f"cannot keep the output of {job}: {path}: {words(error)}")
+            self._problem(f"cannot keep the output of {job}: {path}: {error_text(error)}")
             return
         # The eventlog of the output exists only once the job shell has started.
         self._follow(queue_id, "guest.exec.eventlog", partial(self._shell, job, queue_id), job)
@@ -99,7 +99,7 @@ class Fetcher:
                 file.write(b64decode(data) if encoded else data.encode(errors="surrogateescape"))
                 file.flush()
             except OSError as error:
-                self._problem(f"cannot keep the output of {job}: {words(error)}")
+                self._problem(f"cannot keep the output of {job}: {error_text(error)}")
                 self._end(job)
                 return False
         return True

@@ -20,7 +20,7 @@ from typing import Any
 from ensemble_flux.bindings import connect
 from ensemble_flux.direct_calls import DirectCalls
 
-__all__ = ["Reactor", "words"]
+__all__ = ["Reactor", "error_text"]
 
 #: Maximum number of messages to process before their results are passed on.
 _BATCH = 256
@@ -28,7 +28,7 @@ _BATCH = 256
 _CLOSING = 2.0
 
 
-def words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the message of a Flux error."""
     if isinstance(error, OSError):
         return str(error.strerror or os.strerror(error.errno or 0))
@@ -247,7 +247,7 @@ class Reactor:
             self._spin()
         except BaseException as error:
             if not self._stopping:
-                self._lost(words(error))
+                self._lost(error_text(error))
         finally:
             self._close()
 

@@ -30,7 +30,7 @@ from ensemble_flux.nodes import Nodes
 from ensemble_flux.notation import f58
 from ensemble_flux.output import remove_empty
 from ensemble_flux.output_fetch import Fetcher
-from ensemble_flux.reactor import Reactor, words
+from ensemble_flux.reactor import Reactor, error_text
 from ensemble_flux.submitter import WINDOW, Order, Submitter
 
 __all__ = ["FluxLoop"]
@@ -183,7 +183,7 @@ class FluxLoop:
             ):
                 raise ExecutorError(
                     "cannot read the journal of job events of this Flux instance",
-                    cause=words(self._refused),
+                    cause=error_text(self._refused),
                     hint="remove the option events=journal"
                     if self._refused.errno == errno.EPERM
                     else "check with 'flux module list' that its job manager is loaded",
@@ -250,9 +250,9 @@ class FluxLoop:
     def _journal_ended(self, error: OSError) -> None:
         if self._opening:
             # Do not keep the error itself, because its traceback would keep the handle alive.
-            self._refused = OSError(error.errno, words(error))
+            self._refused = OSError(error.errno, error_text(error))
             return
-        why = words(error)
+        why = error_text(error)
         if self._attempts == 0:
             self._problem(f"Flux's journal of job events ended ({why}); reopening it")
         self._attempts += 1
@@ -359,7 +359,9 @@ class FluxLoop:
                 self._cancelled.discard(name)
                 # A finished or forgotten job cannot be cancelled.
                 if self._journal.waits_for(name) and error.errno != errno.ENOENT:
-                    self._problem(f"cannot cancel job {name} ({f58(queue_id)}): {words(error)}")
+                    self._problem(
+                        f"cannot cancel job {name} ({f58(queue_id)}): {error_text(error)}"
+                    )
 
         note = f"cancelled by run {self._run.tag}"
         future = self._flux.job.cancel_async(self._reactor.handle, queue_id, note)

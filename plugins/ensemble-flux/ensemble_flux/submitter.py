@@ -11,7 +11,7 @@ from typing import Any
 
 from ensemble_core import Job
 from ensemble_flux.jobspec import JobspecError, Jobspecs
-from ensemble_flux.reactor import Reactor, words
+from ensemble_flux.reactor import Reactor, error_text
 
 __all__ = ["WINDOW", "Order", "Submitter"]
 
@@ -110,7 +110,7 @@ class Submitter:
                 self._failed(name, "jobspec", str(error))
                 continue
             except OSError as error:
-                self._failed(name, "submit", words(error))
+                self._failed(name, "submit", error_text(error))
                 continue
             self._on_the_way[name] = order
             self._reactor.then(future, partial(self._answered, order))
@@ -134,4 +134,4 @@ class Submitter:
             order.attempts += 1
             self._reactor.after(_BUSY, partial(self.take, [order]))
         else:
-            self._failed(name, "submit", words(error))
+            self._failed(name, "submit", error_text(error))

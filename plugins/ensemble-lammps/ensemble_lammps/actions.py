@@ -58,7 +58,7 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     if job is not None:
         sweep = {n: [job.parameters[n]] for n in group.parameters if n in job.parameters}
         if job.group == label:
-            own, other = variables.changed(job, group)
+            own, other = variables.find_changes(job, group)
             given.update(own)
             script = script or other
     for name, value in options.get("variables", {}).items():
@@ -99,7 +99,7 @@ def _value(firing: Firing, name: str, value: Any) -> Any:
 def _continue(context: CallContext) -> Iterable[Action]:
     options, job = context.options, _job(context, "lammps-continue")
     name, label = options.get("variable", "restart"), options.get("label") or job["group"]
-    began = variables.given(job["command"]).get(name, ())[:1]
+    began = variables.parse_variables(job["command"]).get(name, ())[:1]
     found = _newest_restart(context, job, began)
     if found.newest is None:
         why = f"{job['job']} cannot continue: {_why_no_restart(job, found)}"

@@ -64,7 +64,7 @@ class Facts:
         if self._ranks is not None:
             self._run["Ranks"] = self._ranks
 
-    def more(self, line: bytes) -> bool:
+    def read_summary(self, line: bytes) -> bool:
         """Read a line after ``Loop time of …``. Return whether the line is about that run."""
         run = self._run
         if run is None:

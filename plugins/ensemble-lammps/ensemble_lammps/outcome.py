@@ -91,9 +91,9 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
         text = _text(path)
     except OSError as error:
         what = f"cannot read the log: {error.strerror or error}"
-        return Outcome(*_endless(what, status, over, sure=False))
+        return Outcome(*_explain_end(what, status, over, sure=False))
     if not text:
-        return Outcome(*_endless("the log is empty", status, over))
+        return Outcome(*_explain_end("the log is empty", status, over))
     log = _Log(text)
     if not log.found:
         # If the input script cannot be opened, the log has only this line.
@@ -282,7 +282,7 @@ def _other(log: _Log, status: int | None, over: bool) -> tuple[str, str]:
         return "nan", f"{', '.join(broken)} {'is' if len(broken) == 1 else 'are'} not finite{where}"
     if not log.complete and log.quit is None:
         what = "the log is truncated" + (f": {log.elsewhere}" if log.elsewhere else "")
-        return _endless(what, status, over, sure=not log.elsewhere)
+        return _explain_end(what, status, over, sure=not log.elsewhere)
     if log.quit:
         return "error", f"the script ended with 'quit {log.quit}'"
     if log.early():
@@ -295,7 +295,9 @@ def _other(log: _Log, status: int | None, over: bool) -> tuple[str, str]:
     return "completed", "; ".join(words)
 
 
-def _endless(what: str, status: int | None, over: bool, *, sure: bool = True) -> tuple[str, str]:
+def _explain_end(
+    what: str, status: int | None, over: bool, *, sure: bool = True
+) -> tuple[str, str]:
     """Return the kind and message for a log without an end, from the wait status.
 
     The flag ``sure`` means that LAMMPS has not finished, because it would have written the end to

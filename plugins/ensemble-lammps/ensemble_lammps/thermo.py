@@ -153,7 +153,7 @@ class ThermoReader:
         if self._table is not None:
             if self._table.line(line, rows):
                 return
-        elif self._facts.more(line):
+        elif self._facts.read_summary(line):
             return
         if not line or line.isspace() or line.startswith(_NOISE):
             return

@@ -9,7 +9,15 @@ from itertools import pairwise
 
 from ensemble_core import EnsembleError, Job, JobGroup
 
-__all__ = ["as_number", "as_word", "changed", "given", "log", "script", "with_changes"]
+__all__ = [
+    "as_number",
+    "as_word",
+    "find_changes",
+    "log",
+    "parse_variables",
+    "script",
+    "with_changes",
+]
 
 # LAMMPS behaves as follows (seen in tests):
 #
@@ -27,7 +35,7 @@ _LOG = ("-log", "-l")
 _PLACEHOLDER = re.compile(r"(?<!\$)(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
 
 
-def given(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def parse_variables(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the values of each variable on a command line."""
     found: dict[str, tuple[str, ...]] = {}
     for begin, end in _variables(command):
@@ -45,7 +53,7 @@ def log(command: Sequence[str]) -> str | None:
     return _last(command, _LOG)
 
 
-def changed(job: Job, group: JobGroup) -> tuple[dict[str, tuple[str, ...]], str | None]:
+def find_changes(job: Job, group: JobGroup) -> tuple[dict[str, tuple[str, ...]], str | None]:
     """Return the variables and the script that differ between this job and its group.
 
     Placeholders in values are escaped. The script is ``None`` if it does not differ.
@@ -53,10 +61,10 @@ def changed(job: Job, group: JobGroup) -> tuple[dict[str, tuple[str, ...]], str 
     chosen = {name: (job.parameters[name],) for name in group.parameters if name in job.parameters}
     like = replace(group, count=1, parameters={**group.parameters, **chosen})
     command = next(like.jobs(job.index)).command
-    usual, own = given(command), script(job.command)
+    usual, own = parse_variables(command), script(job.command)
     variables = {
         name: tuple(as_word(word) for word in words)
-        for name, words in given(job.command).items()
+        for name, words in parse_variables(job.command).items()
         if usual.get(name) != words
     }
     return variables, None if own is None or own == script(command) else as_word(own)

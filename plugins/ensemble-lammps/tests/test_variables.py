@@ -10,7 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from ensemble_lammps.variables import as_number, as_word, changed, given, log, script, with_changes
+from ensemble_lammps.variables import (
+    as_number,
+    as_word,
+    find_changes,
+    log,
+    parse_variables,
+    script,
+    with_changes,
+)
 
 from ensemble_core import EnsembleError, JobGroup
 
@@ -33,12 +41,12 @@ def test_a_new_variable_is_added() -> None:
 
 def test_a_duplicate_variable_occurs_once_afterwards() -> None:
     command = shlex.split("lmp -var T 1 -in in.melt -var T 2")
-    assert given(command) == {"T": ("1",)}
+    assert parse_variables(command) == {"T": ("1",)}
     assert with_changes(command, {"T": ["3"]}) == shlex.split("lmp -var T 3 -in in.melt")
 
 
 def test_a_negative_number_is_a_value_not_an_option() -> None:
-    assert given(shlex.split("lmp -var E -5.5e3 -in x")) == {"E": ("-5.5e3",)}
+    assert parse_variables(shlex.split("lmp -var E -5.5e3 -in x")) == {"E": ("-5.5e3",)}
     assert with_changes(COMMAND, {"T": ["-1"]})[3:6] == ["-var", "T", "-1"]
 
 
@@ -74,11 +82,11 @@ def test_variables_set_for_one_job_alone_are_known() -> None:
     )
     job = list(group.jobs(3))[1]
     assert job.parameters["T"] == 2.0
-    assert changed(job, group) == ({}, None)
+    assert find_changes(job, group) == ({}, None)
     other = JobGroup(name="melt", command=(*job.command, "-var", "x", "{y}"), parameters={})
-    assert changed(next(other.jobs(4)), group) == ({"x": ("{{y}}",), "T": ("2.0",)}, None)
+    assert find_changes(next(other.jobs(4)), group) == ({"x": ("{{y}}",), "T": ("2.0",)}, None)
     on = JobGroup(name="melt", command=("lmp", "-in", "in.on"))
-    assert changed(next(on.jobs(4)), group) == ({}, "in.on")
+    assert find_changes(next(on.jobs(4)), group) == ({}, "in.on")
 
 
 @pytest.mark.parametrize(
@@ -119,5 +127,5 @@ def test_lammps_sees_the_changes(tmp_path: Path, command: str, seen: str) -> Non
         return next(x for x in done.stdout.splitlines() if x.startswith("q="))[2:]
 
     words = shlex.split(command)
-    assert run(words) == seen == given(words).get("q", ("7",))[0]
+    assert run(words) == seen == parse_variables(words).get("q", ("7",))[0]
     assert run(with_changes(words, {"q": ["-4"]})) == "-4"

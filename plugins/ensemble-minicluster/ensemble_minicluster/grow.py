@@ -11,7 +11,7 @@ from ensemble_minicluster.cluster import Cluster, Ended
 from ensemble_minicluster.nodes import shown
 from ensemble_minicluster.request_log import ResizeRequest
 
-__all__ = ["denied", "grow", "less"]
+__all__ = ["denied", "grow", "shortfall_reason"]
 
 #: Seconds by which gauges may lag behind Flux's report of its nodes.
 _BEHIND = 3.0
@@ -28,7 +28,9 @@ def grow(cluster: Cluster, request: str, delta: int) -> ResizeRequest:
     answer = cluster.ask(request, delta)
     if answer.outcome == "denied":
         return denied(asked, answer)
-    granted = replace(asked, outcome="granted", size=answer.granted, reason=less(answer, delta))
+    granted = replace(
+        asked, outcome="granted", size=answer.granted, reason=shortfall_reason(answer, delta)
+    )
     if cluster.nodes is None:
         return granted
     new = set(range(answer.before, answer.granted))
@@ -39,7 +41,7 @@ def grow(cluster: Cluster, request: str, delta: int) -> ResizeRequest:
         return granted
     if cluster.closing:
         raise Ended
-    return _late(cluster, granted, answer, new)
+    return _timeout_outcome(cluster, granted, answer, new)
 
 
 def _arrival(cluster: Cluster, answer: Resized, stale: set[int]) -> Callable[[], bool]:
@@ -70,7 +72,9 @@ def _arrival(cluster: Cluster, answer: Resized, stale: set[int]) -> Callable[[],
     return arrived
 
 
-def _late(cluster: Cluster, asked: ResizeRequest, answer: Resized, new: set[int]) -> ResizeRequest:
+def _timeout_outcome(
+    cluster: Cluster, asked: ResizeRequest, answer: Resized, new: set[int]
+) -> ResizeRequest:
     look = cluster.look_or_none()
     if look is None:
         up, missing = cluster.up, ""
@@ -94,7 +98,7 @@ def denied(asked: ResizeRequest, answer: Resized) -> ResizeRequest:
     return replace(asked, outcome="denied", size=size, reason=answer.reason or answer.code)
 
 
-def less(answer: Resized, delta: int) -> str:
+def shortfall_reason(answer: Resized, delta: int) -> str:
     """Return why fewer nodes than requested were granted; empty if no reason is known."""
     given = abs(answer.granted - answer.before)
     if given >= abs(delta):

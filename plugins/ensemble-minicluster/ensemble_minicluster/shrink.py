@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ensemble_core import EnsembleError, Resized
 from ensemble_minicluster.cluster import LAST, SOON, Cluster, Ended
-from ensemble_minicluster.grow import denied, less
+from ensemble_minicluster.grow import denied, shortfall_reason
 from ensemble_minicluster.nodes import Look, shown
 from ensemble_minicluster.request_log import ResizeRequest
 
@@ -198,4 +198,6 @@ class Shrink:
 def _final_outcome(asked: ResizeRequest, answer: Resized, delta: int) -> ResizeRequest:
     if answer.outcome == "denied":
         return denied(asked, answer)
-    return replace(asked, outcome="granted", size=answer.granted, reason=less(answer, delta))
+    return replace(
+        asked, outcome="granted", size=answer.granted, reason=shortfall_reason(answer, delta)
+    )

@@ -20,19 +20,19 @@ from .token_holders import (
     Secrets,
     belongs_to,
     holders,
-    known,
+    is_recorded,
     renewal,
     renewal_time,
     token_lines,
     value,
 )
 
-__all__ = ["made"]
+__all__ = ["make_secrets"]
 
 _DAYS = 365
 
 
-def made(ensemble: Ensemble, secrets: Secrets, now: float) -> list[Object]:
+def make_secrets(ensemble: Ensemble, secrets: Secrets, now: float) -> list[Object]:
     """Return the new and changed Secrets. ``now`` is in seconds since the epoch."""
     found: list[Object] = []
     tls = secrets.get(tls_secret(ensemble))
@@ -102,7 +102,7 @@ def _tokens(
             text, coming, last = coming, "", text[9:17]
         elif step == "make":
             coming, _ = file.add(holder.role, holder.name, expires=now + _DAYS * 86400)
-        if not known(kept, holder, text):
+        if not is_recorded(kept, holder, text):
             given = text or None
             until = now + _DAYS * 86400
             text, _ = file.add(holder.role, holder.name, text=given, expires=until)

@@ -11,7 +11,7 @@ from .api import MERGE, Api, ApiError
 from .changes import Note
 from .names import KINDS, MANAGER, Object
 from .schema import GROUP, KIND, VERSION
-from .times import said
+from .times import format_time
 
 __all__ = ["Events"]
 
@@ -29,7 +29,7 @@ class Events:
     async def tell(self, found: Object, notes: tuple[Note, ...], now: float) -> None:
         """Post what happened to an Ensemble."""
         for note in notes:
-            await self._post_event(found["metadata"], note, said(now))
+            await self._post_event(found["metadata"], note, format_time(now))
 
     async def _post_event(self, about: dict[str, Any], note: Note, when: str) -> None:
         namespace, name = about["namespace"], about["name"]

@@ -14,21 +14,21 @@ from typing import Any
 from .api import MERGE, Api, ApiError
 from .cache import Cache, Key
 from .changes import Change, Create, DryRun, Figures, Finalizer, Keys, Observed, Patch, Plan
-from .credentials import made
+from .credentials import make_secrets
 from .events import Events
 from .file_check import FileChecks, option_errors
 from .member_objects import token_secret
 from .member_state import ended_jobs, is_set_up, waits_since
 from .names import HASH, KINDS, Object, content
-from .plan import blank, files_of, plan
+from .plan import empty_ensemble, files_of, plan
 from .resource import Ensemble, Reference, problems, read
 from .schema import KIND
 from .service_objects import address, tokens_secret
 from .service_polling import Target
 from .settings import Settings
 from .times import seconds
-from .token_holders import VIEWER, awaited, secret_names, value
-from .writes import about, try_out, write
+from .token_holders import VIEWER, needs_user, secret_names, value
+from .writes import target_of, try_out, write
 
 __all__ = ["Loop"]
 
@@ -122,9 +122,9 @@ class Loop:
             return
         self._drop_timer(key)
         self._when[key] = when
-        self._timers[key] = loop.call_at(when, self._rung, key)
+        self._timers[key] = loop.call_at(when, self._on_timer, key)
 
-    def _rung(self, key: Key) -> None:
+    def _on_timer(self, key: Key) -> None:
         self._drop_timer(key)
         self.look(key)
 
@@ -193,7 +193,7 @@ class Loop:
         known = self._known.setdefault(key, _EnsembleState())
         ensemble = None if problems(found) else read(found)
         if ensemble is None and "deletionTimestamp" in found["metadata"]:
-            ensemble = blank(found)  # an invalid Ensemble can be deleted, too
+            ensemble = empty_ensemble(found)  # an invalid Ensemble can be deleted, too
         observed = await self._observe(key, known, ensemble)
         now = self._clock()
         planned = plan(found, observed, self.settings, now)
@@ -260,7 +260,7 @@ class Loop:
         gone = [e["name"] for e in ensemble.status.get("members") or () if e.get("minicluster")]
         names += [token_secret(ensemble, each) for each in gone]
         for name in dict.fromkeys(names):
-            if name not in known.secrets or awaited(ensemble, name, known.secrets[name]):
+            if name not in known.secrets or needs_user(ensemble, name, known.secrets[name]):
                 known.secrets[name] = await self._get("Secret", key[0], name)
                 # Spread out the checks of Ensembles that were created together.
                 known.secrets_due = now + self.settings.secrets * (0.5 + self._chance())
@@ -355,7 +355,7 @@ class Loop:
         planned: Plan,
     ) -> None:
         for change in planned.changes:
-            what = about(change)
+            what = target_of(change)
             until, _ = known.troubles.get(what, (0.0, 0))
             if until > self._clock():
                 self.reconcile_in(key, until - self._clock())
@@ -398,7 +398,7 @@ class Loop:
         self.look(key)
 
     def _failed(self, key: Key, known: _EnsembleState, change: Change, error: ApiError) -> None:
-        kind, name = what = about(change)
+        kind, name = what = target_of(change)
         if kind == "Secret":
             known.secrets.pop(name, None)
         # A JSON patch for an object that has changed in the meantime fails with 422.
@@ -427,7 +427,9 @@ class Loop:
         self.reconcile_in(key, pause)
 
     async def _make_keys(self, key: Key, known: _EnsembleState, ensemble: Ensemble) -> None:
-        written = await asyncio.to_thread(made, ensemble, dict(known.secrets), self._clock())
+        written = await asyncio.to_thread(
+            make_secrets, ensemble, dict(known.secrets), self._clock()
+        )
         for body in written:
             name = body["metadata"]["name"]
             path = KINDS["Secret"].path(key[0])

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from .names import FILE, RUN, TEMPLATE, Object, child, content, member_object, mine, run_tag
+from .names import FILE, RUN, TEMPLATE, Object, child, content, labels_of, member_object, run_tag
 from .resource import Ensemble, Member
 from .service_objects import RESTRICTED, address, pod_security
 from .settings import Settings
@@ -15,10 +15,10 @@ from .settings import Settings
 __all__ = [
     "RUNNER",
     "config_map",
-    "following",
     "member_objects",
     "run_objects",
     "token_secret",
+    "wrap_script",
 ]
 
 # The objects depend on this behaviour of the Flux Operator:
@@ -153,10 +153,10 @@ def start_script(words: list[str], *, run: bool, resumed: bool) -> str:
     body = f"follow {shlex.join(words)}\n"
     if run:
         body = _RUN_SCRIPT.format(command=shlex.join(words)) + (_AGAIN if resumed else "")
-    return following(body)
+    return wrap_script(body)
 
 
-def following(body: str) -> str:
+def wrap_script(body: str) -> str:
     """Return the start script with this shell code as its body.
 
     The body runs commands with ``follow``, which forwards signals to them and sets ``$code`` to
@@ -258,9 +258,9 @@ def _minicluster(
     spec.setdefault("network", {}).setdefault("headlessName", f"{name}-flux")
     pod = spec.setdefault("pod", {})
     pod.setdefault("restartPolicy", "Never")
-    pod["labels"] = {**pod.get("labels", {}), **mine(ensemble, "member")}
+    pod["labels"] = {**pod.get("labels", {}), **labels_of(ensemble, "member")}
     pod["annotations"] = {**_KEPT, **pod.get("annotations", {})}
-    spec["jobLabels"] = {**spec.get("jobLabels", {}), **mine(ensemble, "member")}
+    spec["jobLabels"] = {**spec.get("jobLabels", {}), **labels_of(ensemble, "member")}
     _add_run(ensemble, member, spec["containers"][member.container], files)
     if ensemble.install["method"] == "View":
         spec["containers"].append(_view(member, ensemble, settings))
@@ -432,7 +432,7 @@ def run_objects(ensemble: Ensemble, settings: Settings, text: str, digest: str) 
             {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     }
-    labels = {**mine(ensemble, "run"), "job-index": "none"}
+    labels = {**labels_of(ensemble, "run"), "job-index": "none"}
     spec = {
         "backoffLimit": 6 if ensemble.restart_policy == "Resume" else 0,
         "template": {"metadata": {"labels": labels, "annotations": dict(_KEPT)}, "spec": pod},

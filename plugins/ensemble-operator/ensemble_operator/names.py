@@ -26,8 +26,8 @@ __all__ = [
     "child",
     "content",
     "is_owned",
+    "labels_of",
     "member_object",
-    "mine",
     "run_tag",
     "without_none",
 ]
@@ -103,7 +103,7 @@ def child(
         "metadata": {
             "name": name,
             "namespace": ensemble.namespace,
-            "labels": mine(ensemble, component),
+            "labels": labels_of(ensemble, component),
             "ownerReferences": [
                 {
                     "apiVersion": f"{GROUP}/{VERSION}",
@@ -121,7 +121,7 @@ def child(
     return found
 
 
-def mine(ensemble: Ensemble, component: str) -> dict[str, str]:
+def labels_of(ensemble: Ensemble, component: str) -> dict[str, str]:
     """Return the labels of an Ensemble's objects."""
     return {
         "app.kubernetes.io/name": f"ensemble-{component}",

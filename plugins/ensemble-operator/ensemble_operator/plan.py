@@ -27,15 +27,23 @@ from .member_objects import RUNNER, member_objects, run_objects, token_secret
 from .member_state import gone_at, is_set_up, waits_since
 from .names import HASH, ORPHAN, Object, content, is_owned, member_object
 from .pod_plan import BEAT, Part, PartPlan, members_leave, plan_part
-from .resource import Ensemble, Reference, overreaching, problems, read
+from .resource import Ensemble, Reference, privilege_problems, problems, read
 from .service_objects import address, service_objects, tls_secret
 from .settings import Settings
-from .status import Verdict, conditions, not_new, service_verdict, sums, transitions, whole
-from .times import said, seconds
-from .token_holders import awaited, holders, secret_names, value, wanted
+from .status import (
+    Verdict,
+    compare_status,
+    conditions,
+    phase_of,
+    service_verdict,
+    sums,
+    transitions,
+)
+from .times import format_time, seconds
+from .token_holders import holders, needs_secrets, needs_user, secret_names, value
 from .withdrawal import can_withdraw
 
-__all__ = ["blank", "files_of", "plan"]
+__all__ = ["empty_ensemble", "files_of", "plan"]
 
 #: Seconds between two writes of the status that only change figures.
 _FIGURES = 30.0
@@ -51,9 +59,9 @@ _PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job", "Servic
 
 def plan(found: Object, observed: Observed, settings: Settings, now: float) -> Plan:
     """Return the plan for an Ensemble; ``now`` is in seconds since the epoch."""
-    wrong = problems(found) or (overreaching(found["spec"]) if settings.restricted else [])
+    wrong = problems(found) or (privilege_problems(found["spec"]) if settings.restricted else [])
     if wrong:
-        unread = blank(found)
+        unread = empty_ensemble(found)
         if unread.deleting:
             return _Planning(unread, observed, settings, now).plan()
         verdict = (False, "InvalidMember", "; ".join(map(str, wrong))[:4096])
@@ -76,7 +84,7 @@ def _refused(
     return Plan(changes, status, tuple(transitions(ensemble, verdicts)))
 
 
-def blank(found: Object) -> Ensemble:
+def empty_ensemble(found: Object) -> Ensemble:
     """Return an invalid object as an Ensemble without members, with its metadata and status."""
     empty: dict[str, Any] = {"metadata": found["metadata"], "spec": {"members": []}}
     return read({**empty, "status": found.get("status")})
@@ -116,7 +124,7 @@ class _Planning:
         if finished and ensemble.ttl is not None and self._finished_at() + ensemble.ttl <= self.now:
             return Plan((*self.changes, Forget()), ensemble.status)
         self.conflicts += [f"Secret {each}" for each in self.waited_for if each != own_tls]
-        if not self.waited_for and wanted(ensemble, self.observed.secrets, self.now):
+        if not self.waited_for and needs_secrets(ensemble, self.observed.secrets, self.now):
             self.changes.append(Keys())
         for body in service_objects(ensemble, self.settings, replicas=0 if finished else 1):
             self._make(body)
@@ -211,7 +219,7 @@ class _Planning:
         """Return the Secrets that users must create or remove."""
         ensemble, secrets = self.ensemble, self.observed.secrets
         names = secret_names(ensemble)
-        return [each for each in names if awaited(ensemble, each, secrets.get(each))]
+        return [each for each in names if needs_user(ensemble, each, secrets.get(each))]
 
     def _text(self, file: str | Reference | None) -> str | None:
         return self.observed.files.get(file) if isinstance(file, Reference) else file
@@ -373,7 +381,7 @@ class _Planning:
             verdicts["Ready"] = (False, *ended[1:])
         status: dict[str, Any] = {
             "observedGeneration": ensemble.generation,
-            "phase": whole(ensemble, verdicts, any_there=any(each.there for each in parts)),
+            "phase": phase_of(ensemble, verdicts, any_there=any(each.there for each in parts)),
             "conditions": conditions(ensemble, verdicts, self.now),
         }
         count = [each for each in parts if each.entry.get("minicluster")]
@@ -386,7 +394,7 @@ class _Planning:
         status |= {"exit": ",".join(codes)} if codes else {}
         status["members"] = [each.entry for each in parts]
         if over:
-            status["finishedAt"] = before.get("finishedAt") or said(self.now)
+            status["finishedAt"] = before.get("finishedAt") or format_time(self.now)
         self._add_transition_notes(verdicts)
         again = [each.again for each in parts if each.again is not None]
         return self._with_minimal_status(status, again)
@@ -440,7 +448,7 @@ class _Planning:
     def _with_minimal_status(self, status: dict[str, Any], again: list[float]) -> Plan:
         """Return the plan, keeping the old status if nothing relevant has changed."""
         before = self.ensemble.status
-        same, but_figures = not_new(status, before)
+        same, but_figures = compare_status(status, before)
         if same or (but_figures and self.now - self.observed.written < _FIGURES):
             if not same:
                 again.append(self.observed.written + _FIGURES)

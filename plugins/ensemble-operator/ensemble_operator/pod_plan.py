@@ -25,7 +25,7 @@ from .member_state import (
 )
 from .names import FILE, RUN, TEMPLATE, WITHDRAWS, Object, is_owned
 from .resource import Ensemble
-from .times import said, seconds
+from .times import format_time, seconds
 from .withdrawal import outcome, run_to_withdraw, withdrawal
 
 __all__ = ["BEAT", "Part", "PartPlan", "members_leave", "plan_part"]
@@ -420,7 +420,7 @@ def _finish(
     entry |= {key: before[key] for key in ("size", "maxSize", "groups") if key in before}
     began = before.get("startedAt") or started
     entry |= {"startedAt": began} if began else {}
-    entry |= {"finishedAt": said(now), "result": result}
+    entry |= {"finishedAt": format_time(now), "result": result}
     if code is not None:
         entry["exitCode"] = code
     if message:
@@ -455,12 +455,15 @@ def _set_readiness(
     elif not figures.beat:
         plan.waits = ("WaitingForFlux", f"no heartbeat yet from the run in {name}")
     elif not heard:
-        plan.waits = ("Unreachable", f"the last heartbeat of {name} was at {said(figures.beat)}")
+        plan.waits = (
+            "Unreachable",
+            f"the last heartbeat of {name} was at {format_time(figures.beat)}",
+        )
     else:
         plan.waits = ("WaitingForNodes", f"{up} of {size} nodes of {name} are up")
     if not figures.beat:
         return
-    plan.entry["lastHeartbeat"] = said(figures.beat)
+    plan.entry["lastHeartbeat"] = format_time(figures.beat)
     for key in ("nodes", "cores", "queue"):
         values = {
             path.partition(".")[2]: int(value)

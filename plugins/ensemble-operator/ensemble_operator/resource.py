@@ -16,7 +16,7 @@ __all__ = [
     "Problem",
     "Reference",
     "Sidecar",
-    "overreaching",
+    "privilege_problems",
     "problems",
     "read",
 ]
@@ -145,7 +145,7 @@ def problems(found: Object, old: Object | None = None) -> list[Problem]:
     if wrong:
         return wrong
     wrong = [Problem(path, rule.message) for path, rule in _broken_rules(found, old)]
-    return wrong or list(_unfit(found["spec"]))
+    return wrong or list(_member_problems(found["spec"]))
 
 
 def _shape(value: Any, schema: Object, path: str) -> Iterator[Problem]:
@@ -236,7 +236,7 @@ def _broken_rules(found: Object, old: Object | None) -> Iterator[tuple[str, Rule
                 yield path, rule
 
 
-def _unfit(spec: Object) -> Iterator[Problem]:
+def _member_problems(spec: Object) -> Iterator[Problem]:
     """Return the mistakes that neither the schema nor the rules cover."""
     for index, member in enumerate(spec["members"]):
         path = f"spec.members[{index}]"
@@ -333,7 +333,7 @@ _REACHES = {
 }
 
 
-def overreaching(spec: Object) -> list[Problem]:
+def privilege_problems(spec: Object) -> list[Problem]:
     """Return the places where MiniClusters use Secrets, nodes or privileges.
 
     An operator with restrictions rejects these.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .names import Object, child, member_object, mine
+from .names import Object, child, labels_of, member_object
 from .resource import Ensemble
 from .settings import Settings
 
@@ -66,7 +66,7 @@ def service_objects(ensemble: Ensemble, settings: Settings, *, replicas: int) ->
 
 
 def _selector(ensemble: Ensemble) -> dict[str, str]:
-    labels = mine(ensemble, "service")
+    labels = labels_of(ensemble, "service")
     return {key: labels[key] for key in ("app.kubernetes.io/name", "app.kubernetes.io/instance")}
 
 
@@ -150,7 +150,7 @@ def _deployment(ensemble: Ensemble, settings: Settings, replicas: int) -> Object
         ],
     }
     # Without this label, the Flux Operator would give every pod its own index.
-    labels = {**mine(ensemble, "service"), "job-index": "none"}
+    labels = {**labels_of(ensemble, "service"), "job-index": "none"}
     spec = {
         "replicas": replicas,
         "strategy": {"type": "Recreate", "rollingUpdate": None},

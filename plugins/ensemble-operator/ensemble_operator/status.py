@@ -10,9 +10,17 @@ from .member_state import trouble_of
 from .names import is_owned
 from .pod_plan import PartPlan
 from .resource import Ensemble
-from .times import said
+from .times import format_time
 
-__all__ = ["Verdict", "conditions", "not_new", "service_verdict", "sums", "transitions", "whole"]
+__all__ = [
+    "Verdict",
+    "compare_status",
+    "conditions",
+    "phase_of",
+    "service_verdict",
+    "sums",
+    "transitions",
+]
 
 Object = Mapping[str, Any]
 #: Current state of a condition: its status, reason and message.
@@ -68,7 +76,7 @@ def conditions(
                 "reason": reason,
                 "message": message[:4096],
                 "observedGeneration": ensemble.generation,
-                "lastTransitionTime": since or said(now),
+                "lastTransitionTime": since or format_time(now),
             }
         )
     return found
@@ -105,7 +113,7 @@ def sums(parts: Sequence[PartPlan]) -> dict[str, Any]:
     return found
 
 
-def whole(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: bool) -> str:
+def phase_of(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: bool) -> str:
     """Return the phase of the Ensemble."""
     if ensemble.deleting:
         return "Terminating"
@@ -118,7 +126,7 @@ def whole(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: boo
     return "Starting" if verdicts["Valid"][0] else "Pending"
 
 
-def not_new(status: Object, before: Object) -> tuple[bool, bool]:
+def compare_status(status: Object, before: Object) -> tuple[bool, bool]:
     """Return whether only heartbeats have changed, and whether only figures have changed (nodes,
     cores, queue …).
     """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-__all__ = ["said", "seconds"]
+__all__ = ["format_time", "seconds"]
 
 
-def said(when: float) -> str:
+def format_time(when: float) -> str:
     """Convert seconds since the epoch to the API's time format."""
     return datetime.fromtimestamp(int(when), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -22,16 +22,16 @@ __all__ = [
     "VIEWER",
     "Holder",
     "Secrets",
-    "awaited",
     "belongs_to",
     "holders",
-    "known",
+    "is_recorded",
+    "needs_secrets",
+    "needs_user",
     "renewal",
     "renewal_time",
     "secret_names",
     "token_lines",
     "value",
-    "wanted",
 ]
 
 Secrets = Mapping[str, "Object | None"]
@@ -76,7 +76,7 @@ def secret_names(ensemble: Ensemble) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def awaited(ensemble: Ensemble, name: str, secret: Object | None) -> bool:
+def needs_user(ensemble: Ensemble, name: str, secret: Object | None) -> bool:
     """Return whether only the user can fix a Secret.
 
     That is the case if a foreign Secret is in the way, or if the user's own Secret is missing.
@@ -103,17 +103,17 @@ def token_lines(secrets: Secrets, ensemble: Ensemble) -> list[dict[str, Any]]:
         return []
 
 
-def known(lines: list[dict[str, Any]], holder: Holder, text: str) -> bool:
+def is_recorded(lines: list[dict[str, Any]], holder: Holder, text: str) -> bool:
     """Return whether a token is recorded for this holder."""
     return _line(lines, holder, text) is not None
 
 
 def _line(lines: list[dict[str, Any]], holder: Holder, text: str) -> dict[str, Any] | None:
-    found = (line for line in lines if str(line.get("id")) == text[9:17] and _is(line, holder))
+    found = (line for line in lines if str(line.get("id")) == text[9:17] and _matches(line, holder))
     return next(found, None) if text else None
 
 
-def _is(line: dict[str, Any], holder: Holder) -> bool:
+def _matches(line: dict[str, Any], holder: Holder) -> bool:
     who = (line.get("role"), line.get("member") or line.get("namespace"))
     return (holder.role, holder.name) == who
 
@@ -122,7 +122,7 @@ def belongs_to(line: dict[str, Any], holder: Holder, secrets: Secrets) -> bool:
     """Return whether a line of ``tokens.json`` is the holder's current, next or previous token."""
     secret, key = secrets.get(holder.secret), holder.key
     ids = [value(secret, key)[9:17], value(secret, key + NEXT)[9:17], value(secret, key + LAST)]
-    return _is(line, holder) and str(line.get("id")) in ids
+    return _matches(line, holder) and str(line.get("id")) in ids
 
 
 def renewal(
@@ -140,7 +140,7 @@ def renewal(
     return "make" if expires and now >= created + (expires - created) * 2 / 3 else ""
 
 
-def wanted(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:
+def needs_secrets(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:
     """Return whether a Secret is missing, wrong, or due for renewal."""
     tls = secrets.get(tls_secret(ensemble))
     if not ensemble.sidecar.tls_secret and (
@@ -153,7 +153,7 @@ def wanted(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:
     return not all(
         any(belongs_to(line, each, secrets) for each in everybody) for line in lines
     ) or not all(
-        known(lines, each, value(secrets.get(each.secret), each.key))
+        is_recorded(lines, each, value(secrets.get(each.secret), each.key))
         and value(secrets.get(each.secret), "ca.crt") == authority
         and not renewal(lines, each, secrets, now)
         for each in everybody

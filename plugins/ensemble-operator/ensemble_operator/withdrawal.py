@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 
 from .changes import Observed
-from .member_objects import RUNNER, following
+from .member_objects import RUNNER, wrap_script
 from .member_state import any_stopping, first_pods, job_failed, late_until, newest, pod_state
 from .names import FILE, RUN, WITHDRAWS, Object, child, is_owned, member_object
 from .resource import Ensemble
@@ -61,7 +61,7 @@ def withdrawal(ensemble: Ensemble, job: Object, tag: str) -> Object:
     spec = copy.deepcopy(job["spec"])
     spec |= {"activeDeadlineSeconds": _LONGEST, "backoffLimit": 6}
     (container,) = spec["template"]["spec"]["containers"]
-    container["command"] = ["/bin/sh", "-c", following(_SCRIPT.format(tag=tag))]
+    container["command"] = ["/bin/sh", "-c", wrap_script(_SCRIPT.format(tag=tag))]
     found = child(ensemble, "Job", job["metadata"]["name"], "run", {"spec": spec})
     noted = job["metadata"]["annotations"]
     found["metadata"]["annotations"] |= {FILE: noted[FILE], RUN: tag, WITHDRAWS: "true"}

@@ -33,7 +33,7 @@ from ensemble_operator.resource import Ensemble, Reference, problems, read
 from ensemble_operator.schema import SPEC
 from ensemble_operator.service_objects import tls_secret, tokens_secret
 from ensemble_operator.settings import Settings
-from ensemble_operator.times import said
+from ensemble_operator.times import format_time
 from ensemble_operator.token_holders import FILES, RENEW, VIEWER, holders, token_lines, value
 
 Object = dict[str, Any]
@@ -245,7 +245,7 @@ class World:
             },
             "status": {
                 "phase": phase,
-                "startTime": said(began),
+                "startTime": format_time(began),
                 "containerStatuses": [{"name": named, "state": state}],
             },
         }

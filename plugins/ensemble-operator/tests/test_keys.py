@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ensemble_operator.credentials import made
+from ensemble_operator.credentials import make_secrets
 from ensemble_operator.names import Object
 from ensemble_operator.resource import Ensemble, read
-from ensemble_operator.token_holders import renewal_time, value, wanted
+from ensemble_operator.token_holders import needs_secrets, renewal_time, value
 from ensemble_service import TokenFile
 from fake_namespace import FILE, ensemble, member
 
@@ -22,7 +22,7 @@ NOW = 1_800_000_000.0
 
 def keys(found: Ensemble, secrets: dict[str, Object | None]) -> list[str]:
     """Create what is missing; return the names of written Secrets."""
-    written = made(found, secrets, NOW)
+    written = make_secrets(found, secrets, NOW)
     secrets.update({each["metadata"]["name"]: each for each in written})
     return [each["metadata"]["name"] for each in written]
 
@@ -41,9 +41,9 @@ def secrets(study: Ensemble) -> dict[str, Object | None]:
 
 def test_they_are_created_once(study: Ensemble) -> None:
     secrets: dict[str, Object | None] = {}
-    assert wanted(study, secrets, NOW)
+    assert needs_secrets(study, secrets, NOW)
     assert keys(study, secrets) == ["study-tls", "study-tokens", "study-0-token", "study-b-token"]
-    assert not wanted(study, secrets, NOW)
+    assert not needs_secrets(study, secrets, NOW)
     assert keys(study, secrets) == []
 
 
@@ -71,9 +71,9 @@ def test_a_deleted_secret_is_recreated_and_the_other_tokens_stay(
 ) -> None:
     before = {each: value(secrets[each], "token") for each in ("study-0-token", "study-b-token")}
     secrets[name] = None
-    assert wanted(study, secrets, NOW)
+    assert needs_secrets(study, secrets, NOW)
     assert name in keys(study, secrets)
-    assert not wanted(study, secrets, NOW)
+    assert not needs_secrets(study, secrets, NOW)
     for each, text in before.items():
         assert (value(secrets[each], "token") == text) == (each != name)
     lines = json.loads(value(secrets["study-tokens"], "tokens.json"))["tokens"]
@@ -84,7 +84,7 @@ def test_a_token_of_a_removed_member_is_invalid(
     study: Ensemble, secrets: dict[str, Object | None]
 ) -> None:
     fewer = read(ensemble(member(name="b")))
-    assert wanted(fewer, secrets, NOW)
+    assert needs_secrets(fewer, secrets, NOW)
     keys(fewer, secrets)
     lines = json.loads(value(secrets["study-tokens"], "tokens.json"))["tokens"]
     assert {each["member"] for each in lines} == {None, "default/study-b"}
@@ -97,9 +97,9 @@ def test_certificates_are_renewed_at_two_thirds_of_their_lifetime_by_the_same_au
     before = secrets["study-tls"]
     at = renewal_time(before)
     assert NOW + 365 * 86400 * 0.6 < at < NOW + 365 * 86400 * 0.7
-    assert not wanted(study, secrets, at - 1)
-    assert wanted(study, secrets, at + 1)
-    written = {each["metadata"]["name"]: each for each in made(study, secrets, at + 1)}
+    assert not needs_secrets(study, secrets, at - 1)
+    assert needs_secrets(study, secrets, at + 1)
+    written = {each["metadata"]["name"]: each for each in make_secrets(study, secrets, at + 1)}
     assert value(written["study-tls"], "ca.crt") == value(before, "ca.crt")
     assert value(written["study-tls"], "server.crt") != value(before, "server.crt")
 
@@ -119,7 +119,7 @@ def test_a_token_is_renewed_at_two_thirds_of_its_lifetime_and_known_before_its_u
     file, documents = tmp_path / "tokens.json", [(NOW, "")]
     while now < NOW + 900 * DAY:
         now += chance.choice([60, 700, 20 * DAY])
-        for each in made(study, secrets, now) if wanted(study, secrets, now) else ():
+        for each in make_secrets(study, secrets, now) if needs_secrets(study, secrets, now) else ():
             if chance.random() < 0.3:
                 break
             secrets[each["metadata"]["name"]] = each

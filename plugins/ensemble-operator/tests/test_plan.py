@@ -11,7 +11,7 @@ from ensemble_operator.names import content
 from ensemble_operator.plan import plan
 from ensemble_operator.resource import Reference
 from ensemble_operator.settings import Settings
-from ensemble_operator.times import said
+from ensemble_operator.times import format_time
 from fake_namespace import FILE, World, ensemble, member, running
 
 OTHER = FILE.replace("'true'", "'false'")
@@ -359,7 +359,7 @@ def test_a_member_whose_job_creates_no_other_first_pod_is_recreated() -> None:
 def job_over(monkeypatch: pytest.MonkeyPatch, kind: str = "Complete", ago: float = 0) -> World:
     """Return a world in which the Job of an outside run has ended, and its pod is not seen."""
     world = running(ensemble({"minicluster": member()["minicluster"]}, ensemble=FILE))
-    over = {"type": kind, "status": "True", "lastTransitionTime": said(world.now - ago)}
+    over = {"type": kind, "status": "True", "lastTransitionTime": format_time(world.now - ago)}
     world.children[("Job", "study-run")]["status"] = {"conditions": [over]}
     del world.pods["study-run-0"]
     monkeypatch.setattr(world, "kubernetes", lambda: None)  # would create a pod if none is seen

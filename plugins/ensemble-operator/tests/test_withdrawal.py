@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ensemble_operator.changes import Create, Delete
 from ensemble_operator.names import RUN, WITHDRAWS, Object
-from ensemble_operator.times import said
+from ensemble_operator.times import format_time
 from fake_namespace import FILE, World, ensemble, member, running
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +56,7 @@ def withdrawing() -> World:
 
 def lingers(world: World, name: str, pod: Object, seconds: float) -> None:
     """Keep a deleted pod, for at most so long."""
-    pod["metadata"]["deletionTimestamp"] = said(world.now + seconds)
+    pod["metadata"]["deletionTimestamp"] = format_time(world.now + seconds)
     world.pods[name] = pod
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 from ensemble_batch import Batch, BatchExecutor, CannotTake, InvalidJob, QueueJob
 
 from ensemble_core import ExecutorError, Job
-from ensemble_pbs.parse import blocks, count, queue_job, whole
+from ensemble_pbs.parse import array_id, blocks, count, queue_job
 
 __all__ = ["PBSExecutor"]
 
@@ -135,7 +135,7 @@ class PBSExecutor(BatchExecutor):
         return _ids(out, len(batch.jobs))
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        asked = sorted({whole(id_) for id_ in ids})
+        asked = sorted({array_id(id_) for id_ in ids})
         for at in range(0, len(asked), _AT_ONCE):
             words = ["qstat", *self._history, "-t", "-f", *asked[at : at + _AT_ONCE]]
             code, out, err = self.command(words)
@@ -157,7 +157,7 @@ class PBSExecutor(BatchExecutor):
 
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         found = self._run_command(["qselect", *self._history, "-N", name]).split()
-        return _ids(whole(found[0]), size) if found else None
+        return _ids(array_id(found[0]), size) if found else None
 
     def end_jobs(self, ids: Collection[str]) -> None:
         words = list(ids)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ensemble_batch import QueueJob, status_of
 
-__all__ = ["blocks", "count", "queue_job", "whole"]
+__all__ = ["array_id", "blocks", "count", "queue_job"]
 
 _STATES: Mapping[str, Literal["waiting", "running", "over"]] = {
     **dict.fromkeys("QHWT", "waiting"),
@@ -50,7 +50,7 @@ def count(fields: Mapping[str, str], name: str) -> int:
     return int(value) if value.isdigit() else 0
 
 
-def whole(id_: str) -> str:
+def array_id(id_: str) -> str:
     """Return the id of a job's array, or the job's own id if it belongs to no array.
 
     >>> whole("7[12].head"), whole("8.head")

@@ -26,10 +26,10 @@ from ensemble_core.cli.toolkit import (
 )
 from ensemble_plot.output_file import (
     check_place,
-    drawn,
     format_of,
     inches,
     need_matplotlib,
+    render,
     write,
 )
 
@@ -188,7 +188,7 @@ def plot(
                 tag, standing = kept.tag, kept.state
             path = Path(output or f"{table or tag}.png") if draws else None
             if path is not None:
-                write(path, drawn(other, format_of(str(path)), measures))
+                write(path, render(other, format_of(str(path)), measures))
             if as_json:
                 file = None if path is None else str(path.absolute())
                 told = {"run": tag, "state": standing, "file": file, **other.to_dict()}
@@ -202,7 +202,7 @@ def plot(
             path = Path(output or f"{kept.tag}.png") if draws else None
             damage = selection.history.damage or kept.damage()
         if path is not None:
-            write(path, drawn(picture, format_of(str(path)), measures))
+            write(path, render(picture, format_of(str(path)), measures))
         if as_json:
             file = None if path is None else str(path.absolute())
             print_line(

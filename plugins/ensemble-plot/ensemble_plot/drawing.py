@@ -308,12 +308,12 @@ class _Drawing:
             if moment.rule not in said and left:
                 said.add(moment.rule)
                 left -= 1
-                labels.beside(clamp(moment.x / by), shorten(moment.rule, 24))
+                labels.label_line(clamp(moment.x / by), shorten(moment.rule, 24))
         for spot in panel.spots:
             if spot.rule not in said and spot.y == spot.y and left:
                 said.add(spot.rule)
                 left -= 1
-                labels.near(clamp(spot.x / by), clamp(spot.y), shorten(spot.rule, 24))
+                labels.label_mark(clamp(spot.x / by), clamp(spot.y), shorten(spot.rule, 24))
 
     def _legend(self, axes: Sequence[Axes]) -> None:
         handles: list[Line2D] = []

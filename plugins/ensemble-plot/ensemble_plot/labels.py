@@ -66,7 +66,7 @@ class Labels:
             x, y = self._ax.transData.transform(mark)
             self._taken.append(_box(x, y, 10 * self._dots, 10 * self._dots))
 
-    def near(self, x: float, y: float, text: str) -> None:
+    def label_mark(self, x: float, y: float, text: str) -> None:
         """Add a label for the mark at this place (in data coordinates), with a thin line to the
         mark.
         """
@@ -106,7 +106,7 @@ class Labels:
         )
         note.set_in_layout(False)
 
-    def beside(self, x: float, text: str) -> None:
+    def label_line(self, x: float, text: str) -> None:
         """Add a label along the vertical line at ``x`` (in data coordinates), as near to the top as
         possible.
         """

@@ -48,7 +48,7 @@ def set_outlier_axis(ax: Any, usual: tuple[float, float], least: float, most: fl
     scale = _Scale(low, high, least, most)
     ax.set_yscale("function", functions=(scale.forward, scale.inverse))
     near = [tick for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high]
-    far = _far(scale, most, 1) + _far(scale, -least, -1)
+    far = _outer_ticks(scale, most, 1) + _outer_ticks(scale, -least, -1)
     ax.yaxis.set_major_locator(FixedLocator(sorted([*near, *far])))
     ax.yaxis.set_major_formatter(FuncFormatter(partial(_tick_text, far)))
     for border, beyond in ((high, most > high), (low, least < low)):
@@ -56,7 +56,7 @@ def set_outlier_axis(ax: Any, usual: tuple[float, float], least: float, most: fl
             ax.axhline(border, color="#777777", linewidth=0.8, linestyle=(0, (1, 3)))
 
 
-def _far(scale: _Scale, far: float, sign: int) -> list[float]:
+def _outer_ticks(scale: _Scale, far: float, sign: int) -> list[float]:
     """Return powers of ten for ticks on one side of the usual range, as far as there is space."""
     if far <= 0:
         return []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ensemble_plot.table_picture import TablePicture
     from ensemble_plot.timeline import Timeline
 
-__all__ = ["check_place", "drawn", "format_of", "inches", "need_matplotlib", "write"]
+__all__ = ["check_place", "format_of", "inches", "need_matplotlib", "render", "write"]
 
 _FORMATS = ("png", "svg", "pdf")
 #: Pixels per inch for a size in pixels, and limits in inches.
@@ -67,7 +67,7 @@ def need_matplotlib() -> None:
         raise _no_matplotlib("it is not installed for this Python")
 
 
-def drawn(
+def render(
     picture: Picture | TablePicture | ParallelPicture | Timeline,
     form: str,
     size: tuple[float, float] | None,

@@ -157,10 +157,10 @@ def read(
     If the journal is damaged, the history ends at the damage. Its attribute ``damage``
     then has the error.
     """
-    return _Reading(journal, variables, groups, jobs).history
+    return _JournalReader(journal, variables, groups, jobs).history
 
 
-class _Reading:
+class _JournalReader:
     """Reads one journal."""
 
     def __init__(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from ensemble_plot.generator_picture import generator_picture
-from ensemble_plot.output_file import drawn
+from ensemble_plot.output_file import render
 from ensemble_plot.parallel_picture import parallel_picture
 
 import ensemble_core as ensemble
@@ -96,8 +96,8 @@ def apart(one: bytes, other: bytes) -> float:
 def test_a_picture_of_a_generator_equals_the_approved_one(kind: str) -> None:
     """Except for differences of letters between versions of matplotlib."""
     reference = (REFERENCE / f"{kind}.png").read_bytes()
-    assert apart(drawn(picture(kind), "png", None), reference) < LIMIT
-    assert apart(drawn(picture(kind, seed=7), "png", None), reference) > LIMIT
+    assert apart(render(picture(kind), "png", None), reference) < LIMIT
+    assert apart(render(picture(kind, seed=7), "png", None), reference) > LIMIT
 
 
 SEARCH = """
@@ -165,7 +165,7 @@ def test_no_tick_is_between_two_points(count: int, monkeypatch: pytest.MonkeyPat
         "figure_bytes",
         lambda draw, *more: saved(lambda: kept.append(draw()) or kept[0], *more),
     )
-    drawn(generator_picture("search", vocs, standing, None), "svg", None)
+    render(generator_picture("search", vocs, standing, None), "svg", None)
     ax = kept[0].axes[0]
     low, high = ax.get_xlim()
     ticks = [tick for tick in ax.get_xticks() if low <= tick <= high]

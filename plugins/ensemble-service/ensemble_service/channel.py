@@ -40,7 +40,7 @@ MAX_MESSAGE = 4 * 1024 * 1024
 def load_grpc() -> Any:
     """Return the module ``grpc``. Raise :class:`EnsembleError` if it is missing."""
     try:
-        with _quiet():
+        with _silence_grpc():
             import grpc
             import grpc.aio
         from google import protobuf  # noqa: F401 - report here if it is missing
@@ -55,7 +55,7 @@ def load_grpc() -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_grpc() -> Iterator[None]:
     """Silence gRPC's logging on stderr unless the user has configured it.
 
     Failures are reported by the callers instead. gRPC reads its environment variable on import. The

@@ -304,9 +304,9 @@ class MemberProxy:
             )
             self._run.tell([ResizeOutcome(now, request, outcome, reason=error.what)])
         elif waiting.kind == "reattach":
-            self._blind(waiting, error)
+            self._report_unknown(waiting, error)
 
-    def _blind(self, waiting: Waiting, error: ExecutorError) -> None:
+    def _report_unknown(self, waiting: Waiting, error: ExecutorError) -> None:
         """Report that the state of these jobs cannot be determined.
 
         The jobs may have arrived, so none of them is resubmitted.

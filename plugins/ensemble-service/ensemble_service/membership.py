@@ -15,11 +15,11 @@ from ensemble_service.atomic_file import write_atomically
 
 __all__ = [
     "Membership",
-    "away",
-    "listed",
+    "absence_error",
+    "join_names",
     "no_such_member",
     "similar_name",
-    "taken_over",
+    "takeover_error",
 ]
 
 #: Name of the record's file, and its version.
@@ -155,7 +155,7 @@ def _write(run: Run, state: Mapping[str, Any]) -> None:
         ) from None
 
 
-def taken_over(run: Run | None) -> ExecutorError:
+def takeover_error(run: Run | None) -> ExecutorError:
     """Return the error for a run that another controller has taken over."""
     return ExecutorError(
         "another controller has taken over this run",
@@ -175,12 +175,12 @@ def no_such_member(
 ) -> ExecutorError:
     """Return the error of a new run for members that are not connected."""
     there = sorted(present)
-    cause = f"connected: {listed(there)}" if there else "no member is connected"
+    cause = f"connected: {join_names(there)}" if there else "no member is connected"
     hint = "start one beside a queue with 'ensemble member start'"
     near = similar_name(absent[0], there) if absent else None
     if near:
         hint = f"did you mean {near!r}? {hint}"
-    what = f"member {absent[0]} is" if len(absent) == 1 else f"members {listed(absent)} are"
+    what = f"member {absent[0]} is" if len(absent) == 1 else f"members {join_names(absent)} are"
     return ExecutorError(
         f"{what} not connected to the service at {target}"
         if absent
@@ -191,11 +191,11 @@ def no_such_member(
     )
 
 
-def away(run: Run | None, names: Sequence[str], seconds: float) -> ExecutorError:
+def absence_error(run: Run | None, names: Sequence[str], seconds: float) -> ExecutorError:
     """Return the error of a resumed run whose members did not connect within ``seconds``."""
     tag = run.tag if run is not None else "RUN"
     return ExecutorError(
-        f"{'member' if len(names) == 1 else 'members'} {listed(names)} "
+        f"{'member' if len(names) == 1 else 'members'} {join_names(names)} "
         f"{'is' if len(names) == 1 else 'are'} disconnected",
         cause=f"waited {seconds:g} s",
         hint=f"nothing is lost: continue with 'ensemble resume {tag}' once they are connected "
@@ -205,6 +205,6 @@ def away(run: Run | None, names: Sequence[str], seconds: float) -> ExecutorError
     )
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Return names joined as in 'a, b and c'."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

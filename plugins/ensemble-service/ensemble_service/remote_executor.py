@@ -33,7 +33,7 @@ from ensemble_service.access import member_name, namespace_name
 from ensemble_service.call_errors import diagnose
 from ensemble_service.capabilities import CAPABILITIES
 from ensemble_service.channel import address, load_grpc, open_channel, read_token
-from ensemble_service.membership import Membership, away, taken_over
+from ensemble_service.membership import Membership, absence_error, takeover_error
 from ensemble_service.roll_call import RollCall
 from ensemble_service.service_presence import ServicePresence
 
@@ -187,10 +187,10 @@ class RemoteExecutor(Executor):
             if each.open:
                 continue
             if self._over.is_set():
-                raise taken_over(self._run)
+                raise takeover_error(self._run)
             if each.refusal is not None:
                 raise each.refusal
-            raise away(self._run, [each.name], seconds)
+            raise absence_error(self._run, [each.name], seconds)
 
     def _proxy(self, name: str) -> MemberProxy:
         """Return the member's proxy; add the member to the run if it is new."""
@@ -215,7 +215,7 @@ class RemoteExecutor(Executor):
         if self._run is None:
             raise ExecutorError("the executor is not open", code="not-open")
         if self._over.is_set():
-            raise taken_over(self._run)
+            raise takeover_error(self._run)
 
     def submit(self, jobs: Sequence[Job]) -> None:
         from ensemble_service.wire import MOST_BYTES, from_jobs
@@ -347,12 +347,12 @@ class RemoteExecutor(Executor):
 
             self._news.wait_for(lambda: self._over.is_set() or not waiting(), self._patience)
             if self._over.is_set():
-                raise taken_over(self._run)
+                raise takeover_error(self._run)
             refused = [each.refusal for each in waiting() if each.refusal is not None]
             if refused:
                 raise refused[0]
             if waiting():
-                raise away(self._run, [each.name for each in waiting()], self._patience)
+                raise absence_error(self._run, [each.name for each in waiting()], self._patience)
             blind = any(proxy.blind for proxy in members)
             found = {}
             for job in jobs:

@@ -196,7 +196,7 @@ class Resizes:
         if seconds is None:
             return
         if answer.outcome != "denied":
-            self._saw(member, answer.granted)
+            self._cache_size(member, answer.granted)
         self._counters.resizes[answer.outcome] += 1
         self._remember(member, answer)
         tell(
@@ -243,14 +243,16 @@ class Resizes:
         look = self._looks.get(member)
         if look is None and member not in self._threads.busy and not self._closed:
             look = self._looks[member] = asyncio.ensure_future(
-                self._call(member, partial(self._look_up, member), partial(self._saw, member))
+                self._call(
+                    member, partial(self._look_up, member), partial(self._cache_size, member)
+                )
             )
             look.add_done_callback(lambda _: self._looks.pop(member))
         if look is not None:
             await asyncio.wait({look}, timeout=_LOOK)
         return self.size(member)
 
-    def _saw(self, member: str, size: int | None) -> None:
+    def _cache_size(self, member: str, size: int | None) -> None:
         # Failures are cached too.
         self._sizes[member] = (self.size(member) if size is None else size, self._clock())
         self._sizes.move_to_end(member)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from functools import partial
 
 from ensemble_core import ExecutorError
-from ensemble_service.membership import Membership, listed, no_such_member, similar_name
+from ensemble_service.membership import Membership, join_names, no_such_member, similar_name
 from ensemble_service.service_presence import ServicePresence
 
 __all__ = ["RollCall"]
@@ -66,8 +66,8 @@ class RollCall:
                 "some members are not connected to the service at %s: %s; their jobs wait for "
                 "them, other jobs start (connected: %s)",
                 service.target,
-                listed(absent),
-                listed(sorted(service.members)),
+                join_names(absent),
+                join_names(sorted(service.members)),
             )
         return default
 
@@ -90,7 +90,7 @@ class RollCall:
             _log.warning(
                 "waiting up to %g s for %s to connect to the service at %s",
                 _COMING,
-                listed(absent),
+                join_names(absent),
                 self._service.target,
             )
             self._news.wait_for(lambda: not awaited(), _COMING)
@@ -111,7 +111,7 @@ class RollCall:
             raise no_such_member([], self._service.members, self._service.target, self._namespace)
         raise ExecutorError(
             "no default member for job groups without 'executor': several members are connected",
-            cause=f"connected in {self._namespace}: {listed(there)}",
+            cause=f"connected in {self._namespace}: {join_names(there)}",
             hint=f"choose a default: --option default={there[0].partition('/')[2]}",
             code="no-default",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ensemble_core import EnsembleError, ExecutorError, Run, UsageError
 from ensemble_service.call_errors import MISMATCHED
-from ensemble_service.membership import taken_over
+from ensemble_service.membership import takeover_error
 
 __all__ = ["ServicePresence"]
 
@@ -74,7 +74,7 @@ class ServicePresence:
                 transient=True,
             )
         if trouble.code == "failed-precondition":
-            return taken_over(run)
+            return takeover_error(run)
         return ExecutorError(
             trouble.what,
             cause=trouble.cause,

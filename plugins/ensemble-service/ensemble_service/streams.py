@@ -29,7 +29,7 @@ async def member_stream(
     """Serve a member's connection. Raise :class:`Refused` to end it with an error."""
     first = await _first(requests)
     if first is None or first.WhichOneof("what") != "hello":
-        raise Refused("INVALID_ARGUMENT", _not_first(first, "hello"))
+        raise Refused("INVALID_ARGUMENT", _first_error(first, "hello"))
     link = router.join(who, first.hello, clock())
     del first
     last = looked = clock()
@@ -74,7 +74,7 @@ async def steer_stream(
     """Serve a run's connection. Raise :class:`Refused` to end it with an error."""
     first = await _first(requests)
     if first is None or first.WhichOneof("what") != "begin":
-        raise Refused("INVALID_ARGUMENT", _not_first(first, "begin"))
+        raise Refused("INVALID_ARGUMENT", _first_error(first, "begin"))
     link = router.begin(who, first.begin)
     del first
 
@@ -102,7 +102,7 @@ async def _first(requests: AsyncIterator[_R]) -> _R | None:
         raise Refused("DEADLINE_EXCEEDED", message) from None
 
 
-def _not_first(first: pb.FromMember | pb.FromRun | None, wanted: str) -> str:
+def _first_error(first: pb.FromMember | pb.FromRun | None, wanted: str) -> str:
     came = "nothing" if first is None else first.WhichOneof("what") or "an empty message"
     return f"the stream began with {came}, expected {wanted}"
 

@@ -35,12 +35,12 @@ from ensemble_core.cli.toolkit import (
 )
 from ensemble_simulate.distributions import formula, parse
 from ensemble_simulate.executor import Machine, Simulator
-from ensemble_simulate.forecast import COST_NAMES, Figures, Study, played
+from ensemble_simulate.forecast import COST_NAMES, Figures, Study, simulate_all
 from ensemble_simulate.model_file import read
 from ensemble_simulate.models import Model, without_model
 from ensemble_simulate.recorded_calls import Result
 from ensemble_simulate.recorded_model import learn
-from ensemble_simulate.report import compared, figures_of, forecast_lines, once_lines, shown
+from ensemble_simulate.report import compare_studies, figures_of, forecast_lines, once_lines, shown
 from ensemble_simulate.simulated_run import run_simulated
 
 __all__ = ["simulate"]
@@ -411,7 +411,7 @@ def _many(
     shown = sys.stderr.isatty() and not (display.quiet or display.as_json)
     total = runs * len(studies)
     with click.progressbar(length=total, file=sys.stderr, label="playing", hidden=not shown) as bar:
-        for place, figures in played(studies, seeds, workers or len(os.sched_getaffinity(0))):
+        for place, figures in simulate_all(studies, seeds, workers or len(os.sched_getaffinity(0))):
             found[place] += figures
             bar.update(len(figures))
     if display.as_json:
@@ -419,12 +419,12 @@ def _many(
             {"file": name, **figures_of(study, each)}
             for name, study, each in zip(names, studies, found, strict=True)
         ]
-        print_line(to_json({"runs": told, "difference": compared(found)}))
+        print_line(to_json({"runs": told, "difference": compare_studies(found)}))
     else:
         for name, study, each in zip(names, studies, found, strict=True):
             for line in forecast_lines(name, study, each):
                 print_line(line)
-        for line in _difference(names, compared(found)):
+        for line in _difference(names, compare_studies(found)):
             print_line(line)
     return 0 if all(figures.over for each in found for figures in each) else 1
 

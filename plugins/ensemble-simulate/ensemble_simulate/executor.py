@@ -30,8 +30,8 @@ from ensemble_simulate.queue_events import (
     EXCEPTIONS,
     RELEASE,
     SUCCESS,
-    arrived,
-    refused,
+    arrival_events,
+    refusal_events,
 )
 from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
 
@@ -130,11 +130,11 @@ class Simulator(VirtualExecutor):
             if priority["priority"] != job.urgency:
                 priority = {"priority": job.urgency}
             if not fits:
-                events += arrived(now, name, priority)
-                events += refused(now, job, self._queue.nodes)
+                events += arrival_events(now, name, priority)
+                events += refusal_events(now, job, self._queue.nodes)
                 continue
             if not job.urgency:  # held until it is cancelled
-                events += arrived(now, name, priority)
+                events += arrival_events(now, name, priority)
                 self._jobs[name] = _Running(job, demand, 0.0)
                 continue
             life = self._model.life(job)
@@ -144,7 +144,7 @@ class Simulator(VirtualExecutor):
                 running.coming = True
                 self._schedule(now + life.delays.arrival, "arrive", running)
                 continue
-            events += arrived(now, name, priority)
+            events += arrival_events(now, name, priority)
             held = self._queue_delay(name)
             if held > 0:
                 self._schedule(now + held, "eligible", running)
@@ -169,7 +169,7 @@ class Simulator(VirtualExecutor):
             if job is None:
                 continue
             if job.coming:
-                self._emit(arrived(now, name, {"priority": job.job.urgency}))
+                self._emit(arrival_events(now, name, {"priority": job.job.urgency}))
             if job.dying:
                 continue
             self._emit([JobEvent(now, name, "exception", CANCELLED)])
@@ -274,7 +274,7 @@ class Simulator(VirtualExecutor):
     def _arrive(self, now: float, job: _Running) -> None:
         """Handle the arrival of a submitted job in the queue."""
         job.coming = False
-        self._emit(arrived(now, job.job.id, {"priority": job.job.urgency}))
+        self._emit(arrival_events(now, job.job.id, {"priority": job.job.urgency}))
         held = self._queue_delay(job.job.id)
         if held > 0:
             self._schedule(now + held, "eligible", job)

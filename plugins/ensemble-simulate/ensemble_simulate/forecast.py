@@ -28,7 +28,16 @@ from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.models import Model
 from ensemble_simulate.virtual_runtime import VirtualRuntime
 
-__all__ = ["COST_NAMES", "Figures", "Firings", "Study", "difference", "play", "played", "quantiles"]
+__all__ = [
+    "COST_NAMES",
+    "Figures",
+    "Firings",
+    "Study",
+    "difference",
+    "play",
+    "quantiles",
+    "simulate_all",
+]
 
 #: Start time of all simulated runs.
 BEGAN = 1e9
@@ -235,7 +244,7 @@ def _chunk(task: tuple[int, range]) -> list[Figures]:
     return [play(_STUDIES[task[0]], seed) for seed in task[1]]
 
 
-def played(
+def simulate_all(
     studies: Sequence[Study], seeds: range, workers: int
 ) -> Iterator[tuple[int, list[Figures]]]:
     """Simulate each study with each seed. Yield the study's index and its figures, in order."""

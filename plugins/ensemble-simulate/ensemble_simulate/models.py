@@ -239,7 +239,7 @@ class Model:
             )
         if not model.fails and model.rows is None:
             return Life(seconds, None, 0, None, observer, model.delays)
-        cause = _failing(model.fails, names, random)
+        cause = _draw_cause(model.fails, names, random)
         if cause == "timeout":
             seconds = job.duration or seconds
         elif cause is not None:
@@ -289,7 +289,7 @@ def _recorded_job(kept: Mapping[tuple[str, str], Recorded], job: Job) -> Recorde
     return next((kept[key] for key in keys_of(job) if key in kept), None)
 
 
-def _failing(
+def _draw_cause(
     fails: Mapping[str, Number], names: Mapping[str, Any], random: Randomness
 ) -> str | None:
     """Return the cause by which a job fails, ``None`` if it succeeds. The first drawn cause

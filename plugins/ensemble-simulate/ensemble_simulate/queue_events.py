@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ensemble_core import Event, Job, JobEvent
 from ensemble_simulate.nodes import Nodes
 
-__all__ = ["CANCELLED", "EXCEPTIONS", "RELEASE", "SUCCESS", "arrived", "refused"]
+__all__ = ["CANCELLED", "EXCEPTIONS", "RELEASE", "SUCCESS", "arrival_events", "refusal_events"]
 
 #: Contexts of events.
 SUCCESS = {"status": 0}
@@ -24,7 +24,7 @@ EXCEPTIONS = {
 }
 
 
-def arrived(now: float, name: str, priority: Mapping[str, int]) -> tuple[Event, ...]:
+def arrival_events(now: float, name: str, priority: Mapping[str, int]) -> tuple[Event, ...]:
     """Return the events of a job that arrives in the queue."""
     return (
         JobEvent(now, name, "submit", {"queue_id": name}),
@@ -34,7 +34,7 @@ def arrived(now: float, name: str, priority: Mapping[str, int]) -> tuple[Event, 
     )
 
 
-def refused(now: float, job: Job, nodes: Nodes) -> tuple[Event, Event]:
+def refusal_events(now: float, job: Job, nodes: Nodes) -> tuple[Event, Event]:
     """Return the events of a job that is larger than the cluster."""
     note = (
         f"the job needs {job.nodes} nodes with {-(-job.cores // max(1, job.nodes))} cores each; "

@@ -10,7 +10,7 @@ from ensemble_core.cli.toolkit import format_duration, format_table
 from ensemble_simulate.forecast import Figures, Study, difference, quantiles
 from ensemble_simulate.models import Model
 
-__all__ = ["compared", "figures_of", "forecast_lines", "once_lines", "shown"]
+__all__ = ["compare_studies", "figures_of", "forecast_lines", "once_lines", "shown"]
 
 
 def once_lines(used: float, offered: float, model: Model, stubbed: Collection[str]) -> list[str]:
@@ -126,7 +126,7 @@ def _rule(found: Sequence[Figures], rule: str) -> dict[str, Any]:
     }
 
 
-def compared(found: Sequence[Sequence[Figures]]) -> dict[str, tuple[float, float]]:
+def compare_studies(found: Sequence[Sequence[Figures]]) -> dict[str, tuple[float, float]]:
     """Return how much each figure of the second study differs from the first, on average.
 
     Each mean difference comes with half the width of its 95 % confidence interval.

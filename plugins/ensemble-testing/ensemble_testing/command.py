@@ -81,10 +81,10 @@ def test(
 
 
 def _record(run: str, state: str | None) -> int:
-    from ensemble_testing.rule_tests.recording import recorded
+    from ensemble_testing.rule_tests.recording import make_test
 
     with KeptRun(state, run) as kept:
-        text, said = recorded(kept)
+        text, said = make_test(kept)
     click.echo(text, nl=False)
     if said:
         print_warning(said)

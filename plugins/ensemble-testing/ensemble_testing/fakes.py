@@ -299,7 +299,7 @@ class FakeFiring:
                 if isinstance(options.get(key), str)
             )
             bound = BoundAction(name=name, options=options, messages=messages)
-            options = dict(bound.said(firing.fields))
+            options = dict(bound.fill_messages(firing.fields))
             if plan is None:
                 decided.append(firing._call("action", name, options))  # noqa: SLF001  (its copy)
             else:

@@ -53,11 +53,11 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, make(getattr(owner, name)))
 
 
-def _connecting(original: Callable[..., sqlite3.Connection]) -> Callable[..., _Connection]:
+def _wrap_connect(original: Callable[..., sqlite3.Connection]) -> Callable[..., _Connection]:
     return lambda *args, **options: _Connection(original(*args, **options))
 
 
-def _around(owner: Any, name: str, label: str) -> None:
+def _add_kill_points(owner: Any, name: str, label: str) -> None:
     """Add kill points before and after each call of ``owner.name``."""
     original: Callable[..., Any] = getattr(owner, name)
 
@@ -71,7 +71,7 @@ def _around(owner: Any, name: str, label: str) -> None:
     setattr(owner, name, wrapped)
 
 
-def _appending(original: Callable[..., None]) -> Callable[..., None]:
+def _wrap_append(original: Callable[..., None]) -> Callable[..., None]:
     def append(*given: Any) -> None:
         original(*given)
         reach("appended")
@@ -79,7 +79,7 @@ def _appending(original: Callable[..., None]) -> Callable[..., None]:
     return append
 
 
-def _pausing(pause: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _pause_decorator(pause: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds a pause after each write, so that more events gather for the
     next.
     """
@@ -94,7 +94,7 @@ def _pausing(pause: float) -> Callable[[Callable[..., None]], Callable[..., None
     return paused
 
 
-def _handling(original: Callable[..., None]) -> Callable[..., None]:
+def _wrap_handle(original: Callable[..., None]) -> Callable[..., None]:
     def handle(self: Any, event: Any) -> None:
         if type(event) is Resumed:
             reach("before Resumed")
@@ -115,10 +115,10 @@ def instrument(chance: random.Random) -> None:
     runtime._FORGET_AT_ONCE = chance.choice((1, 4, runtime._FORGET_AT_ONCE))
     if chance.random() < 0.3:
         _replace(database, "shared_storage", lambda original: lambda path: "nfs4")
-    _replace(writer, "connect", _connecting)
-    _replace(writer.JournalWriter, "append", _appending)
-    _replace(writer.JournalWriter, "_write", _pausing(pause))
-    _replace(runtime.Runtime, "_handle", _handling)
+    _replace(writer, "connect", _wrap_connect)
+    _replace(writer.JournalWriter, "append", _wrap_append)
+    _replace(writer.JournalWriter, "_write", _pause_decorator(pause))
+    _replace(runtime.Runtime, "_handle", _wrap_handle)
     for owner, name, label in (
         (writer.JournalWriter, "begin", "the session"),
         (writer.JournalWriter, "end", "the session's end"),
@@ -136,7 +136,7 @@ def instrument(chance: random.Random) -> None:
         (run_control.ControlledRun, "begin", "keeping"),
         (resume, "_prepare", "the run's preparation"),
     ):
-        _around(owner, name, label)
+        _add_kill_points(owner, name, label)
     _instrument_batch_queues()
 
 
@@ -154,4 +154,4 @@ def _instrument_batch_queues() -> None:
         ("tell", "the record of events"),
         ("cancel", "the record of a cancel"),
     ):
-        _around(Records, name, label)
+        _add_kill_points(Records, name, label)

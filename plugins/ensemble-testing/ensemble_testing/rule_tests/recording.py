@@ -40,7 +40,7 @@ from ensemble_testing.rule_tests.player import PlayedTest, play
 from ensemble_testing.rule_tests.step_reader import GIVEN_GAUGES
 from ensemble_testing.rule_tests.test_file import read_tests
 
-__all__ = ["recorded"]
+__all__ = ["make_test"]
 
 #: Number of digits of times: few for readability, or all if the decisions depend on them.
 _DIGITS = (3, 7)
@@ -215,7 +215,7 @@ def _run_steps(event: Event) -> Iterable[tuple[str, Any]]:
         yield "event", {"name": event.name, "data": dict(event.data), **about}
 
 
-def recorded(kept: KeptRun) -> tuple[str, str]:
+def make_test(kept: KeptRun) -> tuple[str, str]:
     """Return the text of a file with one test, and a warning.
 
     Rows that triggered no rule are left out if the decisions stay the same. The warning is empty if
