@@ -149,7 +149,7 @@ def left_out_table(data: Data) -> Iterator[str]:
         for name, why in measured["left_out"].items():
             sections.setdefault((name, why), []).append(f"“{section}”")
     for (name, why), of in sections.items():
-        yield f"- {name} under {', '.join(of)}: {why}"
+        yield f"- {name} is not compared under {', '.join(of)}: {why}"
 
 
 TABLES: dict[str, Callable[[Data], Iterator[str]]] = {

@@ -14,7 +14,7 @@ PEER = Peer(
     durable="no",
     objection="",
     answer="",
-    cannot=(("e", "it keeps nothing"), ("g", "it has no rules")),
+    cannot=(("e", "it stores no state, so it cannot resume"), ("g", "it has no rules")),
 )
 
 

@@ -16,8 +16,8 @@ PEER = Peer(
     "does not",
     objection="hq submit --array sends one description for all tasks. The server belongs in a "
     "separate process. It needs only 0.1 ms per task (measured with 'zero-worker').",
-    answer="PyPI has only the Python package, not the program hq. With an array, the worker would "
-    "still start one process for each job.",
+    answer="The benchmark uses the Python package, because PyPI does not have the program hq. Even "
+    "with an array, the worker would start one process for each job.",
     cannot=(("e", "the package on PyPI has no journal"),),
 )
 
