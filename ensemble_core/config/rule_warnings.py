@@ -34,7 +34,7 @@ def warn_of_submits(context: Context, rules: Sequence[BoundRule]) -> None:
     submitted: set[object] = set()
     for action in actions_of(rules):
         if action.plan is None:
-            return  # slow actions can submit any group too
+            return  # an action's run can submit any group too
         record = context.registry.actions[action.name]
         for key, schema in record.options.get("properties", {}).items():
             if "submit" in record.needs and schema.get("x-ensemble") == "group":

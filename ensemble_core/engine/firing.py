@@ -281,8 +281,8 @@ class EngineFiring:
         decisions: object = action.plan(firing, options)
         if isinstance(decisions, (str, Mapping)) or not isinstance(decisions, Iterable):
             raise EnsembleError(
-                f"the plan of action {action.name} returned {kind_of(decisions)}, not decisions "
-                f"({written_at(action.plan)})",
+                f"action {action.name}: its function 'plan' returned {kind_of(decisions)}, not "
+                f"decisions ({written_at(action.plan)})",
                 hint="return a list of decisions (an empty one for none), or yield each decision",
                 code="bad-result",
             )
@@ -294,7 +294,7 @@ class EngineFiring:
         name: str,
         options: Mapping[str, Any],
     ) -> Decision:
-        """Return the decision to call a function or a slow action outside the engine's thread."""
+        """Return the decision to call a function or an action's ``run``, outside this thread."""
         record, event = self.origin.match.record, self.event.to_dict()
         job = None
         if record is not None:

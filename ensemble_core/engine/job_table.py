@@ -712,7 +712,7 @@ class JobTable:
 
     @staticmethod
     def described(record: JobRecord) -> dict[str, Any]:
-        """Return a job as plain data, for functions and slow actions."""
+        """Return a job as plain data, for functions and for the ``run`` of actions."""
         job, files = record.job, record.files or {}
         # A member may report other paths, because relative paths mean different folders there.
         workdir = files.get("workdir") or job.workdir

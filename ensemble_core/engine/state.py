@@ -57,7 +57,10 @@ __all__ = ["State"]
 
 
 def _may_read_any_metric(ensemble: Ensemble) -> bool:
-    """Return True if the ensemble has functions or slow actions, which may read every metric."""
+    """Return True if the ensemble has functions, or actions with ``run`` (not ``plan``).
+
+    Both may read every metric.
+    """
     return bool(ensemble.functions) or any(
         each.plan is None
         for rule in ensemble.rules
@@ -83,7 +86,7 @@ class State:
     """State of a run.
 
     ``everything``: compute all statistics of all variables. By default, this is done if the
-    ensemble has functions or slow actions, which may read any statistic.
+    ensemble has functions or actions with ``run``, which may read any statistic.
 
     ``shared``: other users share the queue, so its gauges may change at any time.
     """

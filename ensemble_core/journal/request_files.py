@@ -48,7 +48,9 @@ def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]
         _write(question, {"by": by, "action": dict(action)})
     except OSError as error:
         raise EnsembleError(
-            f"cannot write a request to run {folder.name}", cause=error.strerror, code="unwritable"
+            f"cannot write the request for run {folder.name}",
+            cause=error.strerror,
+            code="unwritable",
         ) from error
     try:
         while True:

@@ -163,7 +163,7 @@ class ResizeOutcome(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CallReturned(Event):
-    """A custom function, a plugin's slow action or a generator returned.
+    """A custom function, the ``run`` of an action, or a generator returned.
 
     ``result`` is a list of checked specifications, as plain data:
 
@@ -181,7 +181,7 @@ class CallReturned(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CallFailed(Event):
-    """A custom function or a plugin's slow action raised an error or returned an invalid result."""
+    """A custom function or an action's ``run`` raised an error, or returned an invalid result."""
 
     type: ClassVar[str] = "call-failed"
     call: str

@@ -118,7 +118,7 @@ class TriggerPlugin(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CallContext(Value):
-    """The argument of a slow action's function ``run``.
+    """The argument of an action's function ``run``.
 
     - ``options`` has the action's checked options.
     - ``event`` is the event that triggered the rule, as plain data.

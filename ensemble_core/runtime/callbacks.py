@@ -1,4 +1,4 @@
-"""Calls users' functions and plugins' slow actions, outside the engine's thread.
+"""Calls users' functions, and the function ``run`` of actions, outside the engine's thread.
 
 Functions under ``custom:`` run one after another on one thread, so they can share state without
 locks.
@@ -296,7 +296,7 @@ def _functions(
             f"the code under 'custom' raised {_one_line(error)}",
             where=Location(ensemble.file) if ensemble.file else None,
             cause=_traceback(error),
-            hint="fix the code: it runs once, before the first submit",
+            hint="correct the code; it is executed before any job is submitted",
             code="custom-raised",
         ) from None
     functions = {

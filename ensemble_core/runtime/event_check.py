@@ -60,7 +60,7 @@ class Admission:
             if isinstance(event, Requested):
                 raise ValueError("only a user may request an action")
             if isinstance(event, (Identified, LookedUp)):
-                raise ValueError("only the run itself may look up jobs in earlier runs")
+                raise ValueError("only the controller may create this event (for --reuse)")
             found, wrong = admitted(event, self._clock())
         except Exception as error:  # an error in a plugin's class, or a RecursionError
             wrong = str(error) or type(error).__name__

@@ -186,7 +186,7 @@ def carry_out(told: Story, call: Call) -> list[Any]:
 
 
 def fail(told: Story, job: str = "sim.0", **play: float) -> list[Any]:
-    """Let the job fail; return the decisions that follow from the rule's slow action."""
+    """Let the job fail; return the decisions that follow from the action's ``run``."""
     calls = [one for one in told.play(job, status=256, **play) if isinstance(one, Call)]
     return [decision for call in calls for decision in carry_out(told, call)]
 

@@ -97,7 +97,7 @@ class VirtualRuntime:
 
     - ``began``, ``until``: times of the first and the last event, in seconds since the epoch
     - ``wall``: seconds after which the run stops (default: ``limits.wall``)
-    - ``takes``: returns the seconds that a call of a function or slow action takes. ``None``: the
+    - ``takes``: returns the seconds that a call of a function or an action takes. ``None``: the
       executor emits the outcome, so nothing is called
     - ``answers``: returns the recorded result of a call, or its error. ``None``: a function is
       called; an action is skipped and listed in ``stubbed``. An action whose record declares

@@ -245,7 +245,7 @@ rules:
 """
 
 
-def test_functions_are_called_unless_the_test_answers_for_them(tmp_path: Path) -> None:
+def test_functions_need_consent_unless_the_test_has_their_results(tmp_path: Path) -> None:
     given, expect = "finished: a", "metric: {count.a.submitted: 2}"
     refused = _one(tmp_path, given, expect, FUNCTIONS)
     assert refused.exit_code == 2

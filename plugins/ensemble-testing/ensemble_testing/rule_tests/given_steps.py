@@ -294,7 +294,7 @@ class Given(StepReader):
         return tell
 
     def returned(self, value: Any, path: Path) -> Tell:
-        """Make a function, or a plugin's slow action, return."""
+        """Make a function, or the ``run`` of an action, return."""
         data = self._mapping(value, path, ("function", "result", "parameters"), ("function",))
         name = self._function(data, path)
         result = data.get("result") or []
@@ -361,7 +361,7 @@ class Given(StepReader):
             self._context.attach(error, path)
 
     def raised(self, value: Any, path: Path) -> Tell:
-        """Make a function, a plugin's slow action or a generator raise an error."""
+        """Make a function, the ``run`` of an action, or a generator raise an error."""
         of = "generator" if isinstance(value, Mapping) and "generator" in value else "function"
         data = self._mapping(value, path, (of, "error"), (of,))
         if of == "generator":
