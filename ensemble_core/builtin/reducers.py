@@ -212,7 +212,7 @@ class ExactFirst:
         self._estimate = estimate
         self._reduce = reduce
         self._model: Any = None
-        #: ``_kept``: the values in the order of arrival, which the estimate needs. ``_sorted``: a
+        #: ``_kept``: the values in the order of arrival, which the estimate needs. ``_ordered``: a
         #: sorted copy of the values up to the last read.
         self._kept: list[float] = []
         self._ordered: list[float] = []
