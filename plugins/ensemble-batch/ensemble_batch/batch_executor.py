@@ -46,7 +46,8 @@ class BatchExecutor(QueueExecutor):
     - Without ``claims``, wrappers report over the network, or through files if the controller does
       not answer.
     - A job is ``lost`` if its wrapper has reported nothing, three consecutive replies of
-      :meth:`ask` omit it, and :meth:`account` has no record of it. With ``claims``, a lost job never runs.
+      :meth:`ask` omit it, and :meth:`account` has no record of it.
+      With ``claims``, a lost job never runs.
     """
 
     _listener: Listener | None = None
