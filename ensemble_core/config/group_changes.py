@@ -107,14 +107,14 @@ def check_merge(
                 place,
                 f"this action cannot take the value of {name!r} from a function: functions are "
                 "called only when a group is submitted",
-                hint="use the action 'submit', or give the value",
+                hint="use the action 'submit', or write a value instead of the function",
                 code="bad-value",
             )
         elif single and isinstance(given[name], (list, dict)):
             context.report(
                 place,
                 f"{name!r} has several values, but a retry submits a single job",
-                hint=f"write {name}: VALUE, or use the action 'vary' for a job per value",
+                hint=f"write '{name}: VALUE', or submit one job per value with the action 'vary'",
                 code="bad-value",
             )
     for key in ("count", "replicas", "points"):
@@ -127,7 +127,7 @@ def check_merge(
                     if single
                     else "'parameters' determine the number of jobs"
                 ),
-                hint="remove the key",
+                hint=f"remove {key!r}",
                 code="bad-value",
                 where=context.document.at_key((*path, key)),
             )

@@ -218,8 +218,8 @@ def _check_whole_group(
         inner = (*path, "parameters", both[0])
         context.report(
             (*path, at),
-            f"{both[0]!r} is both a parameter and a column of the points",
-            hint="remove it from 'parameters', or leave the column out with 'columns'",
+            f"{both[0]!r} is both a parameter and a column of 'points'",
+            hint="remove it from 'parameters', or select other columns with 'columns'",
             code="duplicate-name",
             where=context.document.at_key(inner) if at == "parameters" else None,
         )
@@ -228,8 +228,8 @@ def _check_whole_group(
         at = next((key for key in ("parameters", "points", "replicas") if key in spec), "count")
         context.report(
             (*path, at),
-            f"one submit of {group.name!r} would create {size} jobs; the limit is {MOST_JOBS}",
-            hint="reduce the sweep or the count",
+            f"{group.name!r} would submit {size} jobs at once; the limit is {MOST_JOBS}",
+            hint="use fewer parameter values, or a smaller 'count' or 'replicas'",
             code="out-of-range",
         )
     if group.executor is not None and "executor" in spec:
@@ -268,7 +268,7 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
                 path,
                 f"the job group {group!r} needs the executor {name!r}, but this run uses "
                 f"{chosen.name!r}",
-                hint=f"run with --executor {name}, or remove the key",
+                hint=f"run with --executor {name}, or remove 'executor' from the group",
                 code="other-executor",
             )
         return
@@ -320,7 +320,8 @@ def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, 
             context.report(
                 (*path, "replicas"),
                 "'count' and 'replicas' both set the number of jobs: give only one",
-                hint="keep 'replicas' to number each combination's jobs; otherwise, keep 'count'",
+                hint="remove 'count' if jobs need distinct numbers, such as seeds; otherwise, "
+                "remove 'replicas'",
                 code="bad-value",
                 where=context.document.at_key((*path, "replicas")),
             )
@@ -384,14 +385,15 @@ def _environment_from(context: Context, path: Path, names: list[str]) -> tuple[s
     if context.executor is not None and context.executor.members:
         context.report(
             path,
-            "jobs of members do not inherit this run's environment",
-            hint="set these variables in the members' environment and remove the key",
+            "'environment_from' cannot be used with members: their jobs do not inherit this run's "
+            "environment",
+            hint="set these variables in the members' environment and remove 'environment_from'",
             code="bad-value",
         )
     if "ENSEMBLE_TOKEN" in names:
         context.report(
             (*path, names.index("ENSEMBLE_TOKEN")),
-            "jobs never get the service's token",
+            "'environment_from' contains ENSEMBLE_TOKEN, but jobs never get the service's token",
             hint="give the program its own token in another variable",
             code="bad-value",
         )

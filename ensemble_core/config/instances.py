@@ -73,7 +73,7 @@ def _instance_name(context: Context, path: Path, entry: Any) -> str | None:
     if own == ("algorithm" in entry):
         what = "has both 'algorithm' and 'rules'" if own else "has neither 'algorithm' nor 'rules'"
         code = "bad-value" if own else "missing-key"
-        hint = "write algorithm: workload-demand, or rules: […] with as: NAME"
+        hint = "write 'algorithm: workload-demand', or 'rules: […]' with 'as: NAME'"
         context.report(path, f"the entry of 'use' {what}", hint=hint, code=code)
     for key in ("with",) if own else ("statistics", "heartbeat"):
         if key in entry:
@@ -81,21 +81,21 @@ def _instance_name(context: Context, path: Path, entry: Any) -> str | None:
             context.report(
                 (*path, key),
                 f"{key!r} cannot be combined with {whose}",
-                hint="remove the key",
+                hint=f"remove {key!r}",
                 code="unknown-key",
                 where=context.document.at_key((*path, key)),
             )
     name = entry.get("as")
     if name is None and own:
         what = "an entry of 'use' with 'rules' needs a name"
-        context.report(path, what, hint="write as: NAME", code="missing-key")
+        context.report(path, what, hint="write 'as: NAME'", code="missing-key")
     if len(context.errors) > before:
         return None
     if name is None:
         name = re.sub(r"\.ya?ml\Z", "", entry["algorithm"].rpartition("/")[2]).rpartition(":")[2]
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]*", name):
             what = f"{name!r} is not a valid instance name"
-            hint = "write as: NAME, with letters, digits, - and _"
+            hint = "write 'as: NAME', with letters, digits, - and _"
             context.report((*path, "algorithm"), what, hint=hint, code="bad-name")
             return None
     return str(name)

@@ -425,7 +425,7 @@ class _Loader:
                 context.report(
                     path,
                     f"the heartbeat is off, but a rule {needed}",
-                    hint="set it to the seconds between heartbeats, or remove the rule",
+                    hint="set 'heartbeat' to a positive number of seconds, or remove the rule",
                     code="no-heartbeat",
                 )
             return _HEARTBEAT

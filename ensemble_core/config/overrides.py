@@ -97,7 +97,11 @@ def _step(document: Document, path: Path, here: Any, step: str, origin: str) -> 
         return _find_entry(here, "id", step, origin, "rule")
     if step.isascii() and step.isdigit() and len(step) < 7 and int(step) < len(here):
         return int(step)
-    raise _error(origin, f"there is no item {step!r} in a list of {len(here)}", "count from 0")
+    raise _error(
+        origin,
+        f"there is no item {step!r} in a list of length {len(here)}",
+        "count the items from 0",
+    )
 
 
 def _find_entry(entries: Iterable[Any], key: str, step: str, origin: str, noun: str) -> int:

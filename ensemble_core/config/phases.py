@@ -40,7 +40,7 @@ def check_learns(context: Context, path: Path, name: str, sources: Collection[st
             context.report(
                 path,
                 f"the generator {name!r} cannot take over points of {teacher.name!r}: {lacks}",
-                hint="give both the same variables and objectives, or select generators with "
+                hint="give both the same variables and objectives, or list other generators under "
                 "'from'",
                 code="bad-value",
             )

@@ -90,7 +90,8 @@ def check_placeholders(
             place = own if "parameters" in spec else path
             context.report(
                 place,
-                f"the parameter {name!r} is not used, so the jobs for its values would be equal",
+                f"the parameter {name!r} is not used, so jobs with different values would be "
+                "identical",
                 hint=f"write {{{name}}} in the command, workdir, environment, stdout or stderr",
                 code="unused-parameter",
                 where=context.document.at_key(place),

@@ -293,7 +293,7 @@ def _report_bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -
     data = context.document.get(path)
     hint = "use letters, digits and _, and begin with a letter"
     if isinstance(data, dict) and any("range(" in str(value) for value in data.values()):
-        hint = "write a range as {from: 1, to: 4}, with step: if it is not 1"
+        hint = "write a range as {from: 1, to: 4}, and add 'step' if it is not 1"
     elif isinstance(data, dict) and any(str(value).startswith("=") for value in data.values()):
         hint = 'quote text that contains a comma: "= min(T, 3)"'
     for key in data if isinstance(data, dict) else ():

@@ -44,8 +44,8 @@ def check_can_start(context: Context, rules: Sequence[BoundRule], *, heartbeat: 
     context.report(
         ("rules",),
         "no rule can start the run: all rules wait for jobs, but no rule submits the first job",
-        hint=f"{hint}; to steer only jobs of other runs, set 'scope: queue' on rules, or use "
-        "--allow-idle (in Python allow_idle=True)",
+        hint=f"{hint}; if the run only steers jobs of other runs, set 'scope: queue' in its rules, "
+        "or use --allow-idle (in Python, allow_idle=True)",
         code="nothing-begins",
         where=context.document.at_key(("rules",)),
     )

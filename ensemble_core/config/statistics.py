@@ -86,10 +86,10 @@ def _plain_statistic(
         given = ", ".join(f"{key}: …" for key in missing)
         listed = " and ".join(map(repr, missing))
         return EnsembleError(
-            f"{shown} needs the option{'s' * (len(missing) > 1)} {listed}, which cannot be set "
-            "in the name of a metric",
+            f"{shown} needs the option{'s' * (len(missing) > 1)} {listed}, which a metric's "
+            "name cannot contain",
             hint=f"write 'statistics: {{{own}: {{statistic: {name}, {given}}}}}' "
-            f"next to 'jobs:', and use the metric {own + '.NAME'!r}",
+            f"at the top level of the file, and use the metric {own + '.NAME'!r}",
             code="statistic-needs-options",
         )
     try:

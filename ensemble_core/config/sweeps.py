@@ -130,7 +130,7 @@ def _convert_range(arguments: str) -> str:
     except ValueError:
         numbers = []
     if not 1 <= len(numbers) <= 3:
-        return "write {from: 1, to: 4}, with step: if it is not 1"
+        return "write {from: 1, to: 4}, and add 'step' if it is not 1"
     first, end = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
     step = numbers[2] if len(numbers) == 3 else 1
     last = range(first, end, step)[-1] if step and range(first, end, step) else end

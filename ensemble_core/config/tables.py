@@ -166,8 +166,8 @@ def _pivot(
     elif not by:
         context.report(
             place,
-            f"'pivot' needs 'by', because each row gets a column for each {pivot}",
-            hint="write 'by: [PARAMETER]' to get a row for each of its values",
+            "'pivot' cannot be used without 'by'",
+            hint="add 'by: [PARAMETER]' to get one row per value of that parameter",
             code="bad-value",
         )
     elif pivot in by:
@@ -519,7 +519,7 @@ def _check_order_free(context: Context, path: Path, name: str) -> bool:
         return True
     context.report(
         path,
-        f"a table cannot use {name!r}, because it depends on the time of its values",
+        f"a table cannot use {name!r}, because it depends on when its values arrived",
         hint="use a statistic that does not depend on time, such as mean",
         code="bad-value",
         where=context.document.at_text(path, name),

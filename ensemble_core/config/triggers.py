@@ -208,7 +208,7 @@ def _check_observed(
         context.report(
             place,
             f"{kind!r} waits for rows of the observer {observer!r}, which {whose}",
-            hint=f"add it to the job group: observe: {{{observer}: {{}}}}",
+            hint=f"add 'observe: {{{observer}: {{}}}}' to the job group",
             code="not-observed",
         )
         return

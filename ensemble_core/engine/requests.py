@@ -125,7 +125,7 @@ def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
 def check_parameters(state: State, action: Mapping[str, Any]) -> None:
     """Raise :class:`UsageError` if a change removes the last placeholder of a parameter.
 
-    Without a placeholder, the jobs for the parameter's values would be equal.
+    Without a placeholder, jobs with different values would be identical.
     """
     given = _with_parameters(state, action).get("with") or {}
     fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}
@@ -138,7 +138,7 @@ def check_parameters(state: State, action: Mapping[str, Any]) -> None:
             if parameter in used and parameter not in left:
                 raise UsageError(
                     f"the parameter {parameter!r} of {group.name!r} would no longer be used, so "
-                    "the jobs for its values would be equal",
+                    "jobs with different values would be identical",
                     hint=f"write {{{parameter}}} in the command, workdir, environment, stdout or "
                     "stderr",
                     code="unused-parameter",

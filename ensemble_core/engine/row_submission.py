@@ -43,7 +43,7 @@ def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
     if len(printed) > MOST_ROWS:
         raise EnsembleError(
             f"{record.job.id} printed more than {MOST_ROWS} rows: nothing was submitted",
-            hint="let the job print fewer rows, or only the rows to submit",
+            hint="let the job print only the rows that should become jobs",
             code="out-of-range",
         )
     return [values for _, _, values in printed]

@@ -98,7 +98,7 @@ class Submitter:
         if jobs and jobs[0].id in state.table.records:
             raise EnsembleError(
                 f"{jobs[0].id} is already submitted",
-                hint="yield each submit only once; for more jobs, call firing.submit again",
+                hint="yield each result of firing.submit only once; for more jobs, call it again",
                 code="submitted-twice",
             )
         link = state.via or origin.link

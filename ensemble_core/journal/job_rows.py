@@ -225,7 +225,7 @@ def read_layouts(connection: sqlite3.Connection) -> dict[int, Layout]:
     found = connection.execute("SELECT number, layout, crc FROM job_layouts ORDER BY 1").fetchall()
     for number, text, crc in found:
         if crc != row_checksum(number, text):
-            raise ValueError(f"the column names of finished jobs are damaged (layout {number})")
+            raise ValueError(f"the column names for finished jobs are damaged (layout {number})")
     return {number: Layout.read(text) for number, text, _ in found}
 
 

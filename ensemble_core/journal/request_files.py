@@ -48,7 +48,7 @@ def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]
         _write(question, {"by": by, "action": dict(action)})
     except OSError as error:
         raise EnsembleError(
-            f"cannot write the request for run {folder.name}",
+            f"cannot write a request file into the folder of run {folder.name}",
             cause=error.strerror,
             code="unwritable",
         ) from error
@@ -128,9 +128,9 @@ def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
             (folder / name).write_text(f"{word or requester()}\n", encoding="utf-8")
     except OSError as error:
         raise EnsembleError(
-            f"cannot request a stop of run {folder.name}",
+            f"cannot ask the controller of run {folder.name} to stop",
             cause=error.strerror,
-            hint="send SIGTERM to its controller; 'ensemble status' shows the process",
+            hint="send SIGTERM to the controller; 'ensemble status' shows its process",
             code="unwritable",
         ) from error
 

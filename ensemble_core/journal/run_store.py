@@ -137,7 +137,8 @@ def require_own(folder: Path) -> None:
         raise UsageError(
             f"run {folder.name} belongs to another user, or others can write in its folder: "
             f"{folder}",
-            hint="use it as the user who started it, and let no other user write in its folder",
+            hint="run the command as the user who started the run, and let no other user write in "
+            "the folder",
             code="not-yours",
         )
 

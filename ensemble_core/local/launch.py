@@ -221,8 +221,7 @@ class Launcher:
         if isinstance(error, FileNotFoundError):
             if os.path.exists(os.path.join(prepared.workdir, os.fsdecode(prepared.path))):
                 return LaunchError(
-                    f"{name}: the program exists, but its interpreter (first line, or dynamic"
-                    " loader) does not",
+                    f"{name}: the program exists, but its interpreter or dynamic loader does not",
                     code=127,
                 )
             return LaunchError(f"{name}: the program no longer exists", code=127)

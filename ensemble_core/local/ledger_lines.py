@@ -63,7 +63,7 @@ def strip_checksum(raw: bytes, plain: bool) -> bytes:
         return text
     if raw.startswith(b'["v",') or (plain and raw.startswith(b"[")):
         return raw
-    raise ValueError("a line fails its checksum")
+    raise ValueError("a line does not match its checksum")
 
 
 def is_newer(raw: bytes, wanted: Mapping[str, float]) -> bool:

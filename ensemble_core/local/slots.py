@@ -88,8 +88,8 @@ def visible_gpus(count: int | None, environment: Mapping[str, str]) -> tuple[str
         return tuple(str(number) for number in range(count))
     if count > len(listed):
         raise UsageError(
-            f"gpus: {count} is more than CUDA_VISIBLE_DEVICES lists ({text})",
-            hint=f"request at most {len(listed)}, or unset CUDA_VISIBLE_DEVICES",
+            f"'gpus' is {count}, but CUDA_VISIBLE_DEVICES lists only {text}",
+            hint=f"set 'gpus' to at most {len(listed)}, or unset CUDA_VISIBLE_DEVICES",
             code="bad-option",
         )
     return tuple(listed[:count])

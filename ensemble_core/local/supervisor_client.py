@@ -60,7 +60,7 @@ def address(tag: str, state: Path | None, *, renew: bool = False) -> str:
             mark = _secret(state, renew=renew)
         except OSError as error:
             raise ExecutorError(
-                f"cannot write the name of the run's supervisor: {state / SECRET}",
+                f"cannot read or write the secret of the run's supervisor: {state / SECRET}",
                 cause=error.strerror,
                 hint="make its folder writable and free some space, or choose another folder with "
                 "--state",

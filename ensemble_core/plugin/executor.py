@@ -56,7 +56,7 @@ def start_folder() -> str:
     except FileNotFoundError:
         raise ExecutorError(
             "the current folder has been removed",
-            hint="change to a folder that exists and run again",
+            hint="change to an existing folder and repeat the command",
             code="no-folder",
         ) from None
 

@@ -131,7 +131,7 @@ def _need_callable(kind: str, name: str, given: object) -> None:
     if not callable(given):
         raise UsageError(
             f"{kind} {name!r} is {type(given).__name__}, which is not callable",
-            hint="pass a function or a plugin's record",
+            hint=f"pass a function or an instance of {kind.title()}Plugin",
             code="wrong-type",
         )
 

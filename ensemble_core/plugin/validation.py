@@ -143,17 +143,17 @@ def check_record(record: Any) -> None:
     """Check one record of any kind. Raises :class:`PluginError`."""
     kind = next((kind for kind, cls in HOOKS.values() if isinstance(record, cls)), None)
     if kind is None:
-        raise PluginError(f"{kind_of(record)} is not a plugin's record")
+        raise PluginError(f"{kind_of(record)} is not a plugin record (for example an ActionPlugin)")
     shown = f"{kind} {record.name!r}"
     _check_name(record.name, kind)
     summary: object = record.summary
     if not isinstance(summary, str) or not summary.strip() or "\n" in summary.strip():
-        raise PluginError(f"{shown}: the summary must be one line of text")
+        raise PluginError(f"{shown}: the summary is not one line of text")
     check_schema(record.options, shown)
     if kind != "generator" and any(
         each.get("x-ensemble") == "class" for each in _mappings(plain(record.options))
     ):
-        raise PluginError(f"{shown}: only options of generators may be marked 'class'")
+        raise PluginError(f"{shown}: an option is marked 'class', which only generators may use")
     if isinstance(record, ActionPlugin) and (record.run is None) == (record.plan is None):
         count = "both" if record.run else "neither"
         raise PluginError(
@@ -163,14 +163,14 @@ def check_record(record: Any) -> None:
         function: object = getattr(record, name)
         if name in ("build", "expand") and not callable(function):
             raise PluginError(f"{shown}: {name!r} is {kind_of(function)}, expected a function")
-        _check_call(function, arguments, f"{shown}: {name}")
+        _check_call(function, arguments, f"{shown}: {name!r}")
     if isinstance(record, ActionPlugin):
-        _check_capabilities(record.needs, f"{shown}: needs")
+        _check_capabilities(record.needs, f"{shown}: 'needs'")
     elif isinstance(record, ExecutorPlugin):
         _check_flags(record.options, shown)
         if record.job_options:
             check_schema(record.job_options, f"{shown}: job_options")
-        _check_capabilities(record.capabilities, f"{shown}: capabilities")
+        _check_capabilities(record.capabilities, f"{shown}: 'capabilities'")
         if isinstance(record.priority, bool) or not isinstance(record.priority, int):
             raise PluginError(
                 f"{shown}: 'priority' is {kind_of(record.priority)}, expected an integer"
@@ -194,8 +194,8 @@ def check_record(record: Any) -> None:
                 f"{shown}: 'lacks' is {kind_of(lacks)}, expected a mapping of names to hints"
             )
     elif isinstance(record, AlgorithmPlugin):
-        _check_capabilities(record.needs, f"{shown}: needs")
-        _check_names(record.supports, f"{shown}: supports")
+        _check_capabilities(record.needs, f"{shown}: 'needs'")
+        _check_names(record.supports, f"{shown}: 'supports'")
     elif isinstance(record, GeneratorPlugin):
         _check_classes(record.options, shown)
     elif isinstance(record, SourcePlugin):
@@ -262,7 +262,9 @@ def check_schema(schema: object, shown: str) -> None:
     except (TypeError, ValueError, RecursionError) as error:
         raise PluginError(f"{shown}: the schema of its options is not JSON: {error}") from error
     if copied.get("type", "object") != "object":
-        raise PluginError(f"{shown}: the schema of its options must be of type 'object'")
+        raise PluginError(
+            f"{shown}: the schema of its options has the type {copied['type']!r}, expected 'object'"
+        )
     strange = [key for key in copied if key not in _KEYWORDS and not key.startswith("x-")]
     if strange:
         raise PluginError(
@@ -318,8 +320,8 @@ def _check_classes(schema: Mapping[str, Any], shown: str) -> None:
             )
         if not isinstance(each.get("x-ensemble-base"), str):
             raise PluginError(
-                f"{shown}: an option that names a class must give the required base class: "
-                "'x-ensemble-base': 'MODULE.CLASS'"
+                f"{shown}: an option names a class, but 'x-ensemble-base' does not give the "
+                "required base class as 'MODULE.CLASS'"
             )
 
 
@@ -372,16 +374,17 @@ def _check_capabilities(value: object, shown: str) -> None:
     unknown = sorted(set(value) - CAPABILITIES)
     if unknown:
         raise PluginError(
-            f"{shown}: unknown {unknown[0]!r}; known: {', '.join(sorted(CAPABILITIES))}"
+            f"{shown} contains the unknown capability {unknown[0]!r}; "
+            f"known: {', '.join(sorted(CAPABILITIES))}"
         )
 
 
 def _check_names(value: object, shown: str) -> None:
     if isinstance(value, str) or not isinstance(value, (frozenset, set)):
-        raise PluginError(f"{shown}: {kind_of(value)}, expected a set of names")
+        raise PluginError(f"{shown} is {kind_of(value)}, expected a set of names")
     wrong = [name for name in value if not isinstance(name, str)]
     if wrong:
-        raise PluginError(f"{shown}: {wrong[0]!r} is not a name")
+        raise PluginError(f"{shown} contains {wrong[0]!r}, which is not a name")
 
 
 def _check_call(function: object, arguments: tuple[str, ...], shown: str) -> None:

@@ -57,10 +57,8 @@ class Admission:
             return event
         found: Event | None = None
         try:
-            if isinstance(event, Requested):
-                raise ValueError("only a user may request an action")
-            if isinstance(event, (Identified, LookedUp)):
-                raise ValueError("only the controller may create this event (for --reuse)")
+            if isinstance(event, (Requested, Identified, LookedUp)):
+                raise ValueError("only Ensemble itself can send events of this type")
             found, wrong = admitted(event, self._clock())
         except Exception as error:  # an error in a plugin's class, or a RecursionError
             wrong = str(error) or type(error).__name__

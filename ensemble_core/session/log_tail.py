@@ -37,6 +37,6 @@ def _read_end(path: Path, most: int) -> tuple[str, int]:
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is not a regular file")
+            raise OSError("not a regular file")
         file.seek(max(0, status.st_size - most))
         return file.read(most).decode("utf-8", "replace"), status.st_size

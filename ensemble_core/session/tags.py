@@ -25,7 +25,8 @@ def check_tag(tag: str, state: str | None, *, new: bool) -> None:
     if not _TAG.fullmatch(tag) or tag == "last":
         raise UsageError(
             f"{tag!r} cannot be the tag of a run",
-            hint="use up to 200 letters, digits, '.', '_' and '-'; not '.' first, and not 'last'",
+            hint="use up to 200 letters, digits, '.', '_' and '-', but no '.' at the beginning; "
+            "'last' is reserved",
             code="bad-tag",
         )
     if new and (state_folder(state) / "runs" / tag).exists():

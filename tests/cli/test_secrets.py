@@ -98,7 +98,5 @@ def test_jobs_of_members_inherit_no_local_variables() -> None:
     elsewhere = replace(registry.lookup("executor", "local"), name="remote", members=True)
     text = FILE.format(folder="work")
     load_text(text, registry)
-    with pytest.raises(
-        EnsembleError, match="jobs of members do not inherit this run's environment"
-    ):
+    with pytest.raises(EnsembleError, match="their jobs do not inherit this run's environment"):
         load_text(text, registry, executor=elsewhere)

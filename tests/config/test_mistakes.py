@@ -186,15 +186,15 @@ MISTAKES = {
         "«rules:",
         "rules:\n  - {trigger: start, action: {name: submit, label: sim}}",
         "no rule can start the run: all rules wait for jobs, but no rule submits the first job",
-        "add a rule with 'trigger: start'; to steer only jobs of other runs, set 'scope: queue' on "
-        "rules, or use --allow-idle (in Python allow_idle=True)",
+        "add a rule with 'trigger: start'; if the run only steers jobs of other runs, set "
+        "'scope: queue' in its rules, or use --allow-idle (in Python, allow_idle=True)",
     ),
     "a beginning that is off": Mistake(
         "«rules:\n  - {id: begin, enabled: false, trigger: start,",
         "rules:\n  - {trigger: start,",
         "no rule can start the run: all rules wait for jobs, but no rule submits the first job",
-        "enable the rule 'begin' (remove 'enabled: false'); to steer only jobs of other runs, "
-        "set 'scope: queue' on rules, or use --allow-idle (in Python allow_idle=True)",
+        "enable the rule 'begin' (remove 'enabled: false'); if the run only steers jobs of other runs, "
+        "set 'scope: queue' in its rules, or use --allow-idle (in Python, allow_idle=True)",
     ),
 }  # fmt: skip
 

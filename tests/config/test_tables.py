@@ -33,7 +33,7 @@ def error_of(tables: str) -> EnsembleError:
         ("a: {of: sim, «tops: 3}", "unknown key 'tops'", "'top'", "unknown-key"),
         (
             "a: {of: sim, by: [T], columns: {x: «rate.d}}",
-            "depends on the time of its values",
+            "depends on when its values arrived",
             "time",
             "bad-value",
         ),
@@ -148,7 +148,7 @@ def _ruled(rule: str) -> str:
         ("of: «sim(T = 1)", "'of' does not parse", "T == 1"),
         ("of: «sim(T >", "'of' does not parse", "sim(CONDITION)"),
         ("of: sim, by: [T], pivot: «T", "'T' is in both 'by' and 'pivot'", "remove it"),
-        ("of: sim, pivot: «T", "'pivot' needs 'by'", "by:"),
+        ("of: sim, pivot: «T", "'pivot' cannot be used without 'by'", "by:"),
         ("of: sim, by: [T], pivot: «q", "no parameter 'q'", "known: T, d"),
         (_PIVOT + "}, order: «E", "'E' has one value per T", "write E[1]"),
         (_PIVOT + "}, where: «E > 1", "'E' has one value per T", "write E[1]"),

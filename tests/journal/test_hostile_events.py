@@ -141,5 +141,5 @@ def test_an_executor_cannot_send_requests_of_users(tmp_path: Path) -> None:
     events, code = told(tmp_path, Requested(5.0, "root", {"name": "submit", "label": "a"}))
     assert not any(isinstance(e, Requested) for e in events)
     (problem,) = [e for e in events if isinstance(e, Problem)]
-    assert "only a user may request" in problem.message
+    assert "only Ensemble itself can send events of this type" in problem.message
     assert code == 1

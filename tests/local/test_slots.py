@@ -75,7 +75,7 @@ def test_gpus_come_from_cuda_visible_devices() -> None:
     assert visible_gpus(1, {"CUDA_VISIBLE_DEVICES": "4,5"}) == ("4",)
     assert visible_gpus(None, {"CUDA_VISIBLE_DEVICES": "-1"}) == ()
     assert visible_gpus(None, {"CUDA_VISIBLE_DEVICES": ""}) == ()
-    with pytest.raises(UsageError, match="more than CUDA_VISIBLE_DEVICES lists"):
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES lists only 4,5"):
         visible_gpus(3, {"CUDA_VISIBLE_DEVICES": "4,5"})
 
 

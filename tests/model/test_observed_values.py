@@ -480,7 +480,7 @@ rules:
 """
     with pytest.raises(FileErrors, match="does not have") as caught:
         load_text(text, registry)
-    assert caught.value.errors[0].hint == "add it to the job group: observe: {md: {}}"
+    assert caught.value.errors[0].hint == "add 'observe: {md: {}}' to the job group"
 
 
 def test_a_rule_on_rows_without_an_observer_causes_a_warning(registry: Registry) -> None:

@@ -295,14 +295,17 @@ RECORDS: dict[str, tuple[str, str]] = {
     "run without argument": ("Action(run=h)", "called with (context)"),
     "run no function": ("Action(run=3)", "expected a function"),
     "plan too short": ("Action(plan=f)", "called with (firing, opt"),
-    "unknown need": ("Action(run=f, needs=frozenset({'grow'}))", "unknown 'grow'"),
+    "unknown need": ("Action(run=f, needs=frozenset({'grow'}))", "unknown capability 'grow'"),
     "needs as text": ("Action(run=f, needs='resize')", "a set of n"),
     "unknown capability": (
         "Executor(build=f, capabilities=frozenset('submit'))",
         "; known: cancel, detach, reattach, resize, submit",
     ),
     "schema no mapping": ("Action(run=f, options=[])", "JSON Schema"),
-    "schema of a wrong type": ("Action(run=f, options={'type': 'array'})", "of type 'object'"),
+    "schema of a wrong type": (
+        "Action(run=f, options={'type': 'array'})",
+        "has the type 'array', expected 'object'",
+    ),
     "schema invalid": ("Action(run=f, options={'properties': {'a': 3}})", "is not valid"),
     "schema one level too high": (
         "Action(run=f, options={'message': {'type': 'string'}})",

@@ -513,7 +513,7 @@ def test_observer_whose_variables_raise_is_reported() -> None:
     [
         (
             {"a": {"type": "string", "x-ensemble": "class"}},
-            "required base class: 'x-ensemble-base'",
+            "'x-ensemble-base' does not give the required base class",
         ),
         (
             {"a": {"items": {"type": "string", "x-ensemble": "class"}}},
@@ -534,5 +534,5 @@ def test_only_options_of_generators_may_name_a_class() -> None:
     named = {"type": "string", "x-ensemble": "class", "x-ensemble-base": "a.B"}
     schema = {"type": "object", "properties": {"a": named}}
     record = ActionPlugin(name="a", summary="s", run=lambda context: None, options=schema)
-    with pytest.raises(PluginError, match="only options of generators"):
+    with pytest.raises(PluginError, match="which only generators may use"):
         check_record(record)

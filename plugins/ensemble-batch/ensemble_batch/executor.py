@@ -111,7 +111,7 @@ class QueueExecutor(QueueHooks):
             raise ExecutorError(
                 f"cannot create the folder for jobs' reports: {place}",
                 cause=error.strerror or str(error),
-                hint="choose a folder that this machine and the nodes can write (--state)",
+                hint="choose a folder with --state that this machine and the nodes can write to",
                 code="no-folder",
             ) from None
         try:

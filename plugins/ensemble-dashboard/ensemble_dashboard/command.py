@@ -135,7 +135,7 @@ def _private_socket() -> Iterator[Path]:
     except OSError as error:
         raise _socket_error(folder, error.strerror or str(error)) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise _socket_error(folder, "it is not a folder of yours")
+        raise _socket_error(folder, "it is not a folder, or it belongs to another user")
     if stat.S_IMODE(status.st_mode) & 0o077:
         os.chmod(folder, 0o700)
     path = folder / f"{os.getpid()}.sock"

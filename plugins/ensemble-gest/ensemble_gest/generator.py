@@ -37,7 +37,7 @@ class GestGenerator(Generator):
         except (TypeError, ValueError) as error:
             raise EnsembleError(
                 f"cannot create {self._class.__name__}: {error}",
-                hint="pass arguments of the class as 'with: {options: {…}}' of the generator",
+                hint="set the class's arguments under 'with: {options: {…}}' of the generator",
                 code="bad-value",
             ) from error
         #: Points as the generator suggested them, by our numbers. They are returned to the
