@@ -13,10 +13,10 @@ from ensemble_core.engine.records import MOST_ROWS, Origin
 from ensemble_core.engine.state import State
 from ensemble_core.engine.variation import combinations, free_replicas, varied_group
 from ensemble_core.errors import EnsembleError
-from ensemble_core.model.expressions import tidy
 from ensemble_core.model.filters import ALL, split_condition
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.retry_policy import changed_fields
+from ensemble_core.model.sweeps import rounded
 
 __all__ = ["of_rows", "rows_of"]
 
@@ -102,7 +102,7 @@ def _value(group: str, name: str, value: object) -> object:
     elif value is None or not isinstance(value, (int, float, str)):
         what = f"a row gives no value for the parameter {name!r} of {group!r}"
     else:
-        return value if isinstance(value, (str, bool)) else tidy(value)
+        return value if isinstance(value, (str, bool)) else rounded(value)
     raise EnsembleError(
         f"{what}: nothing was submitted",
         hint=f"exclude such rows with 'where', or set 'with: {{parameters: {{{name}: …}}}}'",

@@ -51,6 +51,7 @@ class Timers:
         due = self._due.pop((kind, key), None)
         period = self._periods.get((kind, key))
         if period is not None:
+            # Skip periods that were missed because the machine was suspended or its clock jumped.
             following = (now if due is None else due) + period
             self.once(following if following > now else now + period, kind, key)
 

@@ -112,6 +112,11 @@ class Starter:
             self._log.add(record, alloc)
 
     def _about_to_spawn(self, record: LocalJob) -> None:
+        """Add to the ledger that a postponed job is about to be spawned.
+
+        :meth:`turn` writes the ledger before the spawn, so that no later supervisor starts the job
+        again.
+        """
         if self._log.ledger is not None:
             self._log.ledger.about_to_spawn(record.job.id)
 

@@ -292,7 +292,8 @@ class Problem(Event):
     type: ClassVar[str] = "problem"
     message: str
     level: Literal["warning", "error"] = "warning"  # with ``error``, the run's exit code is 1
-    #: Jobs that could not be cancelled. If ``lasts``: jobs whose output could not be parsed.
+    #: Jobs that could not be cancelled. They continue, and rows of their output trigger rules again
+    #: (during a cancel, rows trigger none). If ``lasts``: jobs whose output could not be parsed.
     jobs: tuple[str, ...] = ()
     lasts: bool = False  # whether the summary and the status repeat the problem
 

@@ -40,7 +40,6 @@ __all__ = [
     "expression",
     "index_label",
     "parse",
-    "tidy",
 ]
 
 #: Names that a condition may use with any event that has them.
@@ -148,7 +147,7 @@ class Expression(Formula):
     def result(
         self, fields: Mapping[str, Any], metric: Callable[[str], float | None]
     ) -> int | float | str | None:
-        """Return the result as a number, rounded by :func:`tidy`, or as a string.
+        """Return the result as a number, rounded to 12 significant digits, or as a string.
 
         Return ``None`` if a required value is missing or the result has another type.
         """
@@ -159,17 +158,6 @@ class Expression(Formula):
         if isinstance(found, float):
             return float(_rounded(found)) + 0.0 if found - found == 0.0 else None
         return found if isinstance(found, (int, str)) and not isinstance(found, bool) else None
-
-
-def tidy(number: int | float) -> int | float:
-    """Round a computed number for use as a parameter.
-
-    Floats are rounded to 12 significant digits, and -0.0 becomes 0.0. Integers stay exact.
-
-    >>> tidy(0.1 + 0.2), tidy(-0.0), tidy(10**20)
-    (0.3, 0.0, 100000000000000000000)
-    """
-    return number if isinstance(number, int) else float(_rounded(number)) + 0.0
 
 
 #: Formats a number with 12 significant digits; faster than an f-string.

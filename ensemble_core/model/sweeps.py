@@ -17,12 +17,12 @@ _NEAR = 1e-9
 
 
 def rounded(value: float) -> float:
-    """Round a float to 12 significant digits, and return an integer unchanged.
+    """Round a computed number for use as a parameter.
 
-    -0.0 becomes 0.0.
+    Floats are rounded to 12 significant digits, and -0.0 becomes 0.0. Integers stay exact.
 
-    >>> rounded(0.1 + 0.2)
-    0.3
+    >>> rounded(0.1 + 0.2), rounded(-0.0), rounded(10**20)
+    (0.3, 0.0, 100000000000000000000)
     """
     return value if isinstance(value, int) else float(f"{value:.12g}") + 0.0
 

@@ -246,6 +246,8 @@ class _Loader:
             if hook.function in self._called:
                 continue
             try:
+                # Not through ``manager.hook``, which calls the hooks of all plugins at once: an
+                # exception names this plugin, and the others are still loaded.
                 returned = check_records(hook.function(), name, thorough=thorough)
             except PluginError:
                 raise

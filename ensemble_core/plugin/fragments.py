@@ -28,7 +28,8 @@ class Fragment(Value):
 
     - ``jobs`` replace the entry from which they were generated. ``rules`` are added after those of
       the file.
-    - ``heartbeat`` is the longest heartbeat interval, in seconds, with which the rules work.
+    - ``heartbeat`` is the longest heartbeat interval, in seconds, with which the rules work. If
+      several fragments have one, or the file sets one, the shortest applies.
     - ``warnings`` are printed with the warnings about the file.
     - ``places`` maps the path of a part (``("jobs", 0, "command")``) to its position in the file
       that the plugin has read. An error in a part with a position is reported there. Any other
@@ -50,7 +51,8 @@ class SourceView(Value):
     """The parts of an ensemble that a source can read.
 
     - ``read`` returns the text of a file, given its path relative to the ensemble file. The run
-      stores the text.
+      stores the text. If the file cannot be read, an error is reported at the entry: do not catch
+      the exception.
     - ``called`` returns the name of a file for messages and positions.
     - ``capabilities`` are those of the executor, or ``None`` if the executor is not known yet.
     """
@@ -67,9 +69,10 @@ class SourcePlugin(Value):
     - ``options`` is a JSON Schema of the entry. Its properties are the allowed keys, including the
       source's name (a string, unless the schema says otherwise).
     - ``expand`` is called with the checked entry and a :class:`SourceView`, and returns a
-      :class:`Fragment`. It must not have side effects. If a file that it reads is invalid, it
-      raises a :class:`UsageError` with the position, or a :class:`FileErrors` with several of them.
-      Resume and replay use the stored result.
+      :class:`Fragment`. It is called when a run begins, and when a command such as ``ensemble
+      validate`` checks the file, so it must not have side effects. Resume and replay use the stored
+      result. If a file that it reads is invalid, it raises a :class:`UsageError` with the position,
+      or a :class:`FileErrors` with several of them.
     """
 
     name: str
@@ -102,8 +105,9 @@ class AlgorithmPlugin(Value):
     - ``options`` is a JSON Schema of the key ``with``. Its properties may have the same annotations
       as those of actions (``"x-ensemble": "group"``, ``metric``, ``action`` …).
     - ``build`` is called with the checked options and an :class:`AlgorithmView`, and returns a
-      :class:`Fragment`. It must be pure and deterministic: it uses no clock and no files, and
-      randomness only with an option ``seed``. Resume and replay use the stored result.
+      :class:`Fragment`. It is called when a run begins, and when a command such as ``ensemble
+      validate`` checks the file. Resume and replay use the stored result. It must be pure and
+      deterministic: it uses no clock and no files, and randomness only with an option ``seed``.
     - ``needs`` lists capabilities that the executor must have.
     - ``supports`` lists the executors with which the algorithm works (empty: any).
     - ``example`` is a complete ensemble file that uses the algorithm and ends within seconds on the

@@ -85,7 +85,8 @@ def guard_load(shown: str, watchdog: Watchdog) -> Iterator[OutputRecorder]:
 
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # stdout may be closed
-            # Redirect the file descriptor, to include the output of compiled code and child
+            # Plugins must not write to stdout, because the command's output (``--json``) goes
+            # there. Redirect the file descriptor, to include the output of compiled code and child
             # processes.
             kept = os.dup(1)
             stack.callback(os.close, kept)

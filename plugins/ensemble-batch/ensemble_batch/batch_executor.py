@@ -78,8 +78,7 @@ class BatchExecutor(QueueExecutor):
         if self._listener is not None:
             listens = any(t.name.endswith("listens") and t.is_alive() for t in self._threads)
             self._listener.close()
-            # if not listens:  # the executor could not be opened: this ends at once
-            if not listens:
+            if not listens:  # the executor could not be opened: this ends at once
                 self._listener.listen()
 
     def _reading(self, polled: QueueRun) -> None:

@@ -53,6 +53,10 @@ class QueueExecutor(QueueHooks):
       problem is reported once.
     - :meth:`submit_batch` may also raise :class:`InvalidJob`.
 
+    A batch has at most ``most_jobs`` jobs of one :meth:`shape`. If the queue rejects a batch as too
+    large, the next batch is half as large. If the queue is full, the executor retries when one of
+    the run's jobs ends, or after 15 s.
+
     The plugin runs each job as the interface ``Executor`` demands:
 
     - It starts ``job.command`` with the variables of ``batch.environment(job)``, in the working

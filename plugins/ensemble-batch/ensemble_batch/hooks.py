@@ -20,7 +20,9 @@ class CannotTake(ExecutorError):
 
     For a submission, ``arrived`` says whether the batch reached the queue:
 
-    - ``False``: certainly not (a limit, a quota). Its jobs keep waiting.
+    - ``False``: certainly not (a limit, a quota). Its jobs keep waiting. If the batch was larger
+      than all accepted ones, the executor soon tries half as many jobs. Otherwise it retries when
+      one of the run's jobs ends, or after 15 s.
     - ``None``: unknown (the reply was lost or truncated). The executor looks for the batch, and
       resubmits it if the queue does not have it.
     """
@@ -69,8 +71,9 @@ class QueueJob:
     #: How often the queue has restarted the job.
     restarts: int = 0
     #: Name under which the job was submitted, or the path of its script; empty if the queue
-    #: reports neither. If users or sites can rename jobs, use the path. A job with another batch
-    #: is foreign: the queue has assigned the id again.
+    #: reports neither. If users or sites can rename jobs, use the path. A job is foreign (the
+    #: queue has assigned the id again) if this is neither a name of its batch nor a path that ends
+    #: with the file name of the script. The folder in the path does not matter.
     batch: str = ""
 
 
@@ -99,7 +102,8 @@ class QueueHooks(Executor):
         2 if the queue may be queried while a batch is being submitted, else 1.
     explains:
         Whether the queue soon reports why it ended a job. If so, the executor waits for that reason
-        before it reports an end by SIGTERM or SIGKILL.
+        before it reports an end by SIGTERM or SIGKILL. So a cancelled job is not over when
+        its wrapper ends, but when the queue reports that its last process has ended.
     claims:
         Whether the first copy of a job claims the job in the run's folder, which nodes must see. If
         so, the job runs at most once, whatever the queue does. Otherwise the queue may restart
@@ -167,8 +171,10 @@ class QueueHooks(Executor):
     def submit_batch(self, batch: Batch) -> Sequence[str]:
         """Submit a batch; return the queue's ids of its jobs, in order.
 
-        Raises :class:`CannotTake` or :class:`InvalidJob`. Check that the reply contains ids before
-        you return them: a queue may print anything.
+        Raises :class:`CannotTake` or :class:`InvalidJob`. After any other :class:`ExecutorError`
+        the jobs fail with cause ``submit`` too, unless the error is ``transient``: it then counts
+        as :class:`CannotTake`. Check that the reply contains ids before you return them: a queue
+        may print anything.
         """
 
     @abstractmethod
@@ -177,7 +183,8 @@ class QueueHooks(Executor):
 
         Other jobs in the result are ignored. A missing job counts as unknown to the queue. Raises
         :class:`CannotTake` if the reply is missing or incomplete. So check that a reply without
-        jobs really comes from the queue, for example by its first line.
+        jobs really comes from the queue, for example by its first line. The query is repeated after
+        any :class:`ExecutorError`.
         """
 
     @abstractmethod
@@ -194,10 +201,13 @@ class QueueHooks(Executor):
         """Cancel jobs.
 
         If possible, end running jobs with a signal that can be caught, such as SIGTERM. Ids that
-        the queue does not know are not an error.
+        the queue does not know are not an error. The cancel is repeated after any
+        :class:`ExecutorError`.
 
-        A wrapper script passes SIGTERM on to its tasks, and kills them after ``grace`` seconds. It
-        cannot pass on SIGKILL: without cgroups, the tasks of a killed wrapper stay alive.
+        A wrapper script gives each task its own process group, so a signal to the wrapper's group
+        does not reach the tasks. It passes SIGTERM on to its tasks, and kills them after ``grace``
+        seconds. It cannot pass on SIGKILL: without cgroups, the tasks of a killed wrapper stay
+        alive.
         """
 
     def wrong(self, job: Job) -> str | None:

@@ -39,7 +39,9 @@ class Settings:
 
 
 def job_name(tag: str, job: str) -> str:
-    """Return the name of the Kubernetes Job for a job. A job always gets the same name.
+    """Return the name of the Kubernetes Job for a job.
+
+    A job always gets the same name, so that its Kubernetes Job cannot be created twice.
 
     >>> job_name("melt-20261121T074954-e9d91d", "Melt_2.3")
     'ens-melt-2-3-bd94cc00-febb0f22d6'

@@ -1,6 +1,7 @@
 """Router: the connected members and runs, and the messages between them.
 
-Use it on the event loop only. Nothing is stored for absent members or runs.
+Use it on the event loop only. Nothing is stored for absent members or runs. To keep it testable,
+nothing in this module blocks, reads a clock or depends on gRPC.
 """
 
 from __future__ import annotations

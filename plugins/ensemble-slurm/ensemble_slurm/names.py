@@ -21,6 +21,9 @@ __all__ = ["COMMENT_LIMIT", "Label", "format_indices", "parse_indices", "suffix_
 COMMENT_LIMIT = 900
 
 _WORD = "ensemble"
+# The name must identify jobs without the comment, because accounting may store no comments. After
+# a retry or a resubmission, the suffix follows the indices, with ``+`` for ``-``:
+# ``sim.7+1~2@3f9c2a11``.
 _NAME = re.compile(
     r"(?P<group>[^.]+)\.(?P<indices>[0-9,-]+)(?P<suffix>[+~][0-9+~]+)?@(?P<mark>[0-9a-f]{8})"
 )

@@ -27,7 +27,8 @@ class ActionContract(RecordContract):
             plugin = notify                    # your ActionPlugin
             options = {"message": "half done"}
 
-    The tests use an event of the job ``sim.0``. To change it, override :meth:`firing` or
+    The tests use an event of the job ``sim.0`` in the group ``sim``, with the metrics in the
+    attribute ``metrics``. To change that, override the attributes, :meth:`firing` or
     :meth:`context`. If your record has a ``run`` function, the tests call it: choose options
     without side effects.
     """

@@ -20,7 +20,8 @@ class ReadmeContract:
     """Tests of a plugin's README.
 
     - ``options``: schema whose options must occur in the README's ensemble files (``yaml`` blocks)
-    - ``executor_options``: schema whose options must be rows of a table in the README
+    - ``executor_options``: schema whose options must be rows of a table in the README. Each row
+      starts with ``| `NAME=``
     - ``tests``: folder of the plugin's tests, beside the README
     - ``distribution``: the plugin's name on PyPI. If ``README.md`` is missing, its text is read
       from the metadata of the installed distribution
