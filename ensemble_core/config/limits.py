@@ -67,7 +67,7 @@ def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]
                     f"{name!r} is {amount(most)}, so no job of {group.name!r} could ever run: "
                     f"{number} {unit}{plural} for {amount(entry.duration)} s are "
                     f"{amount(needed)} {unit}-hours",
-                    hint=f"raise {name}, or lower the duration of {group.name!r}",
+                    hint=f"raise {name!r}, or lower the duration of {group.name!r}",
                     code="out-of-range",
                 )
 

@@ -88,7 +88,7 @@ def _draw_element(standings: list[GroupState], seed: int) -> tuple[GroupState, i
         if place < each.backlog:
             return each, place
         place -= each.backlog
-    raise AssertionError("the count of remaining elements is inconsistent")
+    raise AssertionError("the count of jobs in the backlog is inconsistent")
 
 
 def _pop(standing: GroupState, place: int) -> int:

@@ -221,7 +221,9 @@ class _Reader:
                     objects, self.column(contents.pop("states"), count), strict=True
                 )
             if contents.keys() != set(_slots(cls) or self._like[cls]):
-                raise TypeError(f"{name} has other fields in the snapshot than in this version")
+                raise TypeError(
+                    f"the fields of {name} in the snapshot differ from those of this version"
+                )
             for field, column in contents.items():
                 values = self.column(column, count)
                 deque(map(object.__setattr__, objects, repeat(field), values), maxlen=0)

@@ -731,7 +731,7 @@ class Runtime:
             raise ExecutorError(
                 f"cannot create the folder for the jobs' output: {self._folder}",
                 cause=os.strerror(error.errno) if error.errno else str(error),
-                hint="choose another with --output",
+                hint="choose another folder with --output",
                 code="no-folder",
             ) from None
 
