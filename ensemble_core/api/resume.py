@@ -41,7 +41,8 @@ def resume_by_tag(
     file = os.path.abspath(source.file) if source.file else ""
     if info.state != "unreadable" and info.file != file:
         raise UsageError(
-            f"run {tag} belongs to {info.file or 'a mapping'}, not to {file or 'this mapping'}",
+            f"run {tag} was started from {info.file or 'a Python mapping'}, "
+            f"not from {file or 'a Python mapping'}",
             hint="choose another tag",
             code="tag-taken",
         )
@@ -95,7 +96,7 @@ def _check_unchanged(past: KeptRun, source: Source, overrides: Sequence[str]) ->
     if not same or text.overrides != tuple(overrides):
         raise UsageError(
             f"{source.file or 'the mapping'} has changed since run {past.tag} read it",
-            hint="restore it, choose another tag, or use 'ensemble resume --accept-changes'",
+            hint="undo the change, choose another tag, or use 'ensemble resume --accept-changes'",
             code="file-changed",
         )
     began_in = str(past.journal.about.get("cwd", "."))

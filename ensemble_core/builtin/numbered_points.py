@@ -103,7 +103,7 @@ def check_grid(vocs: Vocs, options: Mapping[str, Any]) -> None:
     if size > _MOST_POINTS:
         raise EnsembleError(
             f"the grid has {size} points; at most {_MOST_POINTS} are allowed",
-            hint="use fewer values, or 'sobol'",
+            hint="use fewer values, or the generator 'sobol'",
             code="out-of-range",
         )
 
@@ -129,7 +129,7 @@ def check_scipy(*_: object) -> None:
     if importlib.util.find_spec("scipy") is None:
         raise EnsembleError(
             "this generator needs scipy, which is not installed",
-            hint="pip install scipy, or use 'random' or 'grid'",
+            hint="pip install scipy, or use the generator 'random' or 'grid'",
             code="no-library",
         )
 

@@ -131,7 +131,7 @@ def given_flags(record: ExecutorPlugin, before: Mapping[str, Any] | None = None)
         if flag.option in given and flag.option not in properties:
             raise UsageError(
                 f"{flag.opts[0]} does not apply to executor {record.name!r}",
-                hint=f"it is for --executor {' or '.join(flag.executors)}",
+                hint=f"use it with --executor {' or '.join(flag.executors)}",
                 code="unknown-option",
             )
     replaced = {other for name in given for other in _mark(properties[name]).get("instead_of", ())}

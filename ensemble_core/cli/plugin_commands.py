@@ -79,7 +79,7 @@ def load_command(point: EntryPoint) -> click.Command:
         raise PluginError(
             f"command {point.name!r} of {point.distribution} {point.version} is broken",
             cause=error.what if isinstance(error, PluginError) else explain_failure(error),
-            hint=f"reinstall {point.distribution}, or report it to its authors",
+            hint=f"reinstall {point.distribution}, or report the error to the plugin's authors",
             code="plugin-broken",
         ) from error
     return command

@@ -38,7 +38,7 @@ def resume_or_none(
     info = look(folder)
     if info.file and info.file != os.path.abspath(file):
         raise UsageError(
-            f"run {tag} belongs to {info.file}, not to {file}",
+            f"run {tag} was started from {info.file}, not from {file}",
             hint="choose another --tag",
             code="tag-taken",
         )

@@ -112,8 +112,8 @@ def write_table(
         if ending not in FORMATS:
             raise UsageError(
                 f"cannot tell the format from the file name {output!r}",
-                hint=f"end it with {', '.join(f'.{each}' for each in FORMATS)}, or add an option "
-                "such as --csv",
+                hint=f"end the file name with {', '.join(f'.{each}' for each in FORMATS)}, or "
+                "add an option such as --csv",
                 code="bad-option",
             )
         form = FORMATS[ending]

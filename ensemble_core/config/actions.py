@@ -247,7 +247,7 @@ def _check_values(
     name = group.missing[0]
     context.report(
         path,
-        f"the parameter {name!r} of {group.name!r} is null and this submit gives it no value",
+        f"the parameter {name!r} of {group.name!r} is null, and the action gives it no value",
         hint=f"add 'with: {{parameters: {{{name}: …}}}}' to the action",
         code="no-value",
     )

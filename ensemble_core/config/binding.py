@@ -119,7 +119,7 @@ def _retries(
             (*path, "trigger"),
             f"{retrying[0]!r} retries a job that has ended, but the trigger {spec['trigger']!r} "
             "does not report ends of jobs",
-            hint=f"use one of {', '.join(sorted(_ENDS))}",
+            hint=f"use one of these triggers: {', '.join(sorted(_ENDS))}",
             code="no-job",
         )
     if limits.repetitions == UNLIMITED:

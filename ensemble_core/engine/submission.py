@@ -73,7 +73,7 @@ def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
     group, found = source.name, state.table.groups[source.name]
     if source.missing:
         raise EnsembleError(
-            f"the parameter {source.missing[0]!r} of {group!r} is null and this submit gives it "
+            f"the parameter {source.missing[0]!r} of {group!r} is null, and the action gives it "
             "no value: nothing was submitted",
             hint=f"add 'with: {{parameters: {{{source.missing[0]}: …}}}}' to the action",
             code="no-value",

@@ -134,9 +134,9 @@ def test_tag_of_another_ensembles_run_is_rejected(
         Path(name).write_text(text)
     given = {"executor": "local", "state": "state", "tag": "t", "or_resume": True}
     assert ensemble.run("one.yaml", **given).exit_code == 0  # type: ignore[arg-type]
-    with pytest.raises(ensemble.UsageError, match=r"belongs to .*one\.yaml, not to .*other\.yaml"):
+    with pytest.raises(ensemble.UsageError, match=r"from .*one\.yaml, not from .*other\.yaml"):
         ensemble.run("other.yaml", **given)  # type: ignore[arg-type]
-    with pytest.raises(ensemble.UsageError, match="not to this mapping"):
+    with pytest.raises(ensemble.UsageError, match="not from a Python mapping"):
         ensemble.run({"jobs": [], "rules": []}, **given)  # type: ignore[arg-type]
     with pytest.raises(ensemble.UsageError, match="needs a tag"):
         ensemble.run("one.yaml", executor="local", or_resume=True)

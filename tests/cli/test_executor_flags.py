@@ -94,7 +94,7 @@ def test_flag_of_another_executor_is_an_error_that_names_it(here: Path) -> None:
     result = run("--executor", "south", "--quick")
     assert result.exit_code == 2
     assert "--quick does not apply to executor 'south'" in result.stderr
-    assert "it is for --executor north" in result.stderr
+    assert "use it with --executor north" in result.stderr
 
 
 def test_path_flag_is_made_absolute_and_must_not_be_empty(here: Path) -> None:

@@ -150,7 +150,7 @@ def test_show_of_a_shared_name_shows_all_kinds_or_the_given_one(ring: str) -> No
         (["show", "executor", "lcoal"], "did you mean 'local'?"),
         (["show", "queue", "local"], "kinds: executor, trigger"),
         (["show", "executor", "local", "more"], "expected [KIND] NAME"),
-        (["show", "builtin-actions"], "it registers submit"),
+        (["show", "builtin-actions"], "the plugin registers submit"),
         (["lst"], "No such command 'lst'"),
     ],
 )

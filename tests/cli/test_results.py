@@ -278,7 +278,7 @@ def test_metrics_shows_all_or_the_given_paths(kept: Path) -> None:
     ("command", "arguments", "said"),
     [
         ("results", ["eech"], "did you mean 'each'?"),
-        ("results", ["-o", "x.txt"], "end it with .csv"),
+        ("results", ["-o", "x.txt"], "end the file name with .csv"),
         ("results", ["--parquet"], "name a file"),
         ("results", ["-o", "/no/such/x.csv"], "cannot write"),
         ("jobs", ["--group", "smi"], "no job group 'smi'"),

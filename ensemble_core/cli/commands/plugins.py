@@ -140,7 +140,7 @@ def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
             names = [record.name for records in plugin.records.values() for record in records]
             return UsageError(
                 f"{name!r} is a plugin; this command shows something that a plugin registers",
-                hint=f"it registers {', '.join(names) or 'nothing'}",
+                hint=f"the plugin registers {', '.join(names) or 'nothing'}",
                 code="not-a-record",
             )
     if len(kinds) == 1:

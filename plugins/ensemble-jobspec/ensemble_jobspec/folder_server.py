@@ -123,7 +123,7 @@ class Server:
         return ExecutorError(
             f"{what} unfinished in {str(self._folder / 'running')!r}",
             cause=self._runs.gave_up,
-            hint="run 'ensemble jobspec serve' again to resume them",
+            hint="run 'ensemble jobspec serve' again to resume these jobspecs",
             code="left-over",
         )
 

@@ -54,7 +54,7 @@ def _scripts(faults: Faults, given: list[Mapping[str, Any]]) -> dict[str, Script
         place: Path = ("task", "scripts", number, "name")
         if each["name"] in scripts:
             what = f"duplicate script {each['name']!r}"
-            faults.report(place, what, hint="rename one script", code="duplicate-name")
+            faults.report(place, what, hint="rename one of the two scripts", code="duplicate-name")
         inside(faults, place, each["name"])
         scripts[each["name"]] = Script(each["content"], each["name"])
     return scripts

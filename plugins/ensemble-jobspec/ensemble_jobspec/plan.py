@@ -119,8 +119,8 @@ def _foreign_group_error(each: Task | Group, group: str) -> UsageError:
     return UsageError(
         f"{each.name!r} cannot depend on the group {group!r}, which a task in another group runs",
         where=where,
-        hint="depend on the group that contains this task, or add a task with "
-        f"'group: {group}' to the tasks of which {each.name!r} is one",
+        hint=f"depend on the group whose task runs {group!r}, or add a task with "
+        f"'group: {group}' on the same level as {each.name!r}",
         code="no-such-task",
     )
 

@@ -93,7 +93,10 @@ def command(faults: Faults, path: Path, name: str) -> tuple[tuple[str, ...], Scr
         unheard = next((word for word in words if word in _SHELL or word.endswith(";")), None)
         if unheard is not None:
             said = f"the command runs without a shell, so {unheard!r} is an ordinary argument"
-            faults.warn(path, f"{said}; write bash -c '...', or a script that begins with #!")
+            faults.warn(
+                path,
+                f"{said}; to use a shell, write bash -c '...', or a script that begins with #!",
+            )
     if not words or not words[0]:
         faults.report(
             path, "the command is empty", hint="write a command, such as 'echo hello'", code="empty"

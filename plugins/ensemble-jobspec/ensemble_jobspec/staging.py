@@ -55,7 +55,7 @@ def stage_files(
             f"{unit.name!r} stages files, but {executor} cannot copy them to nodes without a "
             f"shared folder",
             where=unit.steps[0].where if unit.steps else task.where,
-            hint="if the nodes share the folder, set sharedfs to true or use --skip stage; "
+            hint="if the nodes share the folder, set 'sharedfs' to true or use --skip stage; "
             "otherwise, use Flux or Slurm",
             code="cannot-stage",
         )

@@ -413,7 +413,7 @@ def test_once_ends_with_an_error_if_the_queue_stays_away_and_the_next_server_con
     said = ensemble(*SERVE, "--once", code=1).output
     assert "error: 2 jobspecs are unfinished in " in said
     assert "cannot reach the queue" in said
-    assert "run 'ensemble jobspec serve' again to resume them" in said
+    assert "run 'ensemble jobspec serve' again to resume these jobspecs" in said
     assert len(Path("tries").read_text().split()) == 10
     assert (notes(), names("running")) == ([], ["a", "b"])
     away.unlink()

@@ -45,8 +45,8 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     label = options.get("label") or (job.group if job is not None else None)
     if label is None:
         raise EnsembleError(
-            "lammps-vary has no job group to submit: the event has no job",
-            hint="add label: GROUP",
+            "'lammps-vary' needs 'label': the event has no job whose group it could submit",
+            hint="add 'label: GROUP'",
             code="no-such-group",
         )
     group = firing.group(label)

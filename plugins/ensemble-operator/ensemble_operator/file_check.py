@@ -55,7 +55,7 @@ def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[Ens
             EnsembleError(
                 f"{name} is too large: {size} bytes",
                 cause=f"a ConfigMap holds at most {_LARGEST}",
-                hint="move its tables of points into files of the image",
+                hint="move tables of points from this file into files in the container image",
                 code="file-too-large",
             )
         ]

@@ -395,8 +395,8 @@ class _Selection:
         )
         if not any(panel.lines for panel in picture.panels):
             raise EnsembleError(
-                "nothing to draw: the rows of these variables have no clock, such as a step",
-                hint="use --x time to draw them over the time since the run's start",
+                "nothing to draw: the rows of these variables have no 'clock' (step or time)",
+                hint="use '--x time' to draw over the time since the run's start",
                 code="no-clock",
             )
         return picture

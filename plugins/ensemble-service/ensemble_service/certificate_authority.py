@@ -63,8 +63,8 @@ def init(
             f"{folder} already has certificates",
             cause=", ".join(there),
             hint=(
-                "--renew replaces the service's certificate, which clients will still trust; "
-                "--force replaces everything, and clients then need the new ca.crt"
+                "use --renew to replace only the service's certificate, or --force to replace "
+                "all files; after --force, clients need the new ca.crt"
             ),
             code="certificates-exist",
         )
@@ -112,10 +112,7 @@ def certificate_names(hosts: Sequence[str]) -> list[str]:
                 raise UsageError(
                     f"clients cannot use {name!r} as the service's address",
                     cause="it means all addresses of a machine",
-                    hint=(
-                        "give the names that clients use for the service; 'start --host' chooses "
-                        "where to listen"
-                    ),
+                    hint="pass a host name or an address at which clients can reach this machine",
                     code="bad-host",
                 )
             found[str(whole)] = None

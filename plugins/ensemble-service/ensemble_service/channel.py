@@ -131,7 +131,7 @@ def open_channel(
     if trusted and insecure:
         raise UsageError(
             "--insecure cannot be combined with a certificate authority",
-            hint="leave out --insecure or the certificate authority's file",
+            hint="leave out --insecure or --ca",
             code="bad-option",
         )
     options = [
@@ -240,7 +240,7 @@ def read_certificate(path: str | os.PathLike[str]) -> bytes:
         raise UsageError(
             f"cannot read the certificate {os.fspath(path)}",
             cause=error.strerror or str(error),
-            hint="'ensemble-server init-tls' creates ca.crt; copy it to the client",
+            hint="copy ca.crt from the service, where 'ensemble-server init-tls' created it",
             code="bad-certificate",
         ) from None
     cause = "no line '-----BEGIN CERTIFICATE-----'"
@@ -301,8 +301,8 @@ def _check_listener(host: str, port: int) -> None:
             f"the token was not sent to {address(host, port)}: the connection is not encrypted",
             cause=cause,
             hint=(
-                "set up TLS ('ensemble-server init-tls') and pass its ca.crt with --ca; "
-                "--insecure sends the token anyway"
+                "set up TLS with 'ensemble-server init-tls' and pass ca.crt with --ca, or use "
+                "--insecure to send the token without encryption"
             ),
             code="foreign-listener",
         )

@@ -24,7 +24,7 @@ def claim(folder: Path, taken: UsageError) -> int:
         raise UsageError(
             f"cannot use the state folder {folder}",
             cause=error.strerror or str(error),
-            hint="choose another with --state",
+            hint="choose another folder with --state",
             code="bad-state",
         ) from None
     try:

@@ -246,7 +246,7 @@ class HostedRun:
             answer.done.SetInParent()
         else:
             raise ExecutorError(
-                "unknown request of the run's controller: update ensemble-service at this member",
+                "unknown request from the run's controller: update ensemble-service at this member",
                 code="unknown-call",
             )
 
@@ -364,8 +364,8 @@ class HostedRun:
             added = outbox.add(messages)
         if not added:
             _log.error(
-                "run %s: too many unsent events; they are dropped, and the run looks for its jobs "
-                "again when it connects",
+                "run %s: too many unsent events were dropped; when the run connects again, it "
+                "looks for its jobs",
                 self.tag,
             )
             self.outbox, self._broken = Outbox(""), True

@@ -203,7 +203,8 @@ class Service:
             raise EnsembleError(
                 f"cannot listen on {target}",
                 cause=_bind_error(self.settings.host, self.settings.port) or str(error)[:300],
-                hint="check for another service there, or choose --port and --host",
+                hint="check whether another service uses this address, or choose another --port "
+                "or --host",
                 code="cannot-listen",
             ) from None
 

@@ -168,10 +168,10 @@ def read_certificate_file(path: Path, *, private: bool = False) -> bytes:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if private and mode & stat.S_IROTH:  # keys in mounted Secrets are readable by others
-                tell("others on this machine can read the key", "warning", path=str(path))
+                tell("other users of this machine can read the key", "warning", path=str(path))
             if private and mode & (stat.S_IWOTH | stat.S_IWGRP):
                 raise UsageError(
-                    f"others can change the key {path}",
+                    f"other users can change the key {path}",
                     hint=f"chmod 600 {path}",
                     code="bad-certificate",
                 )

@@ -217,7 +217,9 @@ class TokenFile:
             with open(self.path, "rb") as file:
                 status = os.fstat(file.fileno())
                 if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                    raise self._file_error("others may write to it", f"chmod 600 {self.path}")
+                    raise self._file_error(
+                        "other users can write to this file", f"chmod 600 {self.path}"
+                    )
                 data = file.read(_LARGEST + 1)
         except FileNotFoundError:
             return {}
@@ -288,14 +290,15 @@ def _read_entry(data: Any) -> Token:
         raise ValueError("'created' or 'expires' of a token is not a number")
     if (token.role == "member") != (token.member is not None):
         raise ValueError(
-            "a token with the role 'member' needs 'member'; other tokens must not have it"
+            "a token with the role 'member' needs the key 'member'; tokens with other roles must "
+            "not have this key"
         )
     if token.member is not None and member_name(token.member) != token.member:
         raise ValueError(f"a token has the member {token.member!r}, expected NAMESPACE/NAME")
     if token.member is not None and token.member.partition("/")[0] != token.namespace:
         raise ValueError(
-            f"the token of {token.member!r} has the namespace {token.namespace!r}, which is not "
-            "the member's"
+            f"the token of {token.member!r} has the namespace {token.namespace!r}, expected "
+            f"{token.member.partition('/')[0]!r}"
         )
     if token.role == "admin" and token.namespace:
         raise ValueError("a token with the role 'admin' must not have a namespace")

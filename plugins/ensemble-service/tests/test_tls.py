@@ -190,7 +190,7 @@ def test_a_key_of_another_certificate_is_rejected(tmp_path: Path) -> None:
 def test_a_key_that_others_may_change_is_rejected(tmp_path: Path) -> None:
     certificate_authority.init(tmp_path / "tls")
     os.chmod(tmp_path / "tls" / "server.key", 0o620)
-    assert "others can change" in start(settings(tmp_path)).what
+    assert "other users can change" in start(settings(tmp_path)).what
 
 
 def test_an_invalid_certificate_is_rejected(tmp_path: Path) -> None:

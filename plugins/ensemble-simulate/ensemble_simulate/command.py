@@ -234,8 +234,8 @@ class _Files:
             raise UsageError("--model cannot be combined with --model-from", code="bad-option")
         if recorded and model_from is None:
             raise UsageError(
-                "--functions recorded needs --model-from: a run with recorded results",
-                hint="choose one with --model-from RUN",
+                "'--functions recorded' needs a run with recorded results",
+                hint="choose the run with --model-from RUN",
                 code="bad-option",
             )
         self.registry = registry

@@ -183,7 +183,7 @@ def _read_recorded(values: Collection[Any]) -> Draw:
     numbers = [each for each in found if each is not None]
     if not numbers or len(numbers) != len(found):
         raise EnsembleError(
-            "a list of recorded values needs at least one number or duration, and nothing else",
+            "a list of recorded values needs at least one value, and only numbers and durations",
             code="wrong-type",
         )
     return Draw(str(list(values)), values=tuple(numbers))

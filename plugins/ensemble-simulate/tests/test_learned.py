@@ -247,7 +247,7 @@ rules:
     assert "there is no file" in _run(*words, "--run-code", "--tag", "called").output
     refused = _run("simulate", "--functions", "recorded", *state, file)
     assert refused.exit_code == 2
-    assert "--functions recorded needs --model-from" in refused.output
+    assert "'--functions recorded' needs a run with recorded results" in refused.output
 
 
 def test_a_function_that_failed_fails_again_with_recorded_functions(

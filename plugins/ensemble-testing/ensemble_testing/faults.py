@@ -150,7 +150,7 @@ class FaultSuite:
         for name in {command.split()[0] for command in self.commands.values()}:
             real = shutil.which(name)
             if real is None:
-                pytest.fail(f"{name} is not on the PATH: put it there in the fixture 'queue'")
+                pytest.fail(f"{name} is not on the PATH: extend the PATH in the fixture 'queue'")
             cases = {
                 f'"{command.removeprefix(name).strip()} "*) name={_file(command)} ;;'
                 for command in self.commands.values()
@@ -355,8 +355,8 @@ class FaultSuite:
             )
             if "priority" not in session.names(job):
                 pytest.fail(
-                    f"the queue does not hold jobs with urgency 0: set holds = False in "
-                    f"{type(self).__name__}\n{session.lacks(job, 'priority')}"
+                    "the queue ran a job with urgency 0 instead of holding it: set "
+                    f"'holds = False' in {type(self).__name__}\n{session.lacks(job, 'priority')}"
                 )
         else:
             up = self.slots or int(session.executor.resources().get("cores.up", 1))
