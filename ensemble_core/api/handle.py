@@ -389,7 +389,7 @@ class EnsembleRun:
 
         if self.folder is None:
             raise UsageError(
-                f"run {self.tag} has no journal, and this call reads the journal",
+                f"run {self.tag} has no journal, which this method would read",
                 hint="start the run without keep=False",
                 code="no-journal",
             )

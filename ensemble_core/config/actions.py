@@ -87,7 +87,8 @@ def bind_action(
         context.report(
             (*path, "name"),
             f"the action {name!r} is not possible after the end of the run",
-            hint=f"actions possible with trigger {matched.trigger!r}: {', '.join(sorted(able))}",
+            hint=f"with the trigger {matched.trigger!r}, use one of these actions: "
+            f"{', '.join(sorted(able))}",
             code="after-end",
         )
     given = {key: copy.deepcopy(value) for key, value in spec.items() if key not in ACTION_KEYS}

@@ -103,7 +103,7 @@ def _check_job_names(
         ways = []
         having = [one for one in groups if name in (context.scoped_variables(one) or ())]
         if having:
-            missing = "" if matched.over else f" and add name: {having[0]}"
+            missing = "" if matched.over else f" and add 'name: {having[0]}'"
             ways.append(f"mean.{name} (over the jobs){missing}")
         for table in tables.values():
             columns = [name] if name in table.row_names else [*table.columns] if having else []

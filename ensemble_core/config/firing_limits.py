@@ -73,7 +73,7 @@ def read_each(
         fitting = [name for name, one in known.items() if one and {*given} <= {*one.names}]
         example = fitting[0] if fitting else "GROUP"
         what = f"'each: [{', '.join(given)}]' needs a job group"
-        context.report(place, what, hint=f"add name: {example}", code="bad-each")
+        context.report(place, what, hint=f"add 'name: {example}'", code="bad-each")
         return None
     before = len(context.errors)
     for number, name in enumerate(given):
@@ -136,9 +136,9 @@ def _required_checks(
     if not regular:
         context.report(
             path,
-            f"'for' counts consecutive checks, but the trigger {spec['trigger']!r} "
-            "does not check regularly",
-            hint="use the trigger metric, heartbeat or interval, or remove 'for'",
+            f"'for' counts consecutive checks, but rules with the trigger "
+            f"{spec['trigger']!r} are not checked regularly",
+            hint="use the trigger 'metric', 'heartbeat' or 'interval', or remove 'for'",
             code="bad-pace",
             where=context.document.at_key(path),
         )

@@ -113,7 +113,7 @@ CONTRADICTIONS = [
     wrong("name: sim, each: [T]", "name: sim, each: «job", "'idle' has no job", "job-done"),
     wrong(IDLE, "trigger: start, each: «job", "'start' has no job"),
     wrong(IDLE, "trigger: metric, name: count.sim.done, when: 3, each: «[T]", "concerns a job"),
-    wrong(IDLE, "trigger: job-fail, «for: 3, when: exit_code > 3", "does not check regularly"),
+    wrong(IDLE, "trigger: job-fail, «for: 3, when: exit_code > 3", "are not checked regularly"),
     wrong(IDLE, "trigger: job-fail, repetitions: «0", "at least 1", "unlimited"),
     wrong(
         f"{IDLE}, action: {{{VARY}}}",

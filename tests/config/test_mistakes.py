@@ -129,7 +129,7 @@ MISTAKES = {
         f"trigger: idle, when: «E > 3, {END}",
         RULE,
         "'E' in 'E > 3' belongs to one job or row, but the trigger 'idle' has neither",
-        "write mean.E (over the jobs) and add name: sim, or write mean.curve.m (over a table)",
+        "write mean.E (over the jobs) and add 'name: sim', or write mean.curve.m (over a table)",
     ),
     "a column of no row": Mistake(
         f"trigger: idle, name: sim, when: «m > 3, {END}",

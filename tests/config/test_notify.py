@@ -63,7 +63,7 @@ def test_wrong_address_is_reported_with_its_place(address: str, words: str, hint
         ),
         (
             "{trigger: end, action: {name: terminate}}",
-            "actions possible with trigger 'end': log, notify",
+            "with the trigger 'end', use one of these actions: log, notify",
         ),
         ("{trigger: end, each: job, action: {name: log, message: x}}", "'each: job'"),
         ("{trigger: end, when: exit_cod > 0, action: {name: log, message: x}}", "exit_code"),

@@ -38,7 +38,7 @@ def _build_converged(name: str | None, options: Mapping[str, Any]) -> Trigger:
     if name is None:
         raise EnsembleError(
             "lammps-converged needs a 'name': the job group whose replicas should converge",
-            hint="add name: GROUP",
+            hint="add 'name: GROUP'",
             code="no-name",
         )
     replicas = options.get("replicas", 1)

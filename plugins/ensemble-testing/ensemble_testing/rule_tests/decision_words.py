@@ -196,7 +196,7 @@ def _sound(context: Context, path: Path, word: str, what: Any) -> bool:
             context.report(
                 path,
                 f"{shown(what)} is not a mapping",
-                hint="write set: {GROUP: {FIELD: VALUE}}",
+                hint="write 'set: {GROUP: {FIELD: VALUE}}'",
                 code="wrong-type",
             )
             return False
@@ -221,7 +221,7 @@ def _sound(context: Context, path: Path, word: str, what: Any) -> bool:
         not isinstance(what, int) or isinstance(what, bool)
     ):
         context.report(
-            path, f"{shown(what)} is not a number", hint=f"write {word}: 1", code="wrong-type"
+            path, f"{shown(what)} is not a number", hint=f"write '{word}: 1'", code="wrong-type"
         )
         return False
     return True
