@@ -19,7 +19,7 @@ PEER = Peer(
     durable="no; the history with save_every_k_sims=1 (used with a killed controller)",
     objection="libEnsemble scales over nodes by MPI with many workers, and simulations take "
     "minutes. The manager's loop was not designed for jobs of 1 ms.",
-    answer="True: the tables give the time per job, which does not matter for jobs of minutes.",
+    answer="True: what a tool adds to each job does not matter for jobs of minutes.",
 )
 
 

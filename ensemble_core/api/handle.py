@@ -389,7 +389,7 @@ class EnsembleRun:
 
         if self.folder is None:
             raise UsageError(
-                f"run {self.tag} has no journal, which this method would read",
+                f"run {self.tag} has no journal, but this method reads the journal",
                 hint="start the run without keep=False",
                 code="no-journal",
             )

@@ -31,7 +31,7 @@ _LAST = {"pending": 3, "pruned": 4, "lost": 5}
 
 @dataclass(slots=True, eq=False)
 class Asking:
-    """A pending call of a generator: what it requests, and what it reports to the generator."""
+    """A pending call to a generator: how many points to suggest, and the results for it."""
 
     call: Call
     #: Number of requested points.

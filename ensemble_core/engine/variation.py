@@ -116,8 +116,8 @@ def varied_group(state: State, name: str) -> tuple[GroupState, set[Combination]]
         raise EnsembleError(f"there is no job group {name!r}", code="no-such-group")
     if group.had is None:
         raise EnsembleError(
-            f"the action submits new combinations of parameters of {name!r}, but its option "
-            "schema does not contain 'x-ensemble-varies'",
+            f"the action submits new combinations of parameters of the job group {name!r}, but the "
+            "schema of the action's options does not contain 'x-ensemble-varies'",
             code="bad-plugin",
         )
     return group, group.had

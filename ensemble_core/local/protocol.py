@@ -5,7 +5,7 @@ Messages are JSON lines. An event of a job is a line ``["e",ID,TIME,NAME,CONTEXT
 - ``ID`` is the job. It directly follows ``"e"``, so that the lines of a job can be found without
   decoding.
 - ``A`` and ``B`` are only in the ledger. For ``submit``, ``A`` has the job's fields. For ``start``,
-  they are the uptime and the process ids.
+  ``A`` is the machine's uptime in seconds, and ``B`` has the process ids.
 - ``MORE`` has all other fields of the event.
 - Items at the end that have no value are left out.
 

@@ -153,7 +153,9 @@ def check_record(record: Any) -> None:
     if kind != "generator" and any(
         each.get("x-ensemble") == "class" for each in _mappings(plain(record.options))
     ):
-        raise PluginError(f"{shown}: an option is marked 'class', which only generators may use")
+        raise PluginError(
+            f"{shown}: only generators may have an option with the annotation 'x-ensemble: class'"
+        )
     if isinstance(record, ActionPlugin) and (record.run is None) == (record.plan is None):
         count = "both" if record.run else "neither"
         raise PluginError(

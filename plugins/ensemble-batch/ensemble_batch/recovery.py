@@ -19,9 +19,10 @@ _T = TypeVar("_T")
 
 
 def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
-    """Return for each job whether it is in the queue or has been there.
+    """Return True for each job that the queue has or once had.
 
-    Also emits the job's recorded events that are newer than its time in ``jobs``.
+    ``jobs`` maps each job to the time of its latest known event. Recorded events after that time
+    are emitted.
     """
     records = polled.records
     batch_of = {job: sent for sent in records.sent.values() for job in sent.jobs}

@@ -118,7 +118,7 @@ def to_event(message: pb.Event) -> Event:
 def _loads(data: str) -> Any:
     """Parse a member's JSON, within the limits of an event."""
     if len(data) > MOST_BYTES:
-        raise ValueError(f"the JSON text is too long: {len(data)} bytes, at most {MOST_BYTES}")
+        raise ValueError(f"the JSON text is too long: {len(data)} characters, at most {MOST_BYTES}")
     value = json.loads(data)
     if "\\u" in data and "\\ud" in data.lower():
         # A lone surrogate is valid in JSON, but nowhere else.
