@@ -534,5 +534,5 @@ def test_only_options_of_generators_may_name_a_class() -> None:
     named = {"type": "string", "x-ensemble": "class", "x-ensemble-base": "a.B"}
     schema = {"type": "object", "properties": {"a": named}}
     record = ActionPlugin(name="a", summary="s", run=lambda context: None, options=schema)
-    with pytest.raises(PluginError, match="which only generators may use"):
+    with pytest.raises(PluginError, match="only generators may have an option"):
         check_record(record)
