@@ -13,8 +13,8 @@ PEER = Peer(
     durable="no: the scheduler keeps its state in memory",
     objection="Tasks are Python functions. Dask is not made for starting a process in each, and "
     "its documentation advises against tasks of less than 100 ms.",
-    answer="Jobs are programs, as in HPC. Threads of one process are Dask's fastest "
-    "way to start them (worker processes took longer). For functions in one process, use Dask.",
+    answer="In HPC, jobs are programs. Dask starts programs fastest from threads of one process "
+    "(worker processes took longer). For functions in one process, use Dask.",
 )
 
 
