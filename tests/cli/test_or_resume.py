@@ -148,7 +148,7 @@ def test_run_of_another_file_is_not_resumed(folder: Path) -> None:
     arguments = [each.replace("e.yaml", "other.yaml") for each in words(folder, *PLAIN)]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
-    assert "run study belongs to" in result.output
+    assert "run study was started from" in result.output
     assert submitted(folder) == JOBS
 
 

@@ -124,7 +124,7 @@ def test_json_has_the_decisions(under: Under) -> None:
         (["set", "b", "nodse=2"], "did you mean 'nodes'?"),
         (["set", "b", "nodse=2"], "unknown key 'nodse' in the job group 'b'"),
         (["set", "b", "nodes"], "for example: nodes=4"),
-        (["set", "b", "command=x"], "the parameter 'T' of 'b' would no longer be used, so the"),
+        (["set", "b", "command=x"], "the parameter 'T' of 'b' would no longer be used, so jobs"),
         (["set", "b", "command=x {T}"], "the parameter 'U' of 'b' would no longer be used"),
     ],
 )
