@@ -14,10 +14,10 @@ PEER = Peer(
     output="none (stdout=None, stderr=None)",
     durable="no: the program hq has a journal (hq server start --journal), the Python package "
     "does not",
-    objection="hq submit --array sends one description for all tasks. The server belongs in a "
-    "separate process. It needs only 0.1 ms per task (measured with 'zero-worker').",
-    answer="The benchmark uses the Python package, because PyPI does not have the program hq. Even "
-    "with an array, the worker would start one process for each job.",
+    objection="With the program hq, the server runs in a separate process, and one description "
+    "is sent for all tasks (hq submit --array).",
+    answer="PyPI does not have the program hq, so the benchmark uses the Python package. With hq, "
+    "too, the worker starts one process for each job.",
     cannot=(("e", "the package on PyPI has no journal"),),
 )
 

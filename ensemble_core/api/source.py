@@ -218,8 +218,8 @@ class _Plain:
         return UsageError(
             what,
             where=Location(spelled(path)),
-            hint="use strings, numbers, booleans, lists and mappings; functions are allowed only "
-            "as an action, label, trigger, statistic or 'function' of a parameter",
+            hint="use strings, numbers, booleans, lists and mappings; a function is allowed only "
+            "as an action, label, trigger or statistic, or for a parameter: {'function': FUNCTION}",
             code="wrong-type",
         )
 

@@ -1,6 +1,6 @@
 """Writes a run's final exit code to a file, for a pod or batch job that restarts the run.
 
-The file is empty as long as the run should be restarted.
+The pod or job restarts the run as long as the file is empty.
 """
 
 from __future__ import annotations

@@ -21,16 +21,16 @@ command (``bell = "ensemble_bell.command:bell"``). The command may import the pu
   ``option_defaults`` completes options by their schema. ``parse_duration`` parses a duration.
   ``is_private`` tells whether only the user can write to a file.
 - **Another YAML file**: ``read_document`` returns a document: plain data with positions. A
-  ``Context`` of the document, with ``Validators`` and ``Known``, collects errors. Name the value
-  of an error by its path (``DocumentPath``). ``shown`` quotes a value in messages.
+  ``Context`` has the document, its schemas (``Validators``) and names (``Known``); its method
+  ``report`` adds an error at a ``DocumentPath``. ``shown`` quotes a value in messages.
 - **A run**: ``run_text`` runs a generated ensemble file like ``ensemble run``; ``resume_instead``
   implements ``--or-resume``.
 - **A plugin's own runtime**, such as a simulation without a queue: ``RunSession`` displays the run,
   and ``ControlledRun`` stores it under a ``new_tag``. ``fit_tag`` turns a name into a valid tag. A
   ``Watcher`` receives the events of the run.
-- **Python code in an ensemble file**: call ``require_code`` before a simulation or test. It raises
-  an error if this would run code that the user has not allowed. The ``Purpose`` is 'rehearse' if
-  the user has allowed the code (``--run-code``), otherwise 'check'.
+- **Python code in an ensemble file**: call ``require_code(ensemble, purpose)`` before a simulation
+  or test. Pass the ``Purpose`` 'rehearse' if the user has allowed the code (``--run-code``),
+  otherwise 'check', which raises an error if the code is needed.
 - **Output**: use ``print_line``, ``to_json``, ``format_table``, ``format_time``,
   ``format_duration``, ``format_times``, ``format_size``, ``count_of`` and ``shorten``. Use
   ``printable`` for text from a job, ``style_of`` for the colors of a stream, and ``terminal_width``

@@ -156,10 +156,12 @@ def listed_actions(path: Path, spec: Mapping[str, Any]) -> list[tuple[Path, Any]
 def _wait(context: Context, path: Path, text: str) -> float:
     found = context.duration(path, text)
     if found is not None and not text.strip()[-1:].isalpha():
+        number = text.strip()
+        skip = f"to skip {number} matches, write {number} without quotes; " * number.isdecimal()
         context.report(
             path,
             f"the backoff {text!r} is neither a number of matches nor a duration",
-            hint=f'write {text.strip()} for matches to skip, or "{text.strip()}s" for seconds',
+            hint=f'{skip}to wait {number} seconds, write "{number}s"',
             code="bad-duration",
         )
     return found or 0.0

@@ -91,7 +91,7 @@ def _check_bare(context: Context, group: JobGroup, names: frozenset[str]) -> Non
     columns = context.variables(group.name)
     for name in sorted(names & (columns or frozenset())):
         raise EnsembleError(
-            f"{name!r} is a column, which has many rows per job",
+            f"{name!r} is a column: it has many values for each job, but one is needed",
             hint=f"write last.{name}, mean.{name} or another statistic of its rows",
             code="bad-condition",
         )

@@ -7,13 +7,13 @@ them.
 Messages are JSON lines. The controller begins with ``["hello",{...}]``, and the supervisor answers
 ``["hello",{...}]`` or ``["refused",{...}]`` (the fields of an error). Requests are:
 
-- ``submit`` ``[job,…]``
-- ``cancel`` ``[id,…]``
-- ``resize`` ``request`` ``delta`` ``when_busy``
-- ``reattach`` ``{id:time}``: send the jobs' events after these times. The supervisor first answers
-  ``["known",{id:bool}]``.
-- ``forget`` ``[id,…]``: these jobs may be removed from the ledger
-- ``close``, answered by ``["bye"]``
+- ``["submit",[job,…]]``
+- ``["cancel",[id,…]]``
+- ``["resize",request_id,delta,when_busy]``
+- ``["reattach",{id:time,…}]``: send the jobs' events after these times. The supervisor first
+  answers ``["known",{id:bool,…}]``.
+- ``["forget",[id,…]]``: these jobs may be removed from the ledger
+- ``["close"]``, answered by ``["bye"]``
 
 All other messages of the supervisor are events (see ``protocol``).
 """

@@ -19,8 +19,9 @@ _SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20
 class Snapshots:
     """Writes the snapshots of a run.
 
-    ``maker`` has the versions of Ensemble, Python and plugins; only the same versions can read the
-    snapshots. ``warn`` is called once if snapshots are impossible.
+    - ``maker``: the versions of Ensemble, Python and plugins. Only the same versions can read the
+      snapshots.
+    - ``warn``: called once if a snapshot cannot be made
     """
 
     def __init__(

@@ -242,6 +242,20 @@ def test_rule_that_contradicts_itself_is_rejected(registry: Registry, rule: str,
     assert error_at(f"{JOBS}rules:\n  - {{{rule}}}\n", registry).code == code
 
 
+@pytest.mark.parametrize(
+    ("backoff", "hint"),
+    [
+        ("3", 'to skip 3 matches, write 3 without quotes; to wait 3 seconds, write "3s"'),
+        ("1.5", 'to wait 1.5 seconds, write "1.5s"'),
+    ],
+)
+def test_hint_for_a_quoted_number_as_backoff_can_be_followed(
+    registry: Registry, backoff: str, hint: str
+) -> None:
+    rule = f"trigger: job-fail, backoff: «'{backoff}', action: {{name: cancel}}"
+    assert error_at(f"{JOBS}rules:\n  - {{{rule}}}\n", registry).hint == hint
+
+
 # -- conditions --------------------------------------------------------------------------------
 
 

@@ -58,8 +58,8 @@ __all__ = ["jobspec"]
 def jobspec(ctx: click.Context, debug: bool, quiet: bool) -> None:
     """Read, convert and run jobspecs: one description of work that any queue can run.
 
-    Three forms are supported: Flux's own (RFC 14 and 25), jobspec 0.0 with 'task.transform'
-    (transform), and jobspec 0.1 with tasks and groups (nextgen).
+    A jobspec has one of three forms: 'flux' is Flux's own, 'transform' is one task with steps, and
+    'nextgen' has tasks and groups.
     """
     # Before 'run', as in jobspec 0.0.
     ctx.default_map = {"run": {"debug": debug, "quiet": quiet}}

@@ -13,7 +13,7 @@ _COUNTABLE = 2**31 - 1
 
 
 class NotResizable(Exception):
-    """A MiniCluster that cannot be resized."""
+    """Error: the MiniCluster cannot be resized."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
