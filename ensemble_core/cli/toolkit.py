@@ -21,8 +21,8 @@ command (``bell = "ensemble_bell.command:bell"``). The command may import the pu
   ``option_defaults`` completes options by their schema. ``parse_duration`` parses a duration.
   ``is_private`` tells whether only the user can write to a file.
 - **Another YAML file**: ``read_document`` returns a document: plain data with positions. A
-  ``Context`` has the document, its schemas (``Validators``) and names (``Known``); its method
-  ``report`` adds an error at a ``DocumentPath``. ``shown`` quotes a value in messages.
+  ``Context`` has the document, its schemas (``Validators``) and names (``Known``), and collects
+  errors by the path of the value (``DocumentPath``). ``shown`` quotes a value in messages.
 - **A run**: ``run_text`` runs a generated ensemble file like ``ensemble run``; ``resume_instead``
   implements ``--or-resume``.
 - **A plugin's own runtime**, such as a simulation without a queue: ``RunSession`` displays the run,
