@@ -364,7 +364,7 @@ def test_impossible_expression_is_rejected_with_a_suggestion(rule: str, words: l
         ("result: {T: last.E}", ["'T'", "a parameter"]),
         ("result: {cause: last.E}", ["'cause'", "field of events"]),
         ("result: {e: last.EE}", ["last.EE", "last.E"]),
-        ("result: {e: E}", ["many rows", "last.E"]),
+        ("result: {e: E}", ["many values", "last.E"]),
         ("result: {e: meann.E}", ["meann", "mean.E"]),
         ("result: {e: '1 +'}", ["does not parse"]),
         ("retry: {when: 'x > 1', times: 1}", ["'x'"]),
