@@ -50,7 +50,7 @@ class NameParts(NamedTuple):
 def split_name(name: str) -> NameParts:
     """Split a name into its parts.
 
-    >>> spoken("all.max.binder.T(gap > 0)")
+    >>> split_name("all.max.binder.T(gap > 0)")
     NameParts(whole=True, path='max.binder.T', condition='gap > 0')
     """
     base, condition = split_filter(name)
@@ -100,7 +100,7 @@ def split_condition(text: str, key: str) -> tuple[str, str]:
 
     ``key`` is the key in the file, for error messages. Raises :class:`EnsembleError`.
 
-    >>> filtered("ising(T>2)", "of"), filtered("ising", "of")
+    >>> split_condition("ising(T>2)", "of"), split_condition("ising", "of")
     (('ising', 'T > 2'), ('ising', ''))
     """
     otherwise = _OTHERWISE.fullmatch(text.strip())

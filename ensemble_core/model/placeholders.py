@@ -99,9 +99,9 @@ def fill_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
 
     A missing field becomes ``?``, and the end of the message names the field.
 
-    >>> filled_message("{job}: {E:.1f}", {"job": "sim.0", "E": 2})
+    >>> fill_message("{job}: {E:.1f}", {"job": "sim.0", "E": 2})
     ('sim.0: 2.0', False)
-    >>> filled_message("{job}: {F}", {"job": "sim.0"})
+    >>> fill_message("{job}: {F}", {"job": "sim.0"})
     ("sim.0: ? (the event has no 'F')", True)
     """
     known: dict[str, object] = {}
@@ -157,7 +157,7 @@ def format_value(value: object, form: str) -> str:
 
     Raises ``ValueError`` if the format is invalid or does not fit the value.
 
-    >>> formatted(3.0, "03d")
+    >>> format_value(3.0, "03d")
     '003'
     """
     if not is_format(form):

@@ -45,7 +45,7 @@ def sanitize(text: str) -> str:
 
     Line ends are kept.
 
-    >>> harmless("a\\x1b[31mb\\r\\nc\\u202e")
+    >>> sanitize("a\\x1b[31mb\\r\\nc\\u202e")
     'a[31mb\\nc'
     """
     lines = text.replace("\r\n", "\n").expandtabs(4)

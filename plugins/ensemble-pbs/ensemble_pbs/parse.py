@@ -53,7 +53,7 @@ def count(fields: Mapping[str, str], name: str) -> int:
 def array_id(id_: str) -> str:
     """Return the id of a job's array, or the job's own id if it belongs to no array.
 
-    >>> whole("7[12].head"), whole("8.head")
+    >>> array_id("7[12].head"), array_id("8.head")
     ('7[].head', '8.head')
     """
     return re.sub(r"\[\d*\]", "[]", id_)
