@@ -139,7 +139,7 @@ def _missing(registry: Any, kinds: list[str], name: str) -> Exception:
                 return UsageError(f"{plugin} is broken", cause=plugin.error, code="broken-plugin")
             names = [record.name for records in plugin.records.values() for record in records]
             return UsageError(
-                f"{name!r} is a plugin; this command shows something that a plugin registers",
+                f"{name!r} is the name of a plugin, not of an executor, action or other record",
                 hint=f"the plugin registers {', '.join(names) or 'nothing'}",
                 code="not-a-record",
             )

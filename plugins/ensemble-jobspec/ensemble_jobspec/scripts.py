@@ -1,6 +1,7 @@
 """Commands that contain a job's script, so that the job needs no shared folder.
 
-Never insert a jobspec's text into the text of a script, where it could inject commands.
+Pass a jobspec's text as an argument. Never paste it into our own shell code, where it could inject
+commands.
 """
 
 from __future__ import annotations
