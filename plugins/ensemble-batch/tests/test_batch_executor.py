@@ -1,4 +1,4 @@
-"""Tests of BatchExecutor on a queue that misbehaves in every way that a queue can.
+"""Tests of BatchExecutor on a misbehaving queue.
 
 Nothing runs twice, nothing is lost, and each problem is reported once.
 """
@@ -28,7 +28,7 @@ AWAY = ExecutorError("no route to the queue", hint="wait", transient=True)
 
 
 class Odd(BatchExecutor):
-    """A queue in memory that starts a job on request (``auto``: at once)."""
+    """An in-memory queue. Jobs start at submission (``auto``) or by :meth:`begin`."""
 
     name = "odd"
     task_id = "-"
@@ -36,16 +36,15 @@ class Odd(BatchExecutor):
 
     def __init__(self, *, auto: bool = True) -> None:
         self.auto = auto
-        #: Exceptions for each call of that name, raised in turn: after it was carried out, or
-        #: instead of it.
+        #: Exceptions by call, raised one per call: after it took effect, or instead of it.
         self.after: dict[str, list[Exception]] = {}
         self.instead: dict[str, list[Exception]] = {}
         self.batches: dict[str, Batch] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.forgets = self.tells_codes = False
-        #: Whether jobs are identified by their scripts, because somebody may rename them.
+        #: Whether the queue identifies jobs by their scripts, since users may rename jobs.
         self.shows_scripts = False
-        #: Names of batches that the queue does not show, and whether it hides new ones.
+        #: Batches that the queue does not list, and whether it hides new ones.
         self.hidden: set[str] = set()
         self.hides = False
         self.ended: list[str] = []
@@ -56,7 +55,7 @@ class Odd(BatchExecutor):
             raise when[call].pop(0)
 
     def begin(self, id_: str) -> None:
-        """Start a job, as the queue."""
+        """Start a job as the queue would."""
         script = self.batches[id_].script
         self.processes[id_] = subprocess.Popen(["bash", script], start_new_session=True)
 
@@ -115,12 +114,12 @@ def odd() -> Iterator[Odd]:
 
 
 def counted(session: Session, folder: Path, **fields: Any) -> Any:
-    """Return a job that writes a line each time it runs."""
+    """Return a job that appends a line to ``ran`` each time it runs."""
     return session.job("sh", "-c", "echo x >> ran", workdir=str(folder), **fields)
 
 
 def submit_unseen(odd: Odd, session: Session, job: Job) -> None:
-    """Submit a job that arrives, although the answer is lost and the queue does not show it."""
+    """Submit a job that reaches the queue, but lose the answer and hide the job."""
     odd.auto, odd.hides = False, True
     odd.after["submit"] = [AWAY]
     session.submit(job)
@@ -140,7 +139,7 @@ def test_a_submit_whose_answer_is_lost_is_found_in_the_queue(odd: Odd, tmp_path:
         assert session.context(job, "finish")["status"] == 0
     assert len(odd.batches) == 1
     assert ran(tmp_path) == 1
-    assert len(session.problems()) <= 2  # away and back, unless the job reported itself first
+    assert len(session.problems()) <= 2  # no "back" if the job reports first
     assert sum("does not answer" in text for text in session.problems()) == 1
 
 
@@ -156,7 +155,7 @@ def test_a_submission_that_never_arrived_is_repeated(odd: Odd, tmp_path: Path) -
 def test_a_submission_that_was_repeated_and_arrived_twice_runs_once(
     odd: Odd, tmp_path: Path
 ) -> None:
-    """The queue shows the first only after the second was submitted, and starts both."""
+    """The queue lists the first submission only after the second, and starts both."""
     with Session(odd, tmp_path) as session:
         job = counted(session, tmp_path)
         submit_unseen(odd, session, job)
@@ -174,7 +173,7 @@ def test_a_submission_that_was_repeated_and_arrived_twice_runs_once(
 def test_a_full_disk_between_two_attempts_does_not_create_another_batch(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first attempt arrives after all, and must find its job claimed."""
+    """The first attempt arrives late and finds its job claimed."""
     full = [OSError(28, "No space left on device")]
     send = Records.send
 
@@ -200,7 +199,7 @@ def test_a_full_disk_between_two_attempts_does_not_create_another_batch(
 def test_a_queue_that_is_full_after_a_lost_answer_does_not_run_jobs_twice(
     odd: Odd, tmp_path: Path
 ) -> None:
-    """The first attempt filled it, but is shown late."""
+    """The first attempt filled the queue, but the queue lists it late."""
     with Session(odd, tmp_path) as session:
         job = counted(session, tmp_path)
         submit_unseen(odd, session, job)
@@ -262,7 +261,7 @@ def test_a_cancel_before_the_id_of_a_running_job_is_known_reaches_the_queue(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Odd, "task_id", "0")
-    monkeypatch.setattr(timing, "READ", 3600.0)  # the reports are not read in between
+    monkeypatch.setattr(timing, "READ", 3600.0)  # no report is read meanwhile
     with Session(odd, tmp_path) as session:
         gate = tmp_path / "gate"
         job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
@@ -314,7 +313,7 @@ def test_events_are_repeated_once_to_each_later_controller(odd: Odd, tmp_path: P
 
 
 def test_a_job_cancelled_while_waiting_is_over_and_never_runs(odd: Odd, tmp_path: Path) -> None:
-    """Even though the queue rejects the cancel and starts it."""
+    """The queue rejects the cancellation and starts the job later."""
     odd.auto = False
     odd.instead["end"] = [AWAY] * 3
     with Session(odd, tmp_path) as session:
@@ -335,7 +334,7 @@ def test_a_job_cancelled_while_waiting_is_over_and_never_runs(odd: Odd, tmp_path
 def test_a_job_that_succeeds_before_its_cancel_takes_effect_has_succeeded(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """If it counted as cancelled, a resume would run it again. If it fails, it is cancelled."""
+    """Exit code 0 counts as success, or a resume would run the job again. Others are cancelled."""
     with Session(odd, tmp_path) as session:
         gate = tmp_path / "gate"
         job = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done; exit {code}")
@@ -422,24 +421,24 @@ def test_a_job_that_the_queue_forgets_is_lost_and_the_run_continues(
 def test_a_job_reported_as_lost_does_not_run_if_the_queue_starts_it_later(
     odd: Odd, tmp_path: Path
 ) -> None:
-    """By then a retry of it is running."""
+    """A retry may be running by then."""
     odd.auto = False
     with Session(odd, tmp_path) as session:
         job = counted(session, tmp_path)
         session.submit(job)
         session.wait_for(job, "priority")
-        # Queues copy a script when it is submitted.
+        # Queues copy the script at submission.
         shutil.copy(odd.batches["0"].script, tmp_path / "kept.sh")
         odd.forgets = True
         session.wait_clean(job)
         assert session.exception(job) == "lost"
         late = subprocess.run(["bash", tmp_path / "kept.sh"], timeout=60, check=False)
-        assert late.returncode == CLAIMED  # it found the claim and tells its queue
+        assert late.returncode == CLAIMED  # it finds the claim
     assert ran(tmp_path) == 0
 
 
 def test_a_reused_queue_id_belongs_to_the_later_job(odd: Odd, tmp_path: Path) -> None:
-    """The queue crashed and forgot its newest job, which is lost and never runs."""
+    """The queue crashed and forgot its newest job: this one is lost and never runs."""
     odd.auto = False
     with Session(odd, tmp_path) as session:
         first = counted(session, tmp_path)
@@ -513,7 +512,7 @@ def test_a_resumed_run_cancels_a_job_only_if_its_queue_id_was_not_reused(
 def test_a_batch_that_never_arrived_is_submitted_again_after_any_number_of_resumes(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first resume bars the batch, and may be killed before anything is on record."""
+    """The first resume voids the batch, and may be killed before it records that."""
     monkeypatch.setattr(timing, "LEAVE", 0.1)
     odd.instead["submit"] = [CannotTake("no answer") for _ in range(99)]
     with Session(odd, tmp_path) as first:
@@ -591,7 +590,7 @@ def test_a_job_whose_node_died_fails_although_the_queue_restarts_it(
 def test_a_job_that_arrived_twice_ends_with_the_copy_that_runs(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """Regardless of which copy starts first; the queue reports the exit code of both."""
+    """Either copy may start first. The queue reports exit codes of both."""
     monkeypatch.setattr(Odd, "task_id", f"$(cat {tmp_path}/id)")
     odd.tells_codes = True
     gate = tmp_path / "gate"
@@ -636,7 +635,7 @@ def test_a_node_clock_that_is_an_hour_off_changes_neither_order_nor_durations(
 
 
 def test_the_place_in_a_script_may_be_an_argument(tmp_path: Path) -> None:
-    """Also if all jobs of the batch have the same command, which then precedes the choice."""
+    """The jobs have the same command, which the script defines before it selects the job."""
     jobs = [Job(id=f"t.{n}", group="t", index=n, command=("sh", "-c", "echo $1")) for n in (0, 1)]
     orders = [
         (job, Place(str(tmp_path), str(tmp_path / f"{job.id}.out"), str(tmp_path / "err")))

@@ -1,4 +1,4 @@
-"""Tests of queue commands: time limit, rate limit, and none after the run has ended."""
+"""Tests of queue commands: time limit, rate limit, and no command after the run has ended."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_commands_beyond_a_burst_are_rate_limited() -> None:
     began = time.monotonic()
     for _ in range(13):
         commands.run(["true"])
-    assert time.monotonic() - began > 0.25  # three more than ten
+    assert time.monotonic() - began > 0.25  # the burst is ten
 
 
 def test_two_commands_run_side_by_side_and_both_end_when_the_queue_is_closed() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the executor tutorial: its executors and tests, as printed there, pass."""
+"""Tests of the executor tutorial: runs the tests that the page prints on its executors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ dask = None if find_spec("distributed") is None else module_of("ensemble_dask", 
 
 def test_the_page_tests_its_executors_as_we_test_ours() -> None:
     suites = {name for name in vars(tsp_test) if name.startswith("Test")}
-    assert suites == {"TestTaskSpooler", "TestStops", "TestFaults"}  # those below
+    assert suites == {"TestTaskSpooler", "TestStops", "TestFaults"}  # run by the classes below
     assert "class TestDask(ExecutorSuite)" in DASK_TEST
     for words in ('executor = "dask"', "contains = False", "forks = False", "many = 10"):
         assert words in DASK_TEST
@@ -69,15 +69,15 @@ class TaskSpoolerServer:
 
 
 class TestTaskSpooler(TaskSpoolerServer, tsp_test.TestTaskSpooler):  # type: ignore[misc,name-defined]
-    """Contract, killed controllers, and the same decisions as on this machine."""
+    """Contract tests, killed controllers, and the same decisions as with local jobs."""
 
 
 class TestStops(TaskSpoolerServer, tsp_test.TestStops):  # type: ignore[misc,name-defined]
-    """Stopped runs go on where they were."""
+    """Stopped runs continue where they stopped."""
 
 
 class TestFaults(TaskSpoolerServer, tsp_test.TestFaults):  # type: ignore[misc,name-defined]
-    """A task-spooler that is away, slow, prints garbage or forgets jobs."""
+    """A task-spooler that is unreachable, slow, prints garbage or forgets jobs."""
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.skipif(dask is None, reason="no Dask: pip install distributed")
 @pytest.mark.timeout(300)
 class TestDask(ExecutorSuite):
-    """The same for a queue that reports changes."""
+    """Contract tests of the queue that reports changes."""
 
     executor = "dask"
     contains = False

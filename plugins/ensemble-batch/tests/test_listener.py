@@ -1,4 +1,4 @@
-"""Tests of the listener: reports need the run's token, and callers can do nothing else."""
+"""Tests of the listener: it accepts only reports with the run's token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOKEN = "0123456789abcdef"
 
 
 class Ear:
-    """A listener in its own thread, and the lines that it received."""
+    """Runs a listener in a thread and collects the reports."""
 
     def __init__(self, token: str = TOKEN) -> None:
         self.heard: list[Report] = []
@@ -149,7 +149,7 @@ class Restarting(BatchExecutor):
 
 
 def test_a_wrapper_reports_to_the_current_controller(tmp_path: Path) -> None:
-    """The controller named in its script is gone; the folder says where the next one listens."""
+    """The controller named in the script has ended. The folder has the address of the next one."""
     spool = ReportSpool(str(tmp_path / "spool"))
     ear = Ear(spool.token)
     try:
@@ -191,7 +191,7 @@ def test_lines_written_while_the_files_are_read_are_read_too(
     spool = ReportSpool(str(tmp_path / "spool"))
     folder = tmp_path / "spool" / "reports"
     path = folder / "sim.0.7"
-    with path.open("ab", buffering=0) as late:  # opened before it is taken
+    with path.open("ab", buffering=0) as late:  # opened before the first read
         late.write(b"start\nen")
         assert list(spool.reports()) == [b"start"]
         path.write_bytes(b"another\n")  # by a later wrapper

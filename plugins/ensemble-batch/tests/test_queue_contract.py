@@ -1,6 +1,6 @@
-"""Contract tests of QueueExecutor, on a queue of two slots in its own process.
+"""Contract tests of QueueExecutor on a queue of two slots.
 
-So the queue outlives its controllers.
+The queue is a separate process, so it outlives controllers.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Entry:
                 os.killpg(process.pid, number)
 
     def end(self, why: str | None) -> None:
-        """Ask its processes to end; kill them after five seconds."""
+        """Send SIGTERM to the processes, and SIGKILL after five seconds."""
         if self.why is None:
             self.why, self.kill_at = why, time.time() + 5
             self.signal(signal.SIGTERM)
 
     def look(self) -> None:
-        """Notice its end, or cause it."""
+        """Enforce the time limit, and record the end of the job."""
         limit = self.job["duration"]
         if limit and time.time() > self.began + limit:
             self.end("timeout")
@@ -84,7 +84,7 @@ class Entry:
         codes = [process.poll() for process in self.processes]
         if None in codes:
             return
-        self.signal(signal.SIGKILL)  # its remaining processes
+        self.signal(signal.SIGKILL)  # descendants
         for path in self.job["kept"]:
             if os.path.exists(path) and not os.path.getsize(path):
                 os.unlink(path)
@@ -95,7 +95,7 @@ class Entry:
 
 
 class Line:
-    """The queue: its jobs, and their changes in order."""
+    """The queue: its jobs and a log of their changes."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Entry] = {}
@@ -124,9 +124,7 @@ class Line:
                     entry.end("cancel")
 
     def news(self, after: int) -> tuple[int, list[QueueJob]]:
-        """Return jobs that changed after position ``after`` of the log; wait half a second for
-        one.
-        """
+        """Return the log's length and its entries from ``after``; wait up to 0.5 s for one."""
         with self.lock:
             self.lock.wait_for(lambda: len(self.log) > after >= 0, 0.5)
             return len(self.log), self.log[after:] if after >= 0 else []
@@ -157,7 +155,7 @@ class Line:
 
 
 class Manager(BaseManager):
-    """Connects to the queue's process."""
+    """Connection to the queue's process."""
 
 
 THE_LINE: list[Line] = []
@@ -259,7 +257,7 @@ def line() -> Iterator[Any]:
 
 @pytest.mark.timeout(300)
 class TestServed(ExecutorContract):
-    """The whole contract."""
+    """All contract tests."""
 
     contains = False
     many = 20

@@ -1,4 +1,4 @@
-"""Tests of QueueExecutor on a queue in memory that loses answers, repeats reports, or is full.
+"""Tests of QueueExecutor on an in-memory queue that loses answers, repeats reports, or is full.
 
 Each job runs once and ends once.
 """
@@ -19,7 +19,7 @@ from ensemble_core import ExecutorError, Job
 
 
 class Queue:
-    """A queue that outlives its executors: jobs by id, their batches, and the listeners."""
+    """A queue that outlives its executors: batches, jobs by id, and listeners."""
 
     def __init__(self) -> None:
         self.batches: dict[str, Batch] = {}
@@ -41,8 +41,7 @@ class Telling(QueueExecutor):
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        #: Exceptions for each call of that name, raised in turn: after it was carried out, or
-        #: instead of it.
+        #: Exceptions by call, raised one per call: after it took effect, or instead of it.
         self.after: dict[str, list[Exception]] = {}
         self.instead: dict[str, list[Exception]] = {}
         self.told_at_once: Mapping[int, QueueJob] = {}
@@ -128,7 +127,7 @@ def executor_of(session: Session) -> Telling:
 
 
 def waiting(session: Session, job: Job) -> str:
-    """Submit a job; return the queue's id of it."""
+    """Submit a job and return its id in the queue."""
     session.submit(job)
     session.wait(lambda: "submit" in session.names(job), "submit")
     return session.queue_id(job)
@@ -258,7 +257,7 @@ def test_a_full_queue_gets_smaller_batches_and_more_when_a_job_ends(
 def test_a_full_queue_does_not_split_a_batch_no_larger_than_an_accepted_one(
     queue: Queue, session: Session
 ) -> None:
-    """If arrays count as one job, a smaller one would have no better chance."""
+    """A queue that counts an array as one job would reject smaller arrays as well."""
     executor = executor_of(session)
     first = [session.job("true") for _ in range(8)]
     session.submit(*first)
@@ -320,7 +319,7 @@ def test_a_job_that_the_queue_loses_is_reported_as_lost(queue: Queue, session: S
     job = session.job("true")
     waiting(session, job)
     queue.jobs.clear()
-    executor_of(session).leave.set()  # its reports stop, then start again
+    executor_of(session).leave.set()  # reports stop and start again
     session.wait_clean(job)
     assert session.exception(job) == "lost"
 
@@ -334,7 +333,7 @@ def test_a_reused_queue_id_belongs_to_the_later_job(queue: Queue, session: Sessi
     waiting(session, second)
     session.cancel(first)
     queue.tell(QueueJob("7", "over", status=3 << 8))
-    executor.leave.set()  # its reports stop, so it is polled
+    executor.leave.set()  # reports stop, so the executor polls
     session.wait_clean(first, second)
     assert session.context(second, "finish")["status"] == 3 << 8
     assert session.exception(first) == "cancel"
@@ -376,7 +375,7 @@ def test_a_queue_clock_that_is_an_hour_off_changes_neither_order_nor_durations(
 def test_missed_changes_are_asked_for_when_reports_resume(queue: Queue, session: Session) -> None:
     job = session.job("true")
     id_ = waiting(session, job)
-    queue.jobs[id_] = QueueJob(id_, "over", status=0)  # unreported
+    queue.jobs[id_] = QueueJob(id_, "over", status=0)  # not reported
     executor_of(session).leave.set()
     session.wait_clean(job)
     assert executor_of(session).watched == 2
@@ -416,7 +415,7 @@ def test_a_later_controller_finds_jobs_and_how_they_ended(queue: Queue, tmp_path
 def test_a_batch_whose_answer_was_lost_with_its_controller_is_found_again(
     queue: Queue, tmp_path: Path
 ) -> None:
-    """One that never arrived is unknown."""
+    """A batch that never arrived is reported as unknown."""
     first = Telling(queue)
     first.after["submit"] = [CannotTake("cut"), CannotTake("cut")]
     first.instead["find"] = [CannotTake("cut")] * 1000

@@ -1,4 +1,4 @@
-"""Tests of records: a later controller knows what an executor has recorded."""
+"""Tests of records: a later controller reads the records of an executor."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tests of BatchExecutor with reports over the network, on a queue that loses answers.
 
-Nothing runs twice, nothing is lost, and nodes need to see neither this machine nor the run's
+Nothing runs twice and nothing is lost, even if nodes cannot reach this machine or see the run's
 folder.
 """
 
@@ -24,7 +24,7 @@ from ensemble_core import ExecutorError, Job
 
 
 class Node(BatchExecutor):
-    """A queue in memory that starts a job on request (``auto``: at once)."""
+    """An in-memory queue. Jobs start at submission (``auto``) or by :meth:`begin`."""
 
     name = "node"
     claims: ClassVar[bool] = False
@@ -38,7 +38,7 @@ class Node(BatchExecutor):
         self.auto = True
         self.batches: dict[str, Batch] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        #: Ids that the queue does not show; whether it loses an answer, or never gets the batch.
+        #: Ids that the queue does not list; number of answers to lose, and of batches to drop.
         self.hidden: set[str] = set()
         self.loses = self.misses = 0
         self.ended: list[str] = []
@@ -48,7 +48,7 @@ class Node(BatchExecutor):
         self.looked = 0
 
     def begin(self, id_: str) -> None:
-        """Start a job, as the queue."""
+        """Start a job as the queue would."""
         self.processes[id_] = subprocess.Popen(
             ["bash", self.kept[id_]], start_new_session=True, env={"NODE_ID": id_, "PATH": "/bin"}
         )
@@ -58,7 +58,7 @@ class Node(BatchExecutor):
 
     @property
     def kept(self) -> dict[str, Path]:
-        """Return copies of the scripts, as queues keep them."""
+        """Return the queue's copies of the scripts."""
         return {id_: self.folder / f"script.{id_}" for id_ in self.batches}
 
     folder = Path()
@@ -129,7 +129,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def counted(session: Session, folder: Path, **fields: Any) -> Job:
-    """Return a job that writes a line each time it runs."""
+    """Return a job that appends a line to ``ran`` each time it runs."""
     return session.job("sh", "-c", "echo x >> ran", workdir=str(folder), **fields)
 
 
@@ -210,7 +210,7 @@ def test_a_submission_that_arrives_after_it_was_repeated_runs_nothing(
 
 
 def test_a_submission_that_began_before_it_was_given_up_is_kept(node: Node, tmp_path: Path) -> None:
-    """Its job reports itself, though the queue does not show it."""
+    """The queue does not list the job, but the job reports."""
     node.loses = 1
     with Session(node, tmp_path) as session:
         job = counted(session, tmp_path)
@@ -244,7 +244,7 @@ def test_a_submission_is_not_repeated_while_the_disk_cannot_record_that_the_firs
 
 
 def test_a_job_that_runs_twice_ends_once(node: Node, tmp_path: Path) -> None:
-    """Its node does not see that the first attempt is void."""
+    """The node does not see that the first attempt is void."""
     node.loses = 1
     with Session(node, tmp_path) as session:
         job = session.job("sleep", "600")
@@ -276,7 +276,7 @@ def test_a_report_while_no_controller_ran_reaches_the_next_one(node: Node, tmp_p
         first.wait_for(job, "priority")
     node.begin("0")
     node.processes["0"].wait(30)
-    node.hidden.add("0")  # and the queue has forgotten it
+    node.hidden.add("0")  # the queue has forgotten it
     with later(node, first, tmp_path) as second:
         assert node.reattach({job.id: 0.0}) == {job.id: True}
         second.wait_clean(job)
@@ -308,7 +308,7 @@ def test_a_submission_in_progress_is_found_or_invalidated(
 def test_a_job_without_a_record_is_found_by_its_name_in_the_queue(
     node: Node, tmp_path: Path
 ) -> None:
-    """As after a power cut."""
+    """As after a power failure."""
     node.auto = False
     with Session(node, tmp_path) as first:
         job = counted(first, tmp_path)

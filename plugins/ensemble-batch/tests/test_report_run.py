@@ -1,4 +1,4 @@
-"""Tests of event streams: reports come late, twice and in any order, but events are right."""
+"""Tests of events from reports that arrive late, twice or out of order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ORDER = (
 
 
 class Quiet(BatchExecutor):
-    """A queue that is never asked."""
+    """A queue that must not be polled."""
 
     name = "quiet"
     claims: ClassVar[bool] = False
@@ -44,7 +44,7 @@ class Quiet(BatchExecutor):
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         raise NotImplementedError
 
-    find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not asked for here
+    find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not used here
 
 
 class Heard:
@@ -131,7 +131,7 @@ def heard(tmp_path: Path) -> Heard:
 def test_a_thousand_reports_at_once_count_once_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From wrappers that connect first and send later."""
+    """All wrappers connect before the first one sends."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 4096:
         pytest.skip(f"at most {hard} open files are allowed")
@@ -274,8 +274,8 @@ def test_a_restarted_job_ends_once_and_ignores_reports_of_its_old_life(heard: He
 
 
 def test_a_restarted_job_that_the_queue_could_not_start_is_over(heard: Heard) -> None:
-    """Slurm restarts a job on the node where it has just ended it, and the node refuses. The queue
-    then reports the end of the job, not of its first life.
+    """Slurm restarts a job on the node where it has just ended, and the node refuses. The queue
+    then reports the end of the second start.
     """
     heard.accept().start().end(status=15, why="stopped").row("ending", restarts=1)
     assert heard.names.count("memo") == 1
@@ -329,7 +329,7 @@ def test_a_job_that_reported_its_end_is_not_lost_when_the_queue_forgets_it(heard
 
 
 def test_a_reused_queue_id_belongs_to_the_later_job(heard: Heard) -> None:
-    """A queue that was killed before it saved its state has forgotten the first job."""
+    """The queue was killed before it saved its state, and has forgotten the first job."""
     heard.accept().start()
     heard.now += 1
     heard.expect("sim.1")
@@ -354,7 +354,7 @@ def test_late_reports_of_a_job_that_is_over_are_ignored(heard: Heard) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_each_step_is_reported_once_in_any_order_of_reports(heard: Heard, seed: int) -> None:
-    """Sources report in any order, may repeat themselves or be silent; the queue reports last."""
+    """Reports come in any order, repeatedly or not at all. The queue reports last."""
     chance = random.Random(seed)
     words = ["accept", "start", "end", "end", "running", "ending", "waiting", "start", "cancel"]
     chance.shuffle(words)

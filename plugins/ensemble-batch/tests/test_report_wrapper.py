@@ -1,6 +1,6 @@
-"""Tests of the wrapper with reports over the network, run by this machine's bash.
+"""Tests of the wrapper with reports over the network, run by bash.
 
-Jobs are suspended, time out, and are restarted by the queue.
+Jobs are suspended, time out, or are restarted by the queue.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Odd(BatchExecutor):
 
 
 def script_of(folder: Path, jobs: Sequence[Job], grace: float = 0.3) -> bytes:
-    """Return the script of a batch whose jobs run and write below this folder."""
+    """Return a batch's script. Its jobs run and write below this folder."""
     hooks = Odd()
     hooks.grace = grace
     placed = []
@@ -56,7 +56,7 @@ def script_of(folder: Path, jobs: Sequence[Job], grace: float = 0.3) -> bytes:
 
 
 class Wrapped:
-    """A job of a batch script, in its own session as under slurmstepd."""
+    """A running batch script, in a separate session as under slurmstepd."""
 
     def __init__(self, folder: Path, *command: str, grace: float = 0.3, **more: Any) -> None:
         environment = more.pop("outer", {})
@@ -76,7 +76,7 @@ class Wrapped:
         )
 
     def family(self) -> list[int]:
-        """Return all processes of its session."""
+        """Return the ids of all processes of the session."""
         found = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError, ValueError, IndexError):
@@ -92,7 +92,7 @@ class Wrapped:
                     os.kill(pid, number)
 
     def wait(self) -> int:
-        """Return its exit code, once every process with its output open has ended."""
+        """Wait until the output is closed by all processes; return the script's exit code."""
         self.process.communicate(timeout=150)
         return self.process.returncode
 
@@ -204,9 +204,9 @@ def job(index: int, *command: str, **fields: Any) -> Job:
 
 
 def play(folder: Path, *given: Job, task: int | None = None) -> tuple[int, list[list[str]]]:
-    """Run a batch's script as its queue would.
+    """Run a batch's script as the queue would.
 
-    Returns its exit code and the words of its reports, from files, since no listener runs.
+    Return its exit code and its reports, read from files because no listener runs.
     """
     for name in ("reports", "void"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ def play(folder: Path, *given: Job, task: int | None = None) -> tuple[int, list[
     )  # fmt: skip
     files = sorted((folder / "reports").iterdir())
     told = [line.split()[2:] for file in files for line in file.read_text().splitlines()]
-    # The start is reported in the background, and may be written after the end.
+    # The start is written in the background, possibly after the end.
     return done.returncode, sorted(told, key=lambda words: words[3] == "end")
 
 

@@ -1,4 +1,4 @@
-"""Reports by files: many of them, and a network file system whose listings are outdated."""
+"""Tests of reports in files: many files, and outdated listings of a network file system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ensemble_batch.spool import Spool
 
 @pytest.fixture
 def _lagging(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make this process an NFS client: it lists a folder once, until it changes the folder."""
+    """Cache folder listings like an NFS client: until this process changes the folder."""
     listings: dict[str, list[str]] = {}
     listdir = os.listdir
 

@@ -1,4 +1,4 @@
-"""Tests of timing: how soon the executor learns what only the queue knows, and how often it asks.
+"""Tests of polling: how often the executor polls the queue, and how soon it notices changes.
 
 The clock advances only while all threads wait, and while the queue answers.
 """
@@ -23,10 +23,10 @@ from ensemble_core.model.events import JobEvent
 
 
 class Clockwork(BatchExecutor):
-    """A queue with its own clock and one job, which it has until ``gone_at`` and omits at
-    ``holes``.
+    """A queue with a fake clock and one job.
 
-    An answer takes 0.3 s (less for short periods), and describes the time of the question.
+    It lists the job from ``shown_at`` to ``gone_at``, except in the answers numbered in ``holes``.
+    An answer takes 0.3 s (less for short periods) and describes the time of the request.
     """
 
     def __init__(self, period: float) -> None:
@@ -56,7 +56,7 @@ class Clockwork(BatchExecutor):
 
 
 class Watched:
-    """One job of a :class:`Clockwork`, and the executor's questions about it."""
+    """Polls a :class:`Clockwork` for its job."""
 
     def __init__(self, period: float, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.queue = Clockwork(period)
@@ -79,7 +79,7 @@ class Watched:
         self.run.lives["a.0"] = self.life
 
     def until(self, end: float) -> float | None:
-        """Advance until the job is over, but not beyond ``end``; return when that was."""
+        """Advance until the job is over and return the time, or ``None`` if ``end`` comes first."""
         while not self.life.over:
             dues = [end]
             step = self.inquiry.due(self.queue.now, dues)
@@ -102,7 +102,7 @@ def test_an_unreported_end_is_known_within_one_period_after_three_answers(
             watched = Watched(period, tmp_path, patch)
             queue = watched.queue
             watched.taken()
-            # Nearly three periods of phases, including the moment after a question.
+            # Phases over nearly three periods, including the moment after a poll.
             queue.gone_at = queue.now + 1e-6 + phase * period / 16
             known = watched.until(queue.now + 100 * period)
             assert known is not None
@@ -111,21 +111,21 @@ def test_an_unreported_end_is_known_within_one_period_after_three_answers(
             assert answers >= timing.MISSES if period < 6.0 else answers == timing.MISSES
             assert len(queue.accounted) == 1
     assert longest <= max(period, 6.0)
-    assert longest > 0.9 * period  # includes that moment, and the queue is not asked all the time
+    assert longest > 0.9 * period  # that moment is covered, and polling is not continuous
 
 
 @pytest.mark.parametrize("period", [0.2, 1.0, 5.0])
 def test_frequent_questions_do_not_make_a_lagging_queue_credible_sooner(
     period: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list of jobs that qmaster updates now and then, or is too busy to update."""
+    """As with a qmaster that updates its list of jobs late."""
     watched = Watched(period, tmp_path, monkeypatch)
     queue = watched.queue
     queue.knows, queue.gone_at, queue.shown_at = False, float("inf"), queue.now + 2.5
     watched.taken()
     watched.run.ask_at = queue.now
     assert watched.until(queue.now + 20.0) is None
-    queue.gone_at, begin = queue.now, queue.now  # and a gap two seconds later
+    queue.gone_at, begin = queue.now, queue.now  # a gap of two seconds
     assert watched.until(begin + 2.0) is None
     queue.gone_at = float("inf")
     assert watched.until(begin + 20.0) is None
@@ -150,7 +150,7 @@ def test_a_job_missing_later_does_not_hurry_the_verdict_on_an_earlier_one(
 def test_a_job_that_begins_while_the_queue_seems_to_have_lost_it_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An NFS client may not show its claim yet."""
+    """The job's claim may not be visible yet to an NFS client."""
     watched = Watched(15.0, tmp_path, monkeypatch)
     watched.queue.knows = False
     watched.life.key = "k"
@@ -166,7 +166,7 @@ def test_a_job_that_begins_while_the_queue_seems_to_have_lost_it_is_not_lost(
 def test_a_claim_without_a_report_does_not_keep_a_lost_job_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a full disk, or an earlier controller that crashed at that moment."""
+    """The disk was full, or an earlier controller crashed after the claim."""
     watched = Watched(15.0, tmp_path, monkeypatch)
     watched.queue.knows = False
     watched.life.key = "k"
@@ -211,7 +211,7 @@ def test_answers_are_ignored_that_lack_a_job_which_later_ones_have(
 def test_a_job_may_appear_in_the_answers_some_time_after_the_first_question(
     period: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another job keeps the questions coming, and the queue lags behind."""
+    """The queue is polled because of another job, and its answers lag."""
     watched = Watched(period, tmp_path, monkeypatch)
     queue = watched.queue
     queue.gone_at = float("inf")
@@ -234,7 +234,7 @@ def test_a_job_that_never_appears_in_the_answers_is_over_within_one_period(
 
 
 class Slow(BatchExecutor):
-    """A queue that accepts one job at a time and is asked as often as possible."""
+    """A queue that accepts one job at a time and is polled as often as possible."""
 
     poll = 60.0
 
@@ -269,5 +269,5 @@ def test_submissions_and_questions_do_not_starve_each_other(
             session.wait_for(job, "priority")
         session.cancel(*jobs)
         session.wait_clean(*jobs)
-    # The first job may be asked about before the second exists.
+    # The first job may be polled before the second exists.
     assert queue.calls[:19] == ["submit", "ask"] * 9 + ["submit"]

@@ -1,4 +1,4 @@
-"""A finished run for tests, made once, and a real browser."""
+"""Fixtures: a finished run, a live run and a real browser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ printf '%03000d\\n' 7
 echo energy={T}
 if [ {T} = 2.3 ]; then echo 'lost atoms at step 41' >&2; exit 3; fi
 """
-#: Jobs print markup, colour codes and a long line; they fail at one value of T.
+#: Its jobs print markup, colour codes and a long line, and fail for one value of T.
 STUDY: dict[str, Any] = {
     "jobs": [
         {
@@ -83,7 +83,7 @@ rules:
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield the controller of the active run ``one``, which has a failed and a running job."""
+    """Yield the controller of the live run ``one``, which has a failed and a running job."""
     place = ["--state", str(tmp_path)]
     (tmp_path / "slow.yaml").write_text(SLOW)
     program = [sys.executable, "-m", "ensemble_core.cli", "run", str(tmp_path / "slow.yaml")]

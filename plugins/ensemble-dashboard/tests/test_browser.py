@@ -1,4 +1,4 @@
-"""The page in a real browser: each view, in light and dark colours, and on a phone."""
+"""Tests of the page in a real browser: each view, in light and dark colours, and on a phone."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_the_filter_has_one_meaning_and_says_what_it_found(page: Page, url: str)
     page.page.get_by_text("No row has “17”").wait_for()
     page.page.get_by_role("button", name="Clear the filter").click()
     page.page.get_by_text("12 rows").wait_for()
-    # Found while one types, without Enter.
+    # Filters while typing, without Enter.
     field.press_sequentially("sim.11")
     page.page.get_by_text("1 row", exact=True).wait_for()
     field.fill("T = 2.3")
@@ -362,7 +362,7 @@ def test_a_rule_shows_its_action_and_the_reason_of_ensemble_why(altered: Any) ->
     page = altered(lambda data: data["reasons"].update(never="It never fired: so."), "rules")
     page.get_by_text("mean.sim-energy when > 99 → submit other").wait_for()
     page.get_by_text("It never fired: so.").wait_for()
-    # The chart of a single firing says nothing.
+    # No chart for a single firing.
     assert page.locator("figure").count() == 0
 
 
@@ -398,7 +398,7 @@ def test_results_without_tables_need_one_line(altered: Any) -> None:
 def test_every_view_reports_damage_of_the_run(page: Page, state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "study")
     with sqlite3.connect(tmp_path / "runs" / "study" / "journal.db") as journal:
-        # The engine's state is read from a snapshot after this, firings are not.
+        # The engine's state comes from a later snapshot, firings do not.
         journal.execute(
             "UPDATE events SET list = replace(list, 'submit', 'sxbmit') WHERE first = 1"
         )
@@ -425,7 +425,7 @@ def test_no_view_has_a_serious_accessibility_problem(browser: Any, report_url: s
 
 
 def press_until(page: Any, name: str) -> None:
-    """Press Tab until the link or button with this name has the focus, then Enter."""
+    """Move the focus to the link or button with this name by Tab, and press Enter."""
     for _ in range(60):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent.trim()") == name:

@@ -1,4 +1,4 @@
-"""``ensemble dashboard``: where it listens, and what it prints."""
+"""Tests of ``ensemble dashboard``: where it listens, and what it prints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ensemble_dashboard import command
 
 @contextmanager
 def dashboard(*words: str, **environment: str) -> Iterator[tuple[str, list[str]]]:
-    """Start a dashboard. Yield its address, and the lines that it printed."""
+    """Start a dashboard; yield its address and its output lines."""
     known = {name: os.environ[name] for name in os.environ if name not in ("DISPLAY", "BROWSER")}
     called = [sys.executable, "-m", "ensemble_core.cli", "dashboard", *words]
     with subprocess.Popen(
@@ -37,7 +37,7 @@ def dashboard(*words: str, **environment: str) -> Iterator[tuple[str, list[str]]
 
 
 def tags(client: httpx.Client, address: str) -> object:
-    """Return the runs that a dashboard offers to a client with its token."""
+    """Return the runs that the dashboard lists for the token in its address."""
     base, _, token = address.partition("#token=")
     headers = {"Authorization": f"Bearer {token}"}
     answer = client.get(f"{base}api/runs", headers=headers)

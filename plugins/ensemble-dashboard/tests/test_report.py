@@ -1,4 +1,4 @@
-"""``ensemble report``: the file is complete and discloses no secrets."""
+"""Tests of ``ensemble report``: the file is complete and contains no secrets."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_line_of_1_gb_is_read_from_its_end(state: Path, tmp_path: Path) -> Non
 
 
 def reported(state: Path, run: str) -> dict[str, Any]:
-    """Return the data of a run's report, after checking them against the schema."""
+    """Return the data of a run's report, validated against the schema."""
     data = data_of(write_report(str(state), run, str(state / f"{run}.html"))[0])
     assert list(jsonschema_rs.validator_for(schema()).iter_errors(data)) == []
     return data

@@ -1,4 +1,4 @@
-"""``ensemble run --report FILE``: writes the report at the end of the run."""
+"""Tests of ``ensemble run --report FILE``, which writes a report at the end of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's server: what it answers, and to whom."""
+"""Tests of the dashboard's server: its answers and its access checks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ TOKEN = {"Authorization": "Bearer right"}
 
 
 class Client:
-    """Sends requests to the server without a network, and repeats them while a run is being
-    read.
+    """Sends requests to the server without a network.
+
+    It repeats a request while the run is being read (202).
     """
 
     def __init__(self, app: Starlette) -> None:
@@ -50,7 +51,7 @@ class Client:
                         return answer
                     await asyncio.sleep(0.05)
 
-        # In a separate thread, because a browser of another test may use this thread's event loop.
+        # In a separate thread: a browser of another test may use this thread's event loop.
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(asyncio.run, send()).result()
 
@@ -159,7 +160,7 @@ def test_only_its_owner_can_use_the_socket_whatever_the_umask(
 def test_another_user_cannot_connect_to_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = os.umask(0)
     try:
-        # Unlike pytest's folder, everybody can enter this one.
+        # Unlike pytest's folder, this one is readable for everybody.
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o755)
             monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
@@ -251,7 +252,7 @@ def test_the_previous_answer_is_given_while_a_large_run_is_read(
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
             assert (await ask(client, "costs")).status_code == 202
-            # Documents that need no table of jobs are available.
+            # Documents without the table of jobs are not blocked.
             assert (await until(client, "overview", 200)).json()["tag"] == "study"
             assert (await ask(client, "costs")).json() is None
             assert len(asked) == 1

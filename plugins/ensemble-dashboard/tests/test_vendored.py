@@ -1,4 +1,4 @@
-"""Vendored files are as their authors published them; the rest of the page stays small."""
+"""Tests of the page's files: vendored ones are unmodified, the rest is small."""
 
 from __future__ import annotations
 
