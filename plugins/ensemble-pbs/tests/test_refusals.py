@@ -1,4 +1,4 @@
-"""Rejected submissions of PBS: retry, wait for room, or fail."""
+"""Tests of submissions that PBS rejects: the executor retries, waits for room, or fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ensemble_core import ExecutorError, Job
 
 
 def error_of(said: str) -> ExecutorError:
-    """Return the error of a submission to which PBS answers this."""
+    """Return the error of a submission for which ``qsub`` prints this."""
     executor = PBSExecutor()
     executor.command = lambda words, given=b"": (1, "", said)  # type: ignore[method-assign]
     job = Job(id="t.0", group="t", index=0, command=("true",))

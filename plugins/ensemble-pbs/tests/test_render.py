@@ -1,4 +1,4 @@
-"""The command line that submits a job to PBS."""
+"""Tests of the command line that submits a job to PBS."""
 
 from __future__ import annotations
 

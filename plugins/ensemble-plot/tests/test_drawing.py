@@ -38,7 +38,7 @@ rules: [{id: begin, trigger: start, action: {name: submit, label: sim}}]
 
 
 def keep(state: Path, count: int = 2) -> Path:
-    """Create a run in which jobs report two values, one is cancelled, one fails, and rules fire."""
+    """Create a run: jobs report two values, one is cancelled, one fails, and rules fire."""
     folder = state / "runs" / "told"
     folder.mkdir(parents=True)
     writer = JournalWriter(folder / NAME)

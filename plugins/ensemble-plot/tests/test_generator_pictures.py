@@ -1,4 +1,4 @@
-"""Tests of pictures of a generator's points, compared with approved reference pictures."""
+"""Tests that compare pictures of a generator's points with approved reference pictures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ensemble_core import Constraint, Point, Variable, Vocs
 from ensemble_core.cli.main import main
 
 REFERENCE = Path(__file__).parent / "reference"
-#: Limit for :func:`apart`: a picture moved by two pixels has 6, one with other points 15.
+#: Limit for :func:`apart`. A shift by two pixels gives 6, different points give 15.
 LIMIT = 9
 VARIABLES = (
     Variable(name="x", low=-5.0, high=5.0),
@@ -32,7 +32,7 @@ VARIABLES = (
 
 
 class Standing:
-    """Points of a generator, and its Pareto front."""
+    """The points of a generator and its Pareto front."""
 
     def __init__(self, vocs: Vocs, seed: int) -> None:
         chance = random.Random(seed)
@@ -86,7 +86,7 @@ def blocks(data: bytes) -> np.ndarray[Any, Any]:
 
 
 def apart(one: bytes, other: bytes) -> float:
-    """Return the root mean square difference of the squares' colours, of 255."""
+    """Return the root mean square difference of the squares' colours (0 to 255)."""
     first, second = blocks(one), blocks(other)
     assert first.shape == second.shape
     return float(np.sqrt(((first - second) ** 2).mean()))
@@ -94,7 +94,7 @@ def apart(one: bytes, other: bytes) -> float:
 
 @pytest.mark.parametrize("kind", ["best-so-far", "pareto-front", "parallel"])
 def test_a_picture_of_a_generator_equals_the_approved_one(kind: str) -> None:
-    """Except for differences of letters between versions of matplotlib."""
+    """The limit tolerates fonts that differ between versions of matplotlib."""
     reference = (REFERENCE / f"{kind}.png").read_bytes()
     assert apart(render(picture(kind), "png", None), reference) < LIMIT
     assert apart(render(picture(kind, seed=7), "png", None), reference) > LIMIT

@@ -1,4 +1,4 @@
-"""Tests of the layout of pictures, read from a run's journal, without matplotlib.
+"""Tests of the layout of a run's pictures, without matplotlib.
 
 test_drawing.py tests the drawing.
 """
@@ -37,7 +37,7 @@ BEGIN = "  - {id: begin, trigger: start, action: {name: submit, label: sim}}\n"
 
 
 class Kept(KeptStory):
-    """A run of this group of jobs."""
+    """A run with this group of jobs."""
 
     def __init__(self, state: Path, rules: str = "", *, jobs: str = SIM, more: str = "") -> None:
         text = f"jobs: [{jobs}]\nrules:\n{BEGIN}{rules}{more}"
@@ -51,7 +51,7 @@ class Kept(KeptStory):
     def named(
         self, job: str, clock: float | None, values: Mapping[str, float], *, anew: bool = False
     ) -> list[Decision]:
-        """Append a row whose names are given as data."""
+        """Append a row with these values."""
         return self.tell(Observed(self.now, job, "test", values, clock, anew))
 
     def keep(self, *, over: bool = True) -> None:
@@ -152,7 +152,7 @@ def test_a_rule_that_fires_after_its_jobs_end_is_marked_at_the_last_row(
         panel["variable"]: [(mark["rule"], mark["x"], mark["y"]) for mark in panel["marks"]]
         for panel in found["panels"]
     }
-    # The metric's rule uses a; the other uses none, so it is on all panels.
+    # The rule 'metric' uses a. The rule 'broken' uses no variable, so all panels show it.
     assert sorted(marks["a"]) == [("broken", 6, 1.5), ("metric", 6, 1.5)]
     assert marks["b"] == [("broken", 6, 8.0)]
 
@@ -495,7 +495,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
     assert "pip install 'ensemble-core[plot]>=1.0'" in result.output
     assert "Traceback" not in result.output
     assert list(tmp_path.glob("*.png")) == []
-    assert shown(tmp_path)["panels"]  # the data are available anyway
+    assert shown(tmp_path)["panels"]  # the data do not need matplotlib
 
 
 def test_a_damaged_journal_is_shown_up_to_the_damage(tmp_path: Path) -> None:

@@ -1,6 +1,4 @@
-"""Tests of ``ensemble plot RUN TABLE`` and ``--timeline``: figures of results, and of jobs over
-time.
-"""
+"""Tests of ``ensemble plot RUN TABLE`` and ``ensemble plot --timeline``."""
 
 from __future__ import annotations
 

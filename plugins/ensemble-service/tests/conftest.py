@@ -1,4 +1,4 @@
-"""Fixtures of the service's tests: a separate home folder, and no settings from outside."""
+"""Fixtures of the service's tests: a temporary home folder and no user settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def serve_member(
 ) -> Iterator[Callable[..., tuple[int, str]]]:
     """Return a function that starts a service and a member that runs jobs on this machine.
 
-    It takes options of the local executor, and returns the service's port and a controller's token.
+    The function takes options of the local executor. It returns the service's port and a
+        controller's token.
     """
     with contextlib.ExitStack() as stack:
 
@@ -53,7 +54,7 @@ def serve_member(
 
 @pytest.fixture
 def full_disk() -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Return a context in which files of this process cannot grow."""
+    """Return a context manager that simulates a full disk: this process's files cannot grow."""
 
     @contextlib.contextmanager
     def full() -> Iterator[None]:

@@ -2,10 +2,10 @@
 
     python hostile_crowd.py PORT TOKENS [--connections N] [--kinds KIND,KIND …]
 
-``TOKENS`` is a JSON file: ``{"viewer": TOKEN, "controller": TOKEN, "members": {NAME: TOKEN}}``. It
-runs at the lowest priority until its standard input ends. It prints ``ready`` once all connections
-were started, and at the end its counts as JSON. It reopens connections that the service ends. It
-implements HTTP/2 itself, because client libraries would not send most of this.
+``TOKENS`` is a JSON file: ``{"viewer": TOKEN, "controller": TOKEN, "members": {NAME: TOKEN}}``.
+The program runs at the lowest priority until its standard input ends, and reopens connections that
+the service closes. It prints ``ready`` once all connections are started, and its counts as JSON at
+the end. It implements HTTP/2 itself, because client libraries refuse to send most of this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEGACY = "/convergedcomputing.org.grpc.v1.EnsembleOperator/RequestStatus"
 HEALTH = "/grpc.health.v1.Health/"
 #: Methods that are called without a token.
 NAMELESS = (f"{SERVICE}GetStatus", f"{SERVICE}Member", LEGACY, f"{HEALTH}Check", f"{HEALTH}Watch")
-#: Nearly as much as a service reads, without the last byte.
+#: A message slightly below the service's size limit, without its last byte.
 ENDLESS = struct.pack(">BI", 0, 1_114_000) + bytes(1_113_999)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
@@ -46,7 +46,7 @@ def message(data: bytes, compressed: int = 0) -> bytes:
 
 
 class Caller:
-    """One connection with hostile streams, as fast as the service allows."""
+    """One connection that sends hostile streams as fast as the service allows."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -66,7 +66,7 @@ class Caller:
         await self._writer.drain()
 
     async def listen(self) -> None:
-        """Follow the protocol until the connection ends."""
+        """Read and answer frames until the connection ends."""
         with suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 head = await self._reader.readexactly(9)
@@ -105,7 +105,7 @@ class Caller:
             self._rooms[stream] += by
 
     async def ask(self, path: str, token: str = "", **more: str) -> int:
-        """Start a request; return the number of its stream."""
+        """Start a request and return its stream number."""
         headers = {
             ":method": "POST", ":scheme": "http", ":path": path, ":authority": "x",
             "te": "trailers", "content-type": "application/grpc",
@@ -126,7 +126,7 @@ class Caller:
         return number
 
     async def say(self, stream: int, data: bytes, end: bool = False) -> bool:
-        """Send data as far as it is accepted; return whether the stream still exists."""
+        """Send data as flow control allows. Return whether the stream is still open."""
         at = 0
         while at < len(data):
             if stream not in self._rooms:
@@ -151,7 +151,7 @@ class Caller:
 
 
 def length(text: bytes) -> bytes:
-    """Return a text in HPACK, uncompressed."""
+    """Encode a text for HPACK, uncompressed."""
     if len(text) < 127:
         return bytes([len(text)]) + text
     left, head = len(text) - 127, b"\x7f"
@@ -162,7 +162,7 @@ def length(text: bytes) -> bytes:
 
 
 class Crowd:
-    """All connections. ``did`` counts what was sent, by kind."""
+    """All connections. ``did`` counts sent messages by kind."""
 
     def __init__(self, port: int, tokens: dict[str, Any]) -> None:
         self.port, self.tokens = port, tokens
@@ -171,7 +171,7 @@ class Crowd:
         self.begun = 0
 
     async def connection(self, kind: str, number: int) -> None:
-        """Run one connection, and another whenever it was ended."""
+        """Keep one connection open: reconnect whenever it ends."""
         first = True
         while True:
             with suppress(OSError):
@@ -197,7 +197,7 @@ class Crowd:
         await caller.over.wait()
 
     async def slow(self, caller: Caller, number: int) -> None:
-        """Send a byte now and then, of a connection's start or of a request."""
+        """Send a connection's preface or a request slowly, byte by byte."""
         data = PREFACE + frame(SETTINGS, 0, 0) + b"\0\0\x50\1\4\0\0\0\1"
         begun = len(PREFACE) + 9 if number % 2 else 0
         await caller.raw(data[:begun])
@@ -207,7 +207,7 @@ class Crowd:
             await asyncio.sleep(2)
 
     async def endless(self, caller: Caller, number: int) -> None:
-        """Send messages without their ends."""
+        """Send messages that never end."""
         await caller.begin()
         token = self.tokens["viewer"] if number % 2 else ""
         paths = NAMELESS if not token else (f"{SERVICE}GetStatus", f"{SERVICE}Watch")
@@ -254,7 +254,7 @@ class Crowd:
             await asyncio.sleep(random.uniform(1, 3))
 
     async def member(self, caller: Caller, number: int) -> None:
-        """Use a member's token: speak for others, flood, and ignore ends."""
+        """Use a member's token: impersonate others, flood the service, and continue after the end."""
         await caller.begin()
         name, token = self.members[number % len(self.members)]
         stream = await caller.ask(f"{SERVICE}Member", token)
@@ -282,7 +282,7 @@ class Crowd:
             await asyncio.sleep(random.uniform(0.2, 2))
 
     async def steering(self, caller: Caller, number: int) -> None:
-        """Use a controller's token: many runs with endless messages."""
+        """Use a controller's token: open many runs with endless messages."""
         await caller.begin()
 
         async def one(at: int) -> None:

@@ -1,8 +1,9 @@
 """Soak rounds in which service, agent and controller are killed at random moments.
 
-A round is one run with a process for each of the three. ``kill -9`` ends one at a time, and it is
-restarted. In the end every job has run once and has each step of its life once, and the replay of
-the journal makes the same decisions. Prints a line of JSON for each round, for ``scripts/soak.py``.
+A round is one run with a process for each of the three. One at a time is killed with SIGKILL and
+restarted. At the end, every job must have run once, with each of its events once, and the replay
+of the journal must make the same decisions. Prints a line of JSON for each round, for
+``scripts/soak.py``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from test_member import LIFE, World, ensemble
 
 COUNT = 12
 NAMES = {f"{group}.{index}" for group in ("first", "second") for index in range(COUNT)}
-#: Seconds for a round, even on a slow machine.
+#: Time limit of a round on a slow machine, in seconds.
 _LONGEST = 600.0
 
 
@@ -67,7 +68,7 @@ def played(folder: Path, seed: int, kills: int) -> dict[str, Any]:
 
 
 def _wrong(world: World) -> dict[str, list[str]]:
-    """Return what should not be in the journal."""
+    """Return the errors found in the journal."""
     lives: dict[str, list[str]] = {}
     for event in world.events():
         if event["name"] in LIFE:
@@ -94,7 +95,7 @@ def main() -> int:
         folder = chosen.base.absolute() / str(seed)
         try:
             found = played(folder, seed, chosen.kills)
-        except BaseException as error:  # pytest.fail is one
+        except BaseException as error:  # pytest.fail raises one
             if not isinstance(error, Exception) and type(error).__name__ != "Failed":
                 raise
             found = {"seed": seed, "killed": [], "jobs": 0, "lost": [], "doubled": []}

@@ -1,4 +1,4 @@
-"""Tests of access: names of members, rights of identities, and the file of tokens."""
+"""Tests of access control: names of members, rights of identities, and the token file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Regression tests for faults found by breaking connections between runs and members.
 
-An outcome that never came, a job's end that was taken for old, a member that no later controller
-asked.
+Examples: an outcome was lost, a job's end was dropped as a duplicate, a later controller ignored a
+member.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ensemble_core.local.executor import LocalExecutor
 
 
 class Member:
-    """A member as its controller sees it; the test plays the agent."""
+    """A member as its controller sees it. The test plays the agent."""
 
     def __init__(self) -> None:
         self.sent: list[pb.Call] = []
@@ -84,7 +84,7 @@ class Member:
         self.steered.answered(answer, 0.0)
 
     def connect(self, life: str, home: str = "x") -> None:
-        """Connect and join the run; another life restarts the numbers of its events."""
+        """Connect and join the run. A new ``life`` numbers its events from 1."""
         self.steered.connected()
         self.welcome(life, home)
 
@@ -126,7 +126,7 @@ def test_a_resize_whose_outcome_was_lost_with_the_agent_is_requested_again() -> 
     assert [event.request for event in member.told if isinstance(event, ResizeOutcome)] == [
         "grow-1"
     ]
-    # Once the outcome is known, there is no need to ask.
+    # The outcome is known, so the request is not repeated.
     member.leave()
     member.connect("three")
     assert len(member.calls("resize")) == 2
@@ -140,7 +140,7 @@ def test_simultaneous_events_are_all_reported_when_the_question_about_jobs_is_re
     member.events("one", 1, [JobEvent(1.0, "t.0", "submit")])
     member.leave()
     member.connect("two")
-    # Half of the newer events come, then the connection breaks before the answer.
+    # Some new events arrive, then the connection breaks before the answer.
     member.events("two", 1, [JobEvent(2.0, "t.0", "finish", {"status": 0})])
     member.leave()
     member.connect("two")
@@ -190,7 +190,7 @@ def test_jobs_in_flight_to_a_replaced_agent_are_not_submitted_twice() -> None:
     # Unsent jobs go to the current agent.
     member.steered.submit([pb.Job(data='{"id": "t.1"}')], ["t.1"])
     member.connect("two", home="y")
-    # The answer is lost, with this agent.
+    # This agent dies, and its answer is lost.
     member.leave()
     member.connect("three", home="y")
     member.answer(member.calls("reattach")[-1], found=pb.Found(jobs={"t.0": False}))
@@ -294,7 +294,7 @@ def test_closing_does_not_wait_for_a_slow_name_lookup(
 
 
 class Talker(LocalExecutor):
-    """Emits more events at once than are kept, each time it is opened."""
+    """Emits more events at once than the agent buffers, each time it is opened."""
 
     def open(self, run: Run, emit: Emit) -> None:
         super().open(run, emit)
@@ -338,13 +338,13 @@ def test_a_busy_member_is_acknowledged_once_a_second_and_a_quiet_one_at_once() -
         more(1)
         member.steered.tick(100.0 + tenth / 10)
     assert member.acks == [1, 11]
-    # The remaining acknowledgements are sent after their second, and then nothing more.
+    # The rest is acknowledged a second later, once.
     for tenth in range(20, 60):
         member.steered.tick(100.0 + tenth / 10)
     assert member.acks == [1, 11, 20]
     more(1)
     member.steered.tick(106.0)
     assert member.acks == [1, 11, 20, 21]
-    # Many do not wait, because the member's window is limited.
+    # Many events are acknowledged at once, because the member's window is limited.
     more(500)
     assert member.acks[-1] == 521

@@ -33,7 +33,7 @@ class TestRemoteContract(ExecutorContract):
         return RemoteExecutor(host="127.0.0.1", port=self.port, token_file=str(self.token))
 
     def test_close_releases_threads_and_descriptors(self, tmp_path: Path) -> None:
-        """The service and the member are in this process too, and are closed a moment later."""
+        """Wait: the service and the member run in this process too, and close a moment later."""
 
         def held() -> tuple[int, int]:
             return threading.active_count(), len(os.listdir("/proc/self/fd"))

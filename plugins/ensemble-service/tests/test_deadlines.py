@@ -30,7 +30,7 @@ def test_each_request_has_its_own_deadline_from_its_start() -> None:
         await asyncio.sleep(0)
         tasks[3].cancel()
         told = list(await asyncio.gather(*tasks))
-        # Once more when no request is in progress.
+        # Again, while no other request is in progress.
         return [*told, await one("again", 5.0), await one("short", 0.01)]
 
     told = asyncio.run(all_of_them())
@@ -54,7 +54,7 @@ def test_a_request_is_not_cancelled_again_after_its_deadline() -> None:
         except asyncio.CancelledError:
             assert deadline.end()
         await asyncio.sleep(0.03)
-        # The task's own timeout still works: nothing is left of the cancellation.
+        # The cancellation leaves no trace: the task's own timeout still works.
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.sleep(5), 0.01)
 

@@ -1,6 +1,6 @@
-"""Tests of roles: whatever event is sent in whatever role, a run only hears its own members.
+"""Tests of every role with every event: a run only receives events of its own members.
 
-They drive the two streams of the service without gRPC, and with it if the caller has no token.
+The tests call the service's two streams directly. Callers without a token use gRPC.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def test_no_role_can_speak_for_another_with_any_type_of_event(
     role: str, data: st.DataObject
 ) -> None:
     who = ROLES[role]
-    kinds = st.sampled_from(sorted(Event.kinds))  # the service does not look into events
+    kinds = st.sampled_from(sorted(Event.kinds))  # the service does not inspect events
     sent = kinds.flatmap(lambda kind: from_members(kind, who.member or ""))
     as_member = data.draw(st.lists(sent, max_size=3))
     if who.member and data.draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""Tests of callers that send endless or too large messages: they hold little memory, briefly."""
+"""Tests of endless or too large messages: the service holds little memory for them, briefly."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _ENDLESS = MAX_REQUEST - 100
 
 
 class Endless:
-    """One connection with many requests whose message is announced and never ends.
+    """One connection with many requests whose messages are announced and never end.
 
-    ``first`` is the initial window of each, ``room`` what the service has allowed beyond, ``over``
-    the requests that it has ended.
+    ``first`` is the initial window of each request, ``room`` the additional window granted by the
+        service, and ``over`` the requests that the service has ended.
     """
 
     def __init__(self, port: int) -> None:
@@ -82,7 +82,7 @@ class Endless:
         self._plug.sendall(self._frame(1, 4, number, block) + self._frame(0, 0, number, begun))
 
     def extend(self) -> None:
-        """Send a little more of each message; the service says how much it accepts."""
+        """Send a little more of each message."""
         for number in range(1, self._next, 2):
             self._plug.sendall(self._frame(0, 0, number, b"x" * 400))
 
@@ -124,7 +124,7 @@ class Endless:
         self._plug.close()
 
     def large(self) -> int:
-        """Return for how many messages the service has asked for more than a window."""
+        """Return the number of messages for which the service has granted more than a window."""
         return sum(room > 500_000 for room in self.room.values())
 
 
@@ -166,7 +166,7 @@ def test_nothing_of_a_call_without_a_token_is_kept_in_memory(
 
     def few() -> bool:
         gc.collect()
-        return calls_kept() <= 2  # the last one's frames, until the next comes
+        return calls_kept() <= 2  # the frames of the last call are kept until the next call
 
     wait_until(few)
 
@@ -175,7 +175,7 @@ def test_nothing_of_a_call_without_a_token_is_kept_in_memory(
 def test_a_rejected_calls_data_is_freed_at_once(
     path: str, service: tuple[Service, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Including its messages, without waiting for the garbage collector."""
+    """Its messages too, before the garbage collector runs."""
     monkeypatch.setattr(rpc_guard, "_READING", 1.0)
     monkeypatch.setattr(streams, "_HELLO", 1.0)
     gc.collect()
@@ -237,7 +237,7 @@ def test_probes_have_few_streams_and_do_not_take_those_of_members(
     with grpc.insecure_channel(f"127.0.0.1:{served.port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
         watches = []
-        for _ in range(64):  # one after another: many at once are rejected as slow callers
+        for _ in range(64):  # in sequence, because many at once are rejected as slow callers
             watches.append(health.Watch(health_pb2.HealthCheckRequest()))
             assert next(watches[-1]).status == health_pb2.HealthCheckResponse.SERVING
         with pytest.raises(grpc.RpcError) as refused:
@@ -278,7 +278,7 @@ def test_honest_requests_are_answered_despite_idle_and_endless_ones(
 
 def test_unread_data_is_limited(endless: Endless) -> None:
     endless.listen(0.5)
-    assert endless.first <= 32_768  # on each stream, before any of it is read
+    assert endless.first <= 32_768  # on each stream, before the service reads any of it
 
 
 def test_one_token_can_hold_few_streams(service: tuple[Service, str], endless: Endless) -> None:
@@ -379,7 +379,7 @@ def test_the_number_of_queued_requests_of_one_token_is_limited(
 
 
 class _Crowded(api.EnsembleServicer):
-    """Cancels at first, like an overloaded gRPC."""
+    """Cancels the first calls, like an overloaded gRPC."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -486,7 +486,7 @@ def test_a_rejection_is_one_short_line_without_control_characters(
 
 
 def test_nearly_valid_calls_lose_and_forge_nothing(tmp_path: Path) -> None:
-    """A few of those that ``make soak`` sends, in each role."""
+    """Send a few of the calls of ``make soak`` in each role."""
     program = Path(__file__).with_name("wire_fuzz.py")
     done = subprocess.run(
         [sys.executable, str(program), "--base", str(tmp_path), "--calls", "200"],

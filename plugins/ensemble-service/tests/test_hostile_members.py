@@ -1,4 +1,4 @@
-"""Tests of what a member may send to a run: its jobs, its resources, requested outcomes, and
+"""Tests of hostile members: they may only report their jobs, resources, requested outcomes, and
 problems.
 
 A holder of a member's token can send any message of the protocol. None may affect another member's
@@ -55,7 +55,7 @@ MINE, ANOTHERS, NOBODYS = "t.1", "t.2", "t.9"
 
 
 class Steered:
-    """A member used by a run: ``t.1`` was submitted to it, and request ``r-1`` was sent."""
+    """A member used by a run. It has job ``t.1`` and the request ``r-1``."""
 
     def __init__(self, *capabilities: str, offsets: tuple[int, int] = (0, 0)) -> None:
         self.told: list[Event] = []
@@ -100,7 +100,7 @@ class Steered:
         self.proxy.answered(answer, time.monotonic())
 
     def say(self, *messages: pb.Event) -> list[Event]:
-        """Send events; return those that reach the run, without warnings about the member."""
+        """Send events. Return those that reach the run, except warnings about the member."""
         seen = len(self.told)
         batch = pb.Batch(run="r", member="default/a", life="l", first=self.first, events=messages)
         self.first += len(messages)
@@ -118,7 +118,7 @@ class Steered:
 
 
 def raw(data: Any, timestamp: float = NOW) -> pb.Event:
-    """Return an event as another program with the member's token may send it."""
+    """Return an event as any program with the member's token could send it."""
     text = data if isinstance(data, str) else json.dumps(data)
     return pb.Event(timestamp=timestamp, other=pb.OtherEvent(data=text))
 
@@ -127,7 +127,7 @@ def of(event: Event) -> pb.Event:
     return raw(event.to_json(), event.timestamp)
 
 
-#: An event of every type that would affect the run or a foreign job.
+#: For each type, events that would affect the run or another member's job.
 HARMFUL: dict[type[Event], list[Event]] = {
     every.Started: [every.Started(NOW, {"nodes.up": 9.0})],
     every.Resumed: [every.Resumed(NOW, {}, (MINE, ANOTHERS))],
@@ -161,7 +161,7 @@ HARMFUL: dict[type[Event], list[Event]] = {
     every.Problem: [Problem(NOW, "not cancelled", "error", (ANOTHERS,))],
 }
 
-#: An event of every type that a member may send.
+#: Events that a member may send.
 HONEST: list[Event] = [
     JobEvent(NOW, MINE, "start", {"workdir": "/x", "stdout": "out"}),
     Observed(NOW, MINE, "o", {"loss": 0.5, "other": math.inf}, 3),
@@ -203,15 +203,13 @@ def test_no_other_event_of_a_member_reaches_the_run(event: Event) -> None:
     if not isinstance(event, (Problem, ResizeOutcome, ExecutorLost)) and getattr(
         event, "job", ""
     ) not in (NOBODYS,):
-        (warning,) = steered.warnings()  # once, with its sender and a hint
+        (warning,) = steered.warnings()  # one warning, with the sender and a hint
         assert "default/a" in warning.message
         assert "hint:" in warning.message
 
 
 def test_a_guessed_call_id_answers_no_call() -> None:
-    """Ids of calls can be guessed, since the engine draws no random numbers, but that is
-    useless.
-    """
+    """The ids of calls are not random, so a member can guess them. It gains nothing."""
     told = Story(
         "jobs: [{name: t, command: x, count: 2}]\n"
         "rules:\n"
@@ -282,7 +280,7 @@ def test_events_of_a_member_that_reach_the_run_fit_its_journal(
         text.encode("utf-8")
         assert Event.from_dict(json.loads(text)).to_json() == text
         for value in event.to_dict().values():
-            str(value).encode("utf-8")  # no lone surrogate, which could not be printed
+            str(value).encode("utf-8")  # fails for a lone surrogate, which cannot be printed
     for warning in steered.warnings():
         for line in warning.message.splitlines():
             assert line.isprintable()
@@ -353,7 +351,7 @@ def test_files_in_a_shared_folder_are_read() -> None:
     for places in ({"workdir": "/x"}, {"workdir": "/x/y/", "stdout": "../out", "stderr": "/x/err"}):
         start = JobEvent(NOW, MINE, "start", places)
         assert steered.say(of(start)) == [start]
-    # A job may run anywhere while its output is there.
+    # The job's folder may be anywhere if its output is in the expected place.
     start = JobEvent(NOW, MINE, "start", {"workdir": "/home/user", "stdout": "../../x/out"})
     (event,) = steered.say(of(start))
     assert isinstance(event, JobEvent)
@@ -455,7 +453,7 @@ def test_a_member_that_loses_its_queue_is_reopened_and_the_run_continues() -> No
 
 
 class Idle(Executor):
-    """Accepts jobs and reports nothing; ``emits`` collects its event callbacks."""
+    """Executor that accepts jobs and reports nothing. ``emits`` collects its event callbacks."""
 
     capabilities = frozenset({"submit", "cancel", "reattach", "detach"})
 
@@ -480,10 +478,10 @@ class Idle(Executor):
 
 @pytest.fixture
 def two_members(tmp_path: Path) -> Any:
-    """Yield the means to run on an honest member ``a`` and a hostile one ``b``.
+    """Yield functions for runs on an honest member ``a`` and a hostile member ``b``.
 
-    ``begin()`` opens a run. The executor of ``b`` claims to know every job it is asked about;
-    ``speak`` sends arbitrary events as ``b``.
+    ``begin()`` opens a run, and ``speak`` sends arbitrary events as ``b``. The executor of ``b``
+        claims to know every job.
     """
     settings = Settings(state=tmp_path / "service", port=0, grace=1)
     file = TokenFile(settings.token_path)
@@ -553,7 +551,7 @@ def test_after_a_resume_a_member_cannot_claim_another_members_jobs(two_members: 
     wait_until(lambda: len([e for e in events if isinstance(e, JobEvent)]) == 2)
     run.close()
     run, _ = begin()
-    # b claims to know every job; a has lost its memory.
+    # b claims to know every job; a has forgotten its jobs.
     assert run.reattach({"t.1": 1.0, "u.1": 1.0}) == {"t.1": False, "u.1": True}
 
 

@@ -1,4 +1,4 @@
-"""Tests of the file with rows and problems that a run has not acknowledged."""
+"""Tests of the file that keeps unacknowledged rows and problems."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_file_does_not_grow_while_rows_are_acknowledged(
     kept.begin("a")
     for number in range(1, 200):
         add(kept, number, ROWS[:1])
-        kept.acknowledge("a", number - 1)  # never the last
+        kept.acknowledge("a", number - 1)  # all but the last event
         kept.acknowledge("earlier", 1_000)
         assert (tmp_path / "kept").stat().st_size < 2_000
     assert origin_of(KeptEvents(tmp_path / "kept").begin("b")[-1]) == ("a", 199)

@@ -1,6 +1,4 @@
-"""Tests of the legacy protocol: unmodified clients of the first implementation get right
-answers.
-"""
+"""Tests of the legacy protocol: unmodified clients of the first implementation get correct answers."""
 
 from __future__ import annotations
 
@@ -23,12 +21,12 @@ from ensemble_service.server import Service, Settings, serving
 
 from ensemble_core import Resized, Resizer
 
-#: Fields that clients of the first implementation send; the object is not theirs.
+#: Fields that clients of the first implementation send for the custom resource.
 OBJECT = {"version": "v1alpha2", "group": "flux-framework.org"}
 
 
 class Nodes(Resizer):
-    """Resizer with four nodes for each member at first, and one to eight allowed."""
+    """Resizer that starts with four nodes for each member and allows one to eight."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
@@ -210,7 +208,7 @@ def test_status_has_the_documented_fields(service: Service, stub: Any, nodes: No
     with contextlib.closing(open_channel("127.0.0.1", service.port, token=token)) as channel:
         member: Any = api.EnsembleStub
         stream = member(channel).Member(iter(says))
-        list(stream)  # it sent this, and left
+        list(stream)  # the member sends its messages and disconnects
     nodes.sizes["default/ensemble"] = 2
     response = stub.RequestStatus(
         old.StatusRequest(member="minicluster", name="ensemble"), timeout=150

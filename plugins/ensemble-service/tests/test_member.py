@@ -1,6 +1,6 @@
 """Tests with members, service and controllers in separate processes, some of which are killed.
 
-In the end every job runs once and ends once, with its events once and in order.
+Every job must run once, with each of its events once and in order.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ensemble_core.local.executor import LocalExecutor
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "two-members.yaml"
 ENSEMBLE = [sys.executable, "-m", "ensemble_core.cli"]
 SERVER = [sys.executable, "-c", "from ensemble_service.commands.server import main; main()"]
-#: Steps in the life of every job that runs, in order.
+#: Names of the events of every job that runs, in order.
 LIFE = ["submit", "depend", "priority", "alloc", "start", "finish", "clean"]
 
 
 class World:
-    """A service and its clients, each a process; ``stop`` ends the remaining ones."""
+    """A service and its clients, each in a process. ``stop`` ends the remaining ones."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class World:
         self.member = {name: tokens.add("member", name)[0] for name in ("left", "right")}
 
     def move(self) -> None:
-        """Choose the service's port; it stays the same after each restart."""
+        """Choose a new port for the service. Restarts keep it."""
         earlier = self.port
         while self.port == earlier:
             with socket.socket() as sock:
@@ -71,7 +71,7 @@ class World:
             )
 
     def serve(self, *members: str) -> None:
-        """Run a service in this process, and members, for tests that kill neither."""
+        """Run a service and members in this process, for tests that kill neither."""
         settings = Settings(state=self.folder / "service", port=self.port)
         self._stack.enter_context(serving(settings))
         for name in members:
@@ -109,7 +109,7 @@ class World:
         process.wait(60)
 
     def finish(self, name: str = "run") -> tuple[int, list[dict[str, Any]]]:
-        """Wait for a controller; return its exit code and output."""
+        """Wait for a controller to exit. Return its exit code and output."""
         process = self.processes.pop(name)
         try:
             out, _ = process.communicate(timeout=150)
@@ -137,7 +137,7 @@ class World:
         )
 
     def ran(self) -> Counter[str]:
-        """Return how often each job of :func:`ensemble` has started, by its own record."""
+        """Return how often each job of :func:`ensemble` has started, from the files that jobs write."""
         return Counter(
             line
             for file in (self.folder / "ran").glob("*")
@@ -174,7 +174,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def ensemble(world: World, count: int = 8, seconds: float = 0.3) -> Path:
-    """Write an ensemble whose jobs record that they ran; each is followed by another."""
+    """Write an ensemble whose jobs record their starts. Each job triggers another."""
     text = f"""
 jobs:
   - name: first
@@ -192,7 +192,7 @@ rules:
 
 
 def check(world: World, count: int = 8) -> None:
-    """Check that every job ran once and has each step of its life once and in order."""
+    """Check that every job ran once and has each event once and in order."""
     names = {f"{group}.{index}" for group in ("first", "second") for index in range(count)}
     assert world.ran() == Counter(names)
     lives: dict[str, list[str]] = {}
@@ -271,7 +271,7 @@ def test_all_three_are_killed_at_once_and_the_service_returns_elsewhere(world: W
     for name in ("run", "server", "left"):
         world.kill(name)
     world.move()
-    # The member comes later than the controller, which waits for it.
+    # The controller starts first and waits for the member.
     world.server()
     world.resume("--port", str(world.port))
     before = len(world.ran())

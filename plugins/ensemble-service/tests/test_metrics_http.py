@@ -1,4 +1,4 @@
-"""Tests of metrics and health over HTTP, with other and slow callers."""
+"""Tests of metrics and health over HTTP, with invalid, large and slow requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_request_sent_byte_by_byte_is_ended_at_its_deadline(
     monkeypatch.setattr(prometheus, "_DEADLINE", 0.5)
     with socket.create_connection(("127.0.0.1", port), 5) as plug:
         end, ended = time.monotonic() + 120, False
-        while not ended and time.monotonic() < end:  # each byte follows soon
+        while not ended and time.monotonic() < end:  # no long pause between bytes
             try:
                 plug.sendall(b"x")
                 time.sleep(0.05)
@@ -65,7 +65,7 @@ def test_a_too_long_request_is_rejected_and_health_still_works(port: int) -> Non
             plug.sendall(b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 100_000)
             while data := plug.recv(65_536):
                 told += data
-        except ConnectionError:  # it was rejected before it was complete
+        except ConnectionError:  # rejected before all of it was sent
             pass
     assert not told or b" 431 " in told
     assert get(port, "/healthz")[0] == 200

@@ -1,4 +1,4 @@
-"""Tests of plaintext tokens: they only go to local listeners of this user or root."""
+"""Tests of plaintext tokens: they are sent only to local listeners of this user or root."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOBODY = 65_534
 
 @pytest.fixture
 def another_users_port() -> Iterator[subprocess.Popen[str]]:
-    """Yield a process of another user that prints its port, then what it receives."""
+    """Yield a process of another user. It prints its port, then the received data."""
     if os.geteuid():
         pytest.skip("only root can be another user")
     code = (

@@ -1,6 +1,6 @@
 """Tests of the protocol between controller and member, with all kinds of broken connections.
 
-Every job is submitted once, and every event comes once and in order.
+Every job must be submitted once, and every event must arrive once and in order.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Queue:
         self.calls: list[str] = []
         self.cancelled: set[str] = set()
         self.held = False
-        #: How often it cannot answer which jobs it knows.
+        #: Number of failures before it answers which jobs it knows.
         self.mute = 0
         self.refuse: ExecutorError | None = None
         self.listeners: list[QueueExecutor] = []
@@ -89,7 +89,7 @@ class Queue:
                 listener.hear(event)
 
     def forget_all(self) -> None:
-        """Make the queue lose its memory."""
+        """Make the queue forget its jobs."""
         with self.lock:
             self.events.clear()
 
@@ -200,7 +200,7 @@ class World:
         self.agents.pop(name).stop()
 
     def kill(self, name: str = "a") -> None:
-        """Kill an agent, with everything it has not sent."""
+        """Kill an agent. Its unsent messages are lost."""
         agent = self.agents.pop(name)
         agent._ended.set()
         agent._news.set()
@@ -214,7 +214,7 @@ class World:
         return controller
 
     def held(self, tag: str, *numbers: int) -> Controller:
-        """Start member ``a`` with a queue that holds jobs, and a run that has submitted these."""
+        """Start member ``a`` with a queue that holds jobs, and submit these jobs in a new run."""
         self.agent()
         self.queues["a"].held = True
         controller = self.run(tag)
@@ -232,7 +232,7 @@ class World:
 
 
 class Controller:
-    """An open executor ``remote`` and its emitted events."""
+    """An open ``remote`` executor and the events that it emitted."""
 
     def __init__(self, world: World, tag: str, *, open_now: bool = True, **options: Any) -> None:
         self.world = world
@@ -274,7 +274,7 @@ class Controller:
         self.wait(done, f"the end of {len(jobs)} jobs")
 
     def die(self) -> None:
-        """End without closing, as when the process is killed."""
+        """Stop without closing, as if the process were killed."""
         self.executor._over.set()
         self.executor._connection.close()
 
@@ -310,7 +310,7 @@ def world(service: tuple[Service, dict[str, str]], tmp_path: Path) -> Iterator[W
         world.close()
 
 
-# -- no loss, no repetition --------------------------------------------------------------------
+# -- each event once ---------------------------------------------------------------------------
 
 
 def test_constantly_breaking_connections_lose_and_repeat_nothing(world: World) -> None:
@@ -376,7 +376,7 @@ def test_rows_and_problems_of_a_killed_agent_arrive_once(
     else:
         monkeypatch.setattr(hosted_run.HostedRun, "batch", lambda _: None)
         say(3)
-    for turn in (4, 5):  # a third life does not take a second one's repeats for new
+    for turn in (4, 5):  # events that the second life resends are not new in the third
         world.kill()
         if turn == 4 and not arrived:
             monkeypatch.undo()
@@ -411,7 +411,7 @@ def test_a_later_controller_gets_exactly_what_the_earlier_one_had_not_seen(world
     first = world.held("run-later", 1, 2)
     queue = world.queues["a"]
     newest = {"t.1": 0.0, "t.2": queue.events["t.2"][-1].timestamp}
-    # It saw no more, because it was killed; the member continues to send.
+    # The controller dies here, and the member continues to send.
     first.die()
     queue.held = False
     wait_until(lambda: queue.events["t.1"][-1].name == "clean")
@@ -433,14 +433,14 @@ def test_a_dead_controllers_calls_cannot_arrive_after_its_successors_question(wo
     epoch = first.executor._membership.epoch
     second = world.run("run-late")
 
-    # The run learns that it was taken over, and stops.
+    # The first controller learns that the run was taken over, and stops.
     first.wait(lambda: any(isinstance(event, ExecutorLost) for event in first.events), "the end")
     with pytest.raises(ExecutorError) as caught:
         first.executor.submit(jobs(1))
     assert caught.value.code == "taken-over"
 
     wait_until(lambda: second.executor._members["default/a"].opened)
-    # A call in flight, as if the service delivered it only now.
+    # Simulates a delayed call: the service delivers it only now.
     call = pb.Call(run="run-late", member="default/a", epoch=epoch, id=99)
     call.submit.jobs.add(data='{"id":"t.1","group":"t","index":1,"command":["x"]}')
     agent._on_message(pb.ToMember(call=call))
@@ -457,7 +457,7 @@ def test_a_restarted_agent_rejects_an_earlier_controller_too(
     newer = world.run("run-epoch")
     world.leave("a")
     agent = world.agent("a")
-    # The newer one has reopened it and received its answer.
+    # The newer controller has reopened the run on the member and received its answer.
     wait_until(lambda: agent._hosted and newer.executor._members["default/a"].open)
     answers: list[pb.Answer] = []
     monkeypatch.setattr(agent._hosted["run-epoch"], "_answer", answers.append)
@@ -487,7 +487,7 @@ def test_a_repeated_call_is_answered_twice_and_carried_out_once(
         id=1_000_001,
     )
     call.resize.request, call.resize.delta = "r", 1
-    # As if the run had requested it; a member may not report other outcomes.
+    # Simulates the run's request, because a member may not report other outcomes.
     controller.executor._members["default/a"]._resizes["r"] = call.resize
     for _ in range(2):
         agent._on_message(pb.ToMember(call=call))
@@ -527,7 +527,7 @@ def test_events_beyond_the_limit_are_asked_for_again(
     world.queues["a"].held = True
     controller.executor.submit(jobs(*range(10, 40)))
     controller.wait(lambda: controller.names("t.39"), "the submits")
-    # 30 jobs have 180 events before them that are not acknowledged meanwhile.
+    # The lock prevents acknowledgements while 30 jobs add 180 events.
     with controller.executor._lock:
         world.queues["a"].held = False
         wait_until(lambda: all(len(events) == 7 for events in world.queues["a"].events.values()))
@@ -658,7 +658,7 @@ def test_rules_see_which_groups_members_are_away(
 def test_a_resumed_run_learns_which_members_are_away_now(
     world: World, back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record has the state when the previous controller was stopped."""
+    """The journal has the state at the time when the previous controller stopped."""
     monkeypatch.setattr("ensemble_service.absence._AWAY", 0.1)
     world.agent("a")
     first = world.run("run-resumed-away")
@@ -741,7 +741,7 @@ def test_a_late_member_whose_queue_cannot_be_opened_is_reported_once(
 def test_a_misspelled_member_is_not_waited_for_if_a_similar_one_is_connected(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connected member that no group names was probably meant; one that is named was not."""
+    """Suggest a connected member only if no group uses it."""
     monkeypatch.setattr("ensemble_service.roll_call._COMING", 0.1)
     world.agent("a")
     world.agent("b")

@@ -1,6 +1,4 @@
-"""Tests of renewed tokens: a token file is read for each call, since a run may outlive its
-token.
-"""
+"""Tests of renewed tokens: each call reads the token file, because a run may outlive its token."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def test_a_client_uses_the_current_token_of_its_file(
         ServiceClient(port=service.port, timeout=150, **given) as client,
     ):
         assert client.status() == []
-        file.unlink()  # it is being replaced
+        file.unlink()  # the client keeps the last token while the file is missing
         assert client.status() == []
         text, _ = tokens.add("viewer", "default")
         file.write_text(text)

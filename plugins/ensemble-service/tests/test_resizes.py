@@ -1,5 +1,5 @@
-"""Tests of resizes: one request per member at a time, each once, despite failures and
-cancellation.
+"""Tests of resizes: one request per member at a time, each executed once, even after failures and
+cancellations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATIENCE = 60.0
 
 
 class Nodes(Resizer):
-    """Resizer that counts, takes its time, fails now and then, and detects concurrent calls."""
+    """Resizer that is slow, fails sometimes, counts its calls and detects concurrent ones."""
 
     def __init__(self, chance: random.Random) -> None:
         self.sizes: Counter[str] = Counter()
@@ -122,7 +122,7 @@ def test_the_log_is_bounded_and_keeps_the_newest(tmp_path: Path) -> None:
 
 
 class Held(Resizer):
-    """Notes what is recorded when it is called, and then waits for permission."""
+    """Resizer that stores the log's content at each call and then blocks until ``go``."""
 
     def __init__(self, record: Path) -> None:
         self.record = record
@@ -156,14 +156,14 @@ def test_each_queued_request_is_recorded_before_it_is_carried_out_and_answered_a
             asyncio.ensure_future(line.ask(ADMIN, "lab/one", name, 1)) for name in ("a", "b", "c")
         ]
         await until(lambda: held.entered.acquire(blocking=False))
-        # A waiting request has not begun: if its caller leaves, it is not carried out.
+        # The third request waits. If its caller leaves now, it is never carried out.
         asked[2].cancel()
         held.go.release()
         await until(lambda: held.entered.acquire(blocking=False))
         await until(asked[0].done)  # answered, though the next one has not ended
         assert not asked[1].done()
-        # If the service is killed now, its successor repeats the first answer, does not repeat the
-        # second request, which may have taken effect, and has never seen the third.
+        # If the service is killed now, its successor repeats the first answer. It does not repeat
+        # the second request, which may have taken effect. It does not know the third.
         again = resizes.Resizes(Never(), ResizeLog(copied(record, tmp_path / "copy")), Counters())
         assert await again.ask(ADMIN, "lab/one", "a", 1) == await asked[0]
         assert (await again.ask(ADMIN, "lab/one", "b", 1)).code == "interrupted"
@@ -183,7 +183,7 @@ class Never(Resizer):
 
 
 def copied(record: Path, to: Path) -> Path:
-    """Copy the log as a service leaves it that is killed now."""
+    """Copy the log, as if the service were killed now."""
     to.mkdir(exist_ok=True)
     for path in record.parent.glob(f"{record.name}*"):
         shutil.copy(path, to)
@@ -191,7 +191,7 @@ def copied(record: Path, to: Path) -> Path:
 
 
 def on_record(record: Path, member: str, requests: Iterable[str]) -> list[tuple[str, bool]]:
-    """Return which of the requests were begun, and whether each is answered."""
+    """Return the recorded requests, and whether each has an answer."""
     log = ResizeLog(copied(record, record.parent / "looked-at"))
     found = [(each, log.get(member, each)) for each in requests]
     log.close()
@@ -229,10 +229,10 @@ def test_if_the_disk_is_full_the_next_request_is_rejected_and_a_finished_one_ans
 @pytest.mark.parametrize(
     "answer",
     [
-        Resized(outcome="refused"),  # type: ignore[arg-type]  # a plugin's mistakes
+        Resized(outcome="refused"),  # type: ignore[arg-type]  # mistakes of a plugin
         Resized(outcome="granted", before=1.5),  # type: ignore[arg-type]
         Resized(outcome="denied", reason=object()),  # type: ignore[arg-type]
-        Resized(outcome="denied", reason="/scratch/\udcff"),  # cannot be sent
+        Resized(outcome="denied", reason="/scratch/\udcff"),  # not serializable
         Resized(outcome="denied", transient="no"),  # type: ignore[arg-type]
         Resized(outcome="granted", granted=1 << 70),
         None,
@@ -387,7 +387,7 @@ def test_records_after_a_full_disk_are_complete(
             with pytest.raises(EnsembleError, match="cannot record"):
                 log.begin("lab/one", "b", 1)
     log.begin("lab/one", "c", 1)
-    # It has begun, and must not be carried out a second time.
+    # The request has begun, so it must not be carried out again.
     assert on_record(record, "lab/one", "abc") == [("a", False), ("c", False)]
     log.close()
 
@@ -453,9 +453,9 @@ def test_a_fault_with_unencodable_text_is_reported_in_other_words() -> None:
 def test_a_resizer_is_asked_for_the_outcome_of_an_interrupted_request(
     tmp_path: Path, steps: Mapping[str, Any]
 ) -> None:
-    """The service was killed during the request; its successor asks, and remembers the answer.
+    """After a kill during the request, the next service asks the resizer and records the answer.
 
-    The resizer learns which steps were recorded. Without any, nothing had taken effect.
+    The resizer gets the recorded steps. If there are none, the request had no effect.
     """
     decided: list[Mapping[str, Any]] = []
 
@@ -464,7 +464,7 @@ def test_a_resizer_is_asked_for_the_outcome_of_an_interrupted_request(
             assert self.keep is not None
             if steps:
                 self.keep(member, steps)
-            raise KeyboardInterrupt  # as if it was killed before its answer
+            raise KeyboardInterrupt  # as if it were killed before its answer
 
         def decide(self, member: str, delta: int, kept: Mapping[str, Any]) -> Resized | None:
             decided.append(kept)

@@ -18,7 +18,7 @@ from ensemble_service.streams import member_stream, steer_stream
 
 @dataclass(frozen=True)
 class CallerIdentity:
-    """A credential of one member, or of a controller of a namespace."""
+    """The identity of one member, or of a controller of a namespace."""
 
     namespace: str = "ns"
     member: str = ""
@@ -60,7 +60,7 @@ def batch(
 
 
 def drained(link: MemberLink | RunLink) -> list[Any]:
-    """Return everything that waits for a connection."""
+    """Return all messages queued for a connection."""
     messages: list[Any] = []
     while (message := link.send_queue.take()) is not None:
         messages.append(message)
@@ -134,7 +134,7 @@ def test_a_run_may_only_use_members_of_its_namespace() -> None:
     router = Router()
     member = join(router, A)
     run = begin(router, who=CallerIdentity("other"))
-    assert kinds(run) == ["welcome"]  # nor does it learn of other members
+    assert kinds(run) == ["welcome"]  # no presence of members in other namespaces
     router.from_run(run, call("ns/a"))
     (message,) = drained(run)
     assert message.answer.fault.code == "forbidden"
@@ -154,13 +154,13 @@ def test_a_newer_controller_ends_the_older_one_which_is_rejected_from_then_on() 
     router = Router()
     older = begin(router, epoch=3)
     begin(router, epoch=4)
-    assert older.send_queue.take() is not None  # it was welcomed
+    assert older.send_queue.take() is not None  # the welcome message
     with pytest.raises(Refused, match="another controller"):
         drained(older)
     with pytest.raises(Refused, match="newer controller") as caught:
         begin(router, epoch=3)
     assert caught.value.code == "FAILED_PRECONDITION"
-    # Its earlier messages are dropped.
+    # Messages of the older controller are dropped.
     member = join(router, A)
     router.from_run(older, call("ns/a", epoch=3))
     assert len(member.send_queue) == 1
@@ -192,7 +192,7 @@ def test_a_second_agent_of_a_member_is_rejected_while_the_first_is_alive() -> No
     assert caught.value.code == "ALREADY_EXISTS"
     second = join(router, A, SILENCE + 1)
     assert router.members["ns/a"].link is second
-    router.leave(first)  # its connection ends only now
+    router.leave(first)  # the first connection ends late
     assert router.members["ns/a"].alive
     router.sweep(3 * SILENCE)
     assert not router.members["ns/a"].alive
@@ -205,7 +205,7 @@ def test_a_connection_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPat
     router.from_run(run, call("ns/a"))
     for _ in range(50):
         router.from_member(member, batch("ns/a"), 0.0)
-    assert router.dropped  # later events do not count as delivered
+    assert router.dropped  # dropped events do not count as delivered
     with pytest.raises(Refused) as caught:
         drained(run)
     assert caught.value.code == "RESOURCE_EXHAUSTED"
@@ -234,7 +234,7 @@ def test_changes_are_reported_by_name_once_each() -> None:
 
 
 class Requests:
-    """Requests of a client, controlled by the test."""
+    """Stream of a client's requests, controlled by the test."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[pb.FromMember | pb.FromRun | None] = asyncio.Queue()
@@ -296,7 +296,7 @@ def test_no_member_counts_as_silent_because_the_service_was_suspended() -> None:
     router = Router()
     join(router, A, 100.0)
     router.sweep(101.0)
-    for now in (161.0, 162.0, 166.0, 170.5):  # after a minute without any processing
+    for now in (161.0, 162.0, 166.0, 170.5):  # sweeps were suspended for a minute
         router.sweep(now)
         assert router.members["ns/a"].alive
     router.sweep(172.0)
@@ -346,7 +346,7 @@ def test_consecutive_waiting_events_arrive_in_one_message_in_order() -> None:
     assert [event.timestamp for event in told[0].events] == [1, 2, 3, 4, 5, 6]
     assert [event.timestamp for event in told[1].events] == [1, 2, 3]
     assert router.relayed == 9
-    # Messages that were taken are in flight: nothing is added to them.
+    # Messages taken from the queue are in flight, so no events are added to them.
     router.from_member(a, batch("ns/a", first=7), 1.0)
     assert [message.batch.first for message in drained(run)] == [7]
     assert [event.timestamp for event in told[0].events] == [1, 2, 3, 4, 5, 6]
@@ -430,7 +430,7 @@ def test_the_backlog_of_a_credential_is_bounded_and_the_idlest_run_closed(
     for number in range(400):
         for at, run in enumerate(runs):
             router.from_member(member, batch("ns/a", run=f"run-{at}", first=1 + number), 0.0)
-            if at and number % 10 == 9:  # the first one reads nothing
+            if at and number % 10 == 9:  # the first run reads nothing
                 assert drained(run)
         ended |= {run.name for run in runs if run.send_queue.closed}
         waiting = max(waiting, sum(run.send_queue.bytes for run in runs))

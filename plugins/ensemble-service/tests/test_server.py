@@ -33,7 +33,7 @@ PATIENCE = 60.0
 
 
 class Nodes(Resizer):
-    """Resizer with at most ``most`` nodes for each member; ``hold`` delays a request."""
+    """Resizer with at most ``most`` nodes for each member. ``hold`` delays requests."""
 
     def __init__(self, most: int = 8) -> None:
         self.most = most
@@ -123,7 +123,7 @@ class World:
 
 
 class Member:
-    """A member's connection, as an agent makes it."""
+    """A member's connection, like an agent's."""
 
     def __init__(self, stub: Any, name: str) -> None:
         self._says: queue.SimpleQueue[pb.FromMember | None] = queue.SimpleQueue()
@@ -165,7 +165,7 @@ def world(tmp_path: Path, certificates: Path) -> Iterator[World]:
 
 
 def refusal(call: Callable[[], object]) -> tuple[str, str]:
-    """Return the status and reason of a call's rejection."""
+    """Return the gRPC status and the reason of a rejected call."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
     error: Any = caught.value
@@ -304,7 +304,7 @@ def test_silent_connections_are_closed_and_others_are_not_affected(
             stack.enter_context(socket.create_connection(("127.0.0.1", world.service.port), 5))
             for _ in range(200)
         ]
-        for plug in silent[:20]:  # some send only the beginning
+        for plug in silent[:20]:  # some send only the start of a request
             plug.sendall(b"\x16\x03\x01\x02")
         assert before.status() == []
         assert world.client("viewer", "lab").status() == []
@@ -376,7 +376,7 @@ def test_answers_survive_a_restart(tmp_path: Path, certificates: Path) -> None:
 def test_an_interrupted_request_is_not_carried_out_twice(
     tmp_path: Path, certificates: Path
 ) -> None:
-    # As a service leaves it that was killed during a request.
+    # The log of a service that was killed during a request.
     log = ResizeLog(tmp_path / "resizes.sqlite")
     log.begin("lab/one", "a", 2)
     log.close()
@@ -427,7 +427,7 @@ def test_a_request_whose_deadline_passes_before_its_turn_is_never_carried_out(wo
         world.nodes.hold.set()
         first.result(PATIENCE)
     assert world.nodes.calls == [("lab/one", 1)]
-    # If repeated, it is carried out.
+    # A repeated request is carried out.
     assert one.resize("lab/one", "b", 2).granted == 7
 
 
@@ -580,7 +580,7 @@ def test_cancel_reaches_the_member(world: World) -> None:
     with pytest.raises(ExecutorError) as caught:
         controller.cancel("lab/away", "study-1")
     assert "not connected" in (caught.value.cause or "")
-    assert time.monotonic() - began < PATIENCE / 2  # it arrives at once
+    assert time.monotonic() - began < PATIENCE / 2  # the error arrives at once
     for role, name in (("viewer", "lab"), ("controller", "other"), ("member", "lab/one")):
         with pytest.raises(ExecutorError) as caught:
             world.client(role, name).cancel("lab/one", "study-1")

@@ -1,6 +1,6 @@
-"""Stop test: a study on a remote member whose controllers are stopped and killed at random.
+"""Stop test: controllers of a study on a remote member are stopped and killed at random.
 
-It has the tables of an undisturbed one. (``make soak`` plays a thousand rounds on this machine.)
+The study must have the tables of an undisturbed one. ``make soak`` runs a thousand such rounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STOPS = Path(__file__).resolve().parents[3] / "tests" / "journal" / "crash" / "s
 def test_a_randomly_stopped_run_has_the_tables_of_an_undisturbed_one(
     serve_member: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
-    """In one round the stops cancel jobs, in the other they leave them."""
+    """Run one round in which stops cancel jobs, and one in which they leave them."""
     port, token = serve_member(slots=4, grace=0.5)
     words = [sys.executable, str(STOPS), "--rounds", "2", "--on", "remote"]
     words += ["--base", str(tmp_path), "--", "--host", "127.0.0.1", "--port", str(port)]

@@ -1,6 +1,6 @@
-"""Tests of members, runs and clients that cannot reach the service: each gets the same reason.
+"""Tests of members, runs and clients that cannot reach the service: all get the same reason.
 
-Real sockets, real TLS, and certificates with every mistake that users make.
+They use real sockets, real TLS, and certificates with the mistakes that users make.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told_to_an_agent(folder: Path, port: int, token: str, **way: Any) -> EnsembleError:
-    """Return the error with which an agent that never connected gives up."""
+    """Return the error of an agent that gives up before its first connection."""
     told: queue.SimpleQueue[EnsembleError] = queue.SimpleQueue()
     agent = Agent(
         "default/left",
@@ -122,7 +122,7 @@ def test_members_runs_and_clients_get_the_same_reason(
         for key, value in given.items()
     }
     real = tls.server_credentials
-    earlier = NOW - dt.timedelta(days=5)  # it was valid when the service started
+    earlier = NOW - dt.timedelta(days=5)  # the certificate was valid when the service started
     monkeypatch.setattr(server, "server_credentials", lambda folder: real(folder, earlier))
     folder = None if speaks is None else getattr(folders, speaks)
     tokens = TokenFile(tmp_path / "service" / "tokens.json")

@@ -165,7 +165,7 @@ def test_an_outbox_resends_from_the_oldest_unacknowledged_event() -> None:
     assert taken(outbox) == (1, [1, 2, 3, 4, 5])
     assert taken(outbox) is None
     outbox.acknowledge(2)
-    outbox.acknowledge(99)  # impossible: it was never sent
+    outbox.acknowledge(99)  # ignored: event 99 was never sent
     outbox.add(numbered(1, 6))
     assert outbox.first == 6
     outbox.stop()
@@ -200,10 +200,10 @@ def test_unacknowledged_events_are_resent_with_backoff() -> None:
 
 def test_an_inbox_takes_each_event_once_and_detects_missing_ones() -> None:
     inbox = Inbox()
-    assert inbox.new("l", 1, numbered(2)) == ()  # from a life that has not begun
+    assert inbox.new("l", 1, numbered(2)) == ()  # this life has not begun
     inbox.begin("l", 1)
     assert inbox.new("l", 1, numbered(3)) == numbered(3)
-    assert inbox.new("l", 2, numbered(4, 2)) == numbered(2, 4)  # 2 and 3 were resent
+    assert inbox.new("l", 2, numbered(4, 2)) == numbered(2, 4)  # 2 and 3 are duplicates
     assert inbox.new("l", 7, numbered(1, 7)) is None  # 6 is missing
     assert inbox.new("l", 6, numbered(2, 6)) == numbered(2, 6)
     inbox.begin("m", 1)
@@ -222,7 +222,7 @@ def test_an_inbox_acknowledges_many_events_at_once_and_few_each_second() -> None
     assert inbox.to_acknowledge(101.5) == 11
     inbox.new("l", 12, numbered(500, 12))
     assert inbox.to_acknowledge() == 511
-    inbox.begin("l", 400)  # the acknowledgement was lost on the way
+    inbox.begin("l", 400)  # as if the acknowledgement were lost
     assert inbox.to_acknowledge(200.0) == 511
 
 

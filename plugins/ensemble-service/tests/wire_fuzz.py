@@ -2,11 +2,11 @@
 
     python wire_fuzz.py --seed N --rounds N --base FOLDER [--calls N]
 
-In each round, a service receives many nearly valid calls: frames and messages that are bit-flipped,
-cut, doubled, of other types or for others. They use the token of a member, of a controller, of a
-viewer, or none. At the same time, an honest member sends numbered events to a run. It prints a line
-of JSON for each round: events that the run did not get or got twice, faults in the service's log,
-and whether the service survived. The exit code is 1 if a round found something.
+In each round, a service receives many nearly valid calls: frames and messages with flipped bits,
+truncated, duplicated, of other types or for other receivers. They use the token of a member, of a
+controller, of a viewer, or none. At the same time, an honest member sends numbered events to a run.
+The program prints a line of JSON for each round: lost and duplicate events, faults in the service's
+log, and whether the service survived. If a round found a fault, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ class Round:
 
 
 def one_round(folder: Path, seed: int, calls: int) -> dict[str, Any]:
-    """Play one round in the format of ``scripts/soak.py``; its jobs are the honest member's
-    events.
+    """Play one round. Return its result in the format of ``scripts/soak.py``, where jobs are the
+    honest member's events.
     """
     fuzzed = Round(folder, seed, calls)
     fuzzed.run()
