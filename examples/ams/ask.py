@@ -1,6 +1,6 @@
-"""The surrogate's answer at x: {"x": …, "y": …, "std": …}. Without a model std is 1e9.
+"""Print the surrogate's answer at x: {"x": …, "y": …, "std": …}. Without a model, std is 1e9.
 
-Reads ``model.npz`` in the current folder, which ``train.py`` leaves; needs numpy alone.
+Reads ``model.npz`` in the current folder, which ``train.py`` writes. Needs numpy only.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The real thing, which takes its time: y = x sin x. Leaves ``data/INDEX.json``, and prints it."""
+"""The physics, slow on purpose: y = x sin x. Writes ``data/INDEX.json`` and prints it."""
 
 import argparse
 import json

@@ -1,6 +1,6 @@
-"""Sub-selection: the rows of ``data/`` without near duplicates, at most so many, evenly spread.
+"""Select rows of ``data/``: without near duplicates, evenly spread, at most ``--most``.
 
-Leaves ``selected.json``, whose rows are in the order of x. Prints {"candidates": …, "kept": …}.
+Writes ``selected.json``, sorted by x. Prints {"candidates": …, "kept": …}.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""A Gaussian process, fitted to ``selected.json``; leaves ``model.npz``, which ``ask.py`` reads.
+"""Fit a Gaussian process to ``selected.json`` and write ``model.npz``, which ``ask.py`` reads.
 
-Prints the two places between 0 and 10 at which the model is least sure, the worse first, the
-other as if that were known: {"place": 0, "rows": …, "worst_x": …, "worst_std": …, "error": …}.
-``error`` is the greatest distance from the right answer, which is known here.
+Prints the two places between 0 and 10 where the model is least certain, the worst first:
+{"place": 0, "rows": …, "worst_x": …, "worst_std": …, "error": …}. The second is chosen as if the
+first were known. ``error`` is the largest distance from the correct answer, which is known here.
 """
 
 import json
@@ -40,5 +40,5 @@ for place in range(2):
     worst = int(std.argmax())
     told = {"place": place, "rows": len(rows), "worst_x": float(grid[worst, 0])}
     print(json.dumps({**told, "worst_std": float(scale * std[worst]), "error": error}))
-    x = np.vstack([x, grid[worst]])  # the std does not depend on what is measured there
+    x = np.vstack([x, grid[worst]])  # the std does not depend on the value there
     model = GaussianProcessRegressor(found, alpha=1e-8, optimizer=None).fit(x, np.zeros(len(x)))

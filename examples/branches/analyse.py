@@ -1,6 +1,6 @@
-"""The frequency of a pendulum that swings, or the slower rate of one that creeps.
+"""The frequency of a pendulum that swings, or the decay rate of one that creeps.
 
-Takes ``WHAT OF``: ``frequency`` or ``decay``, and the index of the job whose folder it looks into.
+Arguments: ``frequency`` or ``decay``, and the index of the job whose files are read.
 """
 
 import json
@@ -12,9 +12,9 @@ with open(f"{of}/state.json") as file:
     state = json.load(file)
 with open(f"{of}/swing.jsonl") as file:
     rows = [json.loads(line) for line in file]
-if what == "frequency":  # half a turn from one crossing to the next
+if what == "frequency":  # half a period between two crossings
     print(json.dumps({"omega": pi * state["crossings"] / rows[-1]["time"]}))
-else:  # the energy falls twice as fast as x
+else:  # the energy decays twice as fast as x
     first, last = rows[len(rows) // 2 - 1], rows[-1]
     ratio = first["energy"] / last["energy"]
     print(json.dumps({"rate": log(ratio) / 2 / (last["time"] - first["time"])}))

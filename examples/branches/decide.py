@@ -1,4 +1,4 @@
-"""The function of the rule ``at-rest``: which analysis suits a job, by the word in its file."""
+"""Custom action of the rule ``at-rest``: chooses the analysis by the word in the job's file."""
 
 import json
 from pathlib import Path

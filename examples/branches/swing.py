@@ -1,9 +1,9 @@
 """A damped pendulum by Euler's method: x' = v, v' = -x - damping * v, from x = 1 at rest.
 
-Prints a row for each unit of time, {"time": …, "energy": …}; Euler's method adds energy, and where
-``dt`` is larger than the damping, more than the damping takes. At the end ``state.json`` has
-how it moved, in a word. Exit code 2 for a damping below 0; 75 (EX_TEMPFAIL) where it is
-``--busy`` and this is a job's first attempt, as if a licence were not free.
+Prints a row for each unit of time: {"time": …, "energy": …}. Euler's method adds energy; if ``dt``
+is larger than the damping, it adds more than the damping removes. At the end, writes to
+``state.json`` whether the pendulum swings or creeps. The exit code is 2 if the damping is negative,
+and 75 (EX_TEMPFAIL) in the first attempt of a job with ``--busy 1``, as if no licence were free.
 """
 
 import argparse
@@ -32,7 +32,7 @@ for row in range(round(given.until)):
         x, v = x + given.dt * v, v - given.dt * (x + given.damping * v)
         crossings += x * before < 0
     print(json.dumps({"time": row + 1, "energy": (x * x + v * v) / 2}), flush=True)
-    time.sleep(0.005)  # so that there is something to watch
+    time.sleep(0.005)  # slow enough to watch
 
 with open("state.json.new", "w") as file:
     json.dump({"motion": "swings" if crossings else "creeps", "crossings": crossings}, file)

@@ -1,7 +1,8 @@
-"""How far a guess is from the solution of Kepler's equation, E - e sin E = M.
+"""The residual of Kepler's equation, E - e sin E = M, at a guess of E.
 
-e = 0.9 and M = 0.5: a comet's place some time after it was nearest to the sun. ``--between A B``
-tries the middle. Prints {"E": …, "f": …} with f = E - e sin E - M, which grows with E.
+With e = 0.9 and M = 0.5, the solution is the place of a comet some time after its perihelion.
+``--between A B`` tries the midpoint. Prints {"E": …, "f": …} with f = E - e sin E - M, which grows
+with E.
 """
 
 import argparse

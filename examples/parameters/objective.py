@@ -1,7 +1,7 @@
-"""A measurement, with noise, of a function with two valleys, the deeper at x = 0.7572: -6.0207.
+"""A noisy measurement of a function with two valleys; the minimum is -6.0207 at x = 0.7572.
 
-(6x - 2)^2 sin(12x - 4) on [0, 1] (Forrester, 2008), the noise normal with a width of 0.05. Prints
-{"y": …}, which follows from x alone.
+The function is (6x - 2)^2 sin(12x - 4) on [0, 1] (Forrester, 2008), with normal noise of standard
+deviation 0.05. Prints {"y": …}, which depends only on x.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Bayesian optimisation of the parameter ``x``: four points of the largest expected improvement.
 
-A Gaussian process is fitted to all results, the noise included. After each point that it proposes,
-it is told its own mean there (a "kriging believer"), so that the next one lies elsewhere. None,
-and so the end, when an improvement of less than 0.001 is to be expected.
+Fits a Gaussian process with noise to all results. After each suggested point, the model's own mean
+is added there as if measured (a "kriging believer"), so the next point lies elsewhere. Returns
+None, which ends the search, if the expected improvement is below 0.001.
 """
 
 try:
@@ -33,7 +33,7 @@ def next_points(group, index, metrics, results):
     for _ in range(AT_ONCE):
         model.fit(x, y)
         gain = scale * expected_gain(model, best=model.predict(x).min())
-        gain[np.isin(GRID[:, 0], x[:, 0])] = 0  # a second job there would measure the same
+        gain[np.isin(GRID[:, 0], x[:, 0])] = 0  # another job there would print the same value
         place = int(gain.argmax())
         if gain[place] < LEAST_GAIN:
             break
@@ -44,7 +44,7 @@ def next_points(group, index, metrics, results):
 
 
 def expected_gain(model, best):
-    """How far below ``best`` the function is expected to be, at each point of the grid."""
+    """Return the expected improvement over ``best`` at each point of the grid."""
     mean, std = model.predict(GRID, return_std=True)
     noise = model.kernel_.k2.noise_level
     std = np.sqrt(np.maximum(std**2 - noise, 1e-12))

@@ -1,7 +1,7 @@
-"""Secant method for the parameter ``at``: where the line through the last two guesses is 0.
+"""Secant method for the parameter ``at``: the zero of the line through the last two guesses.
 
-A function is told every result of its group so far, in the order of the jobs' indices, whatever
-order they ended in; it returns a value, a list of values, or None.
+The function gets all results of its group, in the order of the jobs' indices. It returns one
+value, a list of values, or None to end the search.
 """
 
 

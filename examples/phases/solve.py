@@ -1,8 +1,8 @@
-"""A linear system, solved by one of three methods that need very different numbers of iterations.
+"""Solves a linear system by one of three methods that need very different numbers of iterations.
 
--u'' = f on 24 points, f drawn by ``--case``, until the residual is a millionth of what it was.
-Prints {"iterations": …, "residual": …, "omega": …}, and waits half a millisecond for each
-iteration, as a larger system would take its time.
+The system is -u'' = f on 24 points, with a random f chosen by ``--case``. Stops if the residual has
+fallen to a millionth. Prints {"iterations": …, "residual": …, "omega": …}, and waits half a
+millisecond for each iteration, like a larger system.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""A streaming model in the controller: it learns from one simulation at a time, when that ends.
+"""A model in the controller that learns from each simulation when it ends.
 
-What a function keeps in Python's memory is gone when the run is resumed, so the model lies beside
-the jobs, in ``online.pickle``, with the indices that it has learnt from: a function that was under
-way when the controller was killed is called again, and is not to learn twice.
+A function's memory is lost when the run is resumed. So the model is stored in ``online.pickle`` in
+the jobs' folder, with the indices of the simulations that it has learnt from. If the controller is
+killed during a call, the function is called again; the indices prevent learning twice.
 """
 
 import os
@@ -16,10 +16,10 @@ from ensemble_core import Action
 
 
 def learn(job, **kwargs):
-    """Learn from this simulation, and return the next."""
+    """Learn from this simulation, and return the next one."""
     file = Path(job["workdir"]) / "online.pickle"
     try:
-        model, seen = pickle.loads(file.read_bytes())  # noqa: S301  (what this wrote)
+        model, seen = pickle.loads(file.read_bytes())  # noqa: S301  (written by this function)
     except FileNotFoundError:
         model, seen = GaussianNB(), set()
     if job["index"] not in seen:
@@ -34,7 +34,7 @@ def learn(job, **kwargs):
 
 
 def choose(model, random, trusted):
-    """A time step at random, as long as the model does not expect that one to fail."""
+    """Return a random time step that a trusted model does not expect to fail."""
     for _ in range(100):
         dt = round(random.uniform(0.5, 2.8), 3)
         if not trusted or model.predict_proba_one({"dt": dt}).get(True, 0) < 0.2:

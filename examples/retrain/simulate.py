@@ -1,7 +1,7 @@
-"""A spring of stiffness k, 200 steps of leapfrog, which is unstable above dt sqrt(k) = 2.
+"""A spring of stiffness k: 200 steps of leapfrog, which is unstable if dt sqrt(k) > 2.
 
-Prints {"failed": 0 or 1, "drift": …}, the energy's relative drift, and leaves the same with its
-parameters in ``rows/INDEX.json``: a failure is something to learn from. Its exit code is then 3.
+Prints {"failed": 0 or 1, "drift": …} with the relative drift of the energy. Writes the parameters
+and ``failed`` to ``rows/INDEX.json``, for failures as well. The exit code of a failure is 3.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""A random forest that learns which simulations fail, from what there is in ``rows/`` by now.
+"""A random forest that learns from the rows in ``rows/`` which simulations fail.
 
-Prints {"rows": …, "failures": …, "accuracy": …}, the last from trees that did not see the row; and
-leaves ``safe.jsonl``: 24 new points at which it expects no failure, one in a line.
+Prints {"rows": …, "failures": …, "accuracy": …}; the accuracy is that of trees that did not see the
+row. Writes up to 24 new points at which it expects no failure to ``safe.jsonl``, one per line.
 """
 
 import glob

@@ -1,8 +1,8 @@
-"""A parallel program's stand-in: it waits as long as such a program would compute.
+"""Stand-in for a parallel program: it waits as long as such a program would compute.
 
-On one core 1.2 s (or ``--seconds``); on two 2.2 times as fast, as its data fits into two caches;
-on four 2.3 times, as memory is the limit then. It is started once for each task, as MPI does
-it, and the first of them prints {"cores": …, "speedup": …, "efficiency": …}.
+On one core, 1.2 s (or ``--seconds``). On two, 2.2 times as fast, because the data fits into two
+caches. On four, 2.3 times, because memory is the limit. One process is started for each task, as
+with MPI; the first one prints {"cores": …, "speedup": …, "efficiency": …}.
 """
 
 import argparse
@@ -16,7 +16,7 @@ given = parser.parse_args()
 
 
 def told(*names: str) -> int:
-    """The first of these in the environment: on this machine, on Flux, on Slurm."""
+    """Return the first of these environment variables of Flux, Slurm or this machine; else 0."""
     return int(next((os.environ[name] for name in names if name in os.environ), 0))
 
 

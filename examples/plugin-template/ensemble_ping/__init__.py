@@ -23,7 +23,7 @@ OPTIONS = {
 
 
 def ping(context: CallContext) -> None:
-    """Post the rule and its event as JSON. Called on a thread of its own, so it may be slow."""
+    """Post the rule and its event as JSON. Runs in a separate thread, so it may be slow."""
     import json
     import urllib.request
 

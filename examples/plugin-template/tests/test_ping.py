@@ -15,7 +15,7 @@ from ensemble_testing import ActionContract, ReadmeContract
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Keeps what was posted."""
+    """Records the posted JSON."""
 
     posted: list[Any]
 
@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class TestPing(ActionContract):
-    """The contract of actions, and what this one does."""
+    """The contract of actions, and a test of the request."""
 
     plugin = PING
     bad_options = ({}, {"url": "example.org"}, {"url": "http://a", "timeout": 0})

@@ -1,10 +1,9 @@
-"""A neural network learns a function from noisy examples: one rung of successive halving.
+"""One rung of successive halving: a neural network learns a function from noisy examples.
 
-One hidden layer (tanh), stochastic gradient descent with momentum; ``config`` draws the step
-size, the momentum, the width and the weight decay at random. Rung r trains until 3^r epochs are
-over, going on from the file that the rung below left. Prints the error on examples that it does
-not learn from: ``loss``, the mean square, of which 0.01 is the noise, below which nothing can
-come.
+One hidden layer (tanh), stochastic gradient descent with momentum. ``config`` is the seed of the
+random step size, momentum, width and weight decay. Rung r trains until 3^r epochs are done, and
+continues from the file of the rung below. Prints ``loss``, the mean square error on examples that
+are not trained on. It cannot be below 0.01, the noise.
 """
 
 import argparse
@@ -52,7 +51,7 @@ for epoch in range(begin, 3**given.rung):
         rows = x[batch]
         hidden, found = output(rows, w)
         wrong = 2 * (found - y[batch]) / len(batch)
-        with np.errstate(all="ignore"):  # what diverges has a loss of nan, and is never the best
+        with np.errstate(all="ignore"):  # a diverged network has loss nan, so it is never the best
             back = np.outer(wrong, w[2]) * (1 - hidden**2)
             gradient = [rows.T @ back, back.sum(axis=0), hidden.T @ wrong, np.array([wrong.sum()])]
             for i in range(4):

@@ -1,8 +1,8 @@
 """Variational Monte Carlo: the energy of the helium atom for a trial wave function.
 
-exp(-alpha (r1 + r2)) exp(r12 / (2 (1 + beta r12))): how strongly an electron is bound, and how the
-two avoid each other. Walkers go by the Metropolis method; what is drawn follows from the
-parameters. Prints ``E`` in Hartree and its standard ``error``.
+The function is exp(-alpha (r1 + r2)) exp(r12 / (2 (1 + beta r12))): alpha says how strongly an
+electron is bound, beta how the two avoid each other. Walkers move by the Metropolis method. The
+random numbers depend only on the parameters. Prints ``E`` in Hartree and its standard ``error``.
 """
 
 import argparse
@@ -21,7 +21,7 @@ draw = np.random.default_rng([int(alpha * 2**40), int(beta * 2**40), given.steps
 
 
 def lengths(r: np.ndarray) -> tuple:
-    """Of both electrons from the nucleus, and between them."""
+    """Return the distances of both electrons from the nucleus, and between them."""
     return *np.linalg.norm(r, axis=2), np.linalg.norm(r[0] - r[1], axis=1)
 
 

@@ -1,13 +1,13 @@
-"""The ground state of a Bose gas in a harmonic trap, by iteration to self-consistency.
+"""The ground state of a Bose gas in a harmonic trap, by self-consistent iteration.
 
 Solves -u''/2 + (x^2/2 + g u^2) u = mu u in one dimension (Gross and Pitaevskii), with walls at
--box and box. ``Fast`` and ``Normal`` mix half and a tenth of the new density into the old one in
-each step; ``All`` follows the energy's gradient downhill, which is slow and always arrives. As
-programs of this kind do, it ends with an error that only its output tells apart:
+-box and box. ``Fast`` mixes half of the new density into the old one in each step, ``Normal`` a
+tenth. ``All`` descends along the gradient of the energy, which is slow but always converges. The
+exit code of every failure is 1; the output says which one it was:
 
-    ERROR: not converged       the density sloshes to and fro, and the steps were spent
+    ERROR: not converged       the density sloshes, and all steps were used
     ERROR: box too small       the gas touches the walls
-    ERROR: grid too coarse     the virial theorem is not fulfilled
+    ERROR: grid too coarse     the virial theorem does not hold
 """
 
 import argparse
@@ -23,7 +23,7 @@ parser.add_argument("--points", type=int, default=32)
 parser.add_argument("--steps", type=int, default=400)
 given = parser.parse_args()
 
-# The grid's sine functions vanish at the walls; in them the kinetic energy is exact.
+# Sine functions vanish at the walls, and their kinetic energy is exact.
 n, h = given.points, 2 * given.box / (given.points + 1)
 grid = np.arange(1, n + 1)
 x = h * grid - given.box

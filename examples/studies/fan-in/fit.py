@@ -1,7 +1,7 @@
-"""The height of the barrier after Arrhenius: how the logarithm of the time rises with 1 / T.
+"""The height of the barrier (Arrhenius): the slope of the logarithm of the time against 1 / T.
 
-Reads ``T=*/rate.json`` in the current folder. The exact times fall on a line whose slope is
-0.960, as they have a part that does not rise exponentially; see README.md.
+Reads ``T=*/rate.json`` in the current folder. For the exact times the slope is 0.960, because a
+factor of theirs is not exponential; see README.md.
 """
 
 import glob

@@ -1,4 +1,4 @@
-"""The mean time of escape at one temperature, from what simulations wrote here."""
+"""The mean escape time at one temperature, from the files of the simulations in this folder."""
 
 import argparse
 import glob

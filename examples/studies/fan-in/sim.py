@@ -1,8 +1,8 @@
 """Escape over a barrier: particles in the double well U = x^4 - 2 x^2.
 
-The barrier has the height 1. Each particle moves as Langevin has it (overdamped, diffusion T),
-begins at the bottom of the left well, x = -1, and has escaped when it first comes to x = 1.
-Prints the mean time of that for each batch.
+The barrier has the height 1. Each particle follows overdamped Langevin dynamics (diffusion T),
+starts at the bottom of the left well, x = -1, and has escaped when it first reaches x = 1. Prints
+the mean escape time.
 """
 
 import argparse

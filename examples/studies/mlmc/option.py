@@ -1,9 +1,9 @@
-"""A level of multi-level Monte Carlo for a European call: what a finer time step changes.
+"""A level of multi-level Monte Carlo for a European call: the change by a finer time step.
 
-The price moves as in Black and Scholes (S = 1, K = 1, r = 0.05, sigma = 0.2, one year), in 4^l
-steps of Euler and Maruyama. Level 0 gives the mean payoff, each level above it the mean difference
-between 4^l steps and 4^(l-1) steps on the same random numbers. A row for each batch: ``Y``, its
-mean, ``V``, its variance for one path, and ``C``, the steps that one path costs.
+The price follows Black and Scholes (S = 1, K = 1, r = 0.05, sigma = 0.2, one year), in 4^l steps of
+Euler and Maruyama. Level 0 computes the mean payoff, each other level the mean difference between
+4^l and 4^(l-1) steps with the same random numbers. Prints one row: the mean ``Y``, the variance
+``V`` of one path, and the cost ``C`` of one path in steps.
 """
 
 import argparse

@@ -1,15 +1,14 @@
-"""The critical temperature, from the susceptibility's peaks on lattices of two sizes; its cost.
+"""The critical temperature from the susceptibility's peaks on lattices of two sizes, and its cost.
 
-Reads ``L-T-SEED.jsonl`` in the current folder. Where the susceptibility of a lattice is highest,
-a parabola through the points says; these peaks approach the critical temperature as 1 / L (its
-exponent nu is 1), so that two sizes are enough to go to the end. ``error`` is the standard
-deviation of that when jobs are drawn anew (bootstrap), with n / (n - 1) times their variance, since
-a temperature may have no more than two jobs. ``work`` counts the spins that were turned.
+Reads ``L-T-SEED.jsonl`` in the current folder. The peak of a lattice is that of a parabola through
+the points around the highest one. The peaks approach the critical temperature as 1 / L (the
+exponent nu is 1), so two sizes suffice to extrapolate. ``error`` is the standard deviation of the
+result when jobs are resampled (bootstrap). The jobs' variance is multiplied by n / (n - 1), because
+a temperature may have only two jobs. ``work`` counts the flipped spins.
 
-``fixed`` are the core-hours of a fixed sweep that has an error as large: nobody knows beforehand
-where the peaks are, so it has all temperatures of the range at the smallest distance, each with as
-many jobs as the one at the peak has here. What a job costs at a temperature that there was none of
-is between what it costs at its neighbours.
+``fixed`` are the core-hours of a fixed sweep with the same error. The place of the peaks is not
+known beforehand, so that sweep has all temperatures of the range at the smallest distance, each
+with as many jobs as the peak has here. The cost at other temperatures is interpolated.
 """
 
 import argparse
@@ -23,7 +22,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--core-hours", type=float, default=0.0, help="what the jobs took")
 given = parser.parse_args()
 
-#: By lattice and temperature, for each job the mean susceptibility and the work.
+#: (mean susceptibility, work) of each job, by lattice and temperature.
 found: dict = defaultdict(list)
 for name in sorted(glob.glob("*-*-*.jsonl")):
     L, T, _ = name.split("-")
@@ -35,7 +34,7 @@ sizes = sorted({L for L, _ in found})
 
 
 def temperature(draw) -> tuple:
-    """The critical temperature and the peaks, of the jobs that are drawn for each temperature."""
+    """Return the critical temperature and the peaks of the jobs that ``draw`` chooses."""
     peaks = []
     for size in sizes:
         points = [
@@ -55,7 +54,7 @@ random = np.random.default_rng(0)
 
 
 def anew(jobs):
-    """As many jobs, drawn from these; with the deviation that jobs have, not these few."""
+    """Resample the jobs, with the standard deviation corrected for their small number."""
     mean, n = jobs.mean(axis=0), len(jobs)
     return mean + (random.choice(jobs, n) - mean) * np.sqrt(n / max(1, n - 1))
 

@@ -1,9 +1,9 @@
 """The Ising model on a square lattice of L * L spins, by the cluster algorithm of Wolff.
 
-Prints a row for each block of clusters: ``m`` is the mean of the magnetisation's absolute value
-for each spin, ``chi`` the susceptibility, L^2 (<m^2> - <|m|>^2) / T, and ``scaled`` the same over
-L^(7/4), whose peak is as high on all large lattices; ``work`` counts the spins that were turned
-for it, to which the time is proportional. The numbers follow from L, T and the seed alone.
+Prints a row for each block of clusters. ``m`` is the mean absolute magnetisation per spin, ``chi``
+the susceptibility, L^2 (<m^2> - <|m|>^2) / T. ``scaled`` is chi / L^(7/4), whose peak has the same
+height on all large lattices. ``work`` counts the flipped spins; the time is proportional to it. The
+output depends only on L, T and the seed.
 """
 
 import argparse
@@ -31,7 +31,7 @@ work = 0
 
 
 def flip() -> None:
-    """Turn one cluster round."""
+    """Flip one cluster."""
     global total, work
     first = int(random() * N)
     spin = spins[first]

@@ -1,7 +1,7 @@
 """Site percolation on a square lattice: how often a cluster spans it from side to side.
 
-Prints a row for each batch of lattices, in which ``spans`` is the part of them that is spanned.
-The numbers follow from L, p and the seed alone.
+Prints a row for each batch of lattices; ``spans`` is the fraction that is spanned. The output
+depends only on L, p and the seed.
 """
 
 import argparse
@@ -18,7 +18,7 @@ parser.add_argument("--lattices", type=int, default=25, help="in each batch")
 
 
 def spanned(open_sites: np.ndarray) -> np.ndarray:
-    """Which of the lattices (first axis) are spanned: the first row spreads over open sites."""
+    """Return which lattices (first axis) are spanned: water spreads from the first row."""
     wet = np.zeros_like(open_sites)
     wet[:, 0] = open_sites[:, 0]
     count = 0

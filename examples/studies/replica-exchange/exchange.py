@@ -1,7 +1,7 @@
-"""Replica exchange: neighbours of one round may exchange their places, as Metropolis would allow.
+"""Replica exchange: copies at neighbouring temperatures change places by Metropolis' rule.
 
-Reads what the walks of the round wrote in the current folder, writes from where those of the next
-round go on, and prints a row for each of them: ``T``, ``iteration``, and ``exchanged``, the part
+Reads the files of the round's walks in the current folder, writes the starting points of the next
+round, and prints a row for each of its walks: ``T``, ``iteration``, and ``exchanged``, the fraction
 of the copies that changed places. Even rounds try the pairs (0, 1), (2, 3) …, odd ones the others.
 """
 

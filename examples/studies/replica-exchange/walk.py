@@ -1,9 +1,9 @@
 """Replicas of one temperature: Metropolis steps in the double well U = 8 (x^2 - 1)^2 + x.
 
-A hundred independent copies of the exchange go side by side. Those of round 0 begin in the right
-well, at x = 1; later ones go on from ``ITERATION.npz`` in the current folder, where the exchange
-put them. Writes where they are in the end to ``ITERATION-T.npz``, and prints ``U`` and ``left``
-(the part in the deeper well), each the mean over copies and steps.
+A hundred independent copies run in parallel. Those of round 0 start in the right well, at x = 1;
+later ones start from ``ITERATION.npz`` in the current folder, which the exchange wrote. Writes
+their last positions to ``ITERATION-T.npz``. Prints ``U`` and ``left`` (the fraction in the deeper
+well), each as the mean over copies and steps.
 """
 
 import argparse

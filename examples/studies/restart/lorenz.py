@@ -1,8 +1,8 @@
 """The largest Lyapunov exponent of the Lorenz system, by the method of Benettin and others.
 
-Integrates for ``--part`` units of time from where ``state.npz`` in the current folder says,
-writes the new state there (by rename: a kill loses at most this part), and prints a row for each
-``--every`` units: ``time``, and ``rate``, by which a small distance grew in them, as a mean over
+Integrates for ``--part`` units of time from the state in ``state.npz`` in the current folder, and
+replaces that file at the end (by rename: a kill loses at most this part). Prints a row for each
+``--every`` units: ``time``, and ``rate``, the growth rate of a small distance as a mean over
 trajectories.
 """
 
@@ -37,7 +37,7 @@ def step(v: np.ndarray) -> np.ndarray:
 if os.path.exists("state.npz"):
     kept = np.load("state.npz")
     time, v = float(kept["time"]), kept["v"]
-else:  # 20 units of time, to forget where it began
+else:  # 20 units of time, to forget the start
     random = np.random.default_rng(given.seed)
     time, first = 0.0, random.normal([1, 1, 20], 5, (given.trajectories, 3)).T
     for _ in range(2000):

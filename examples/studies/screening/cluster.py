@@ -1,9 +1,9 @@
-"""A cluster of 13 Lennard-Jones atoms: a random structure goes downhill, quickly or to the end.
+"""A cluster of 13 Lennard-Jones atoms: minimizes the energy of a random structure.
 
-The structure follows from ``--seed``. ``--phase cheap`` takes it 60 steps downhill; ``exact``
-goes on until no force is left; ``modes`` also works out the vibrations there (of which six are
-rigid motions). Prints the energy ``E``, in ``exact`` and ``modes`` the largest force, and in
-``modes`` the lowest curvature of all other motions: a minimum if positive.
+``--seed`` determines the structure. ``--phase cheap`` takes 60 steps downhill; ``exact`` continues
+until the forces vanish; ``modes`` also computes the curvatures there (six of them belong to rigid
+motions). Prints the energy ``E``; in ``exact`` and ``modes`` the largest force; in ``modes`` the
+lowest curvature of all other motions, which is positive at a minimum.
 """
 
 import argparse
@@ -21,7 +21,7 @@ LEFT, RIGHT = np.triu_indices(given.atoms, 1)
 
 
 def energy(x: np.ndarray) -> tuple[float, np.ndarray]:
-    """The energy, and its gradient."""
+    """Return the energy and its gradient."""
     d = x[LEFT] - x[RIGHT]
     r2 = np.maximum((d * d).sum(axis=1), 0.25)
     s6 = 1 / r2**3
@@ -33,7 +33,7 @@ def energy(x: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 def downhill(x: np.ndarray, steps: int) -> np.ndarray:
-    """FIRE: atoms roll downhill and stop where it goes up again (Bitzek and others, 2006)."""
+    """Minimize by FIRE: atoms roll downhill, and stop if it goes up (Bitzek and others, 2006)."""
     v, dt, mix, good = np.zeros_like(x), 0.005, 0.1, 0
     for _ in range(steps):
         f = -energy(x)[1]

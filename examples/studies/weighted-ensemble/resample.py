@@ -1,10 +1,10 @@
-"""Weighted ensemble: as many walkers in each bin as there should be, and no other weight.
+"""Weighted ensemble: resamples each bin to a fixed number of walkers; the total weight stays.
 
-Round 0 begins with all walkers at x = -1. Later ones gather what the segments of the round before
-wrote, and draw new walkers in each bin in proportion to their weights (split and merge in one),
-each of an equal part of the bin's weight. Writes ``ITERATION.npz`` in the current folder, and
-prints a row for each bin with walkers: ``iteration``, ``bin``, and ``rate``, the weight that
-arrived in a unit of time, as a mean over the rounds after ``--forget``.
+Round 0 puts all walkers at x = -1. Later rounds read the walkers of the previous round's segments
+and draw new ones in each bin in proportion to their weights, which splits and merges in one step.
+The new walkers of a bin share its weight equally. Writes ``ITERATION.npz`` in the current folder,
+and prints a row for each bin with walkers: ``iteration``, ``bin``, and ``rate``, the weight that
+arrived per unit of time, as a mean over the rounds after ``--forget``.
 """
 
 import argparse
@@ -36,7 +36,7 @@ new_x, new_weights, new_bins = [], [], []
 for number in np.unique(bins):
     mine = bins == number
     weight = weights[mine].sum()
-    # Systematic: each walker comes as often as its weight says, to within one.
+    # Systematic: each walker is chosen in proportion to its weight, to within one.
     at = (np.arange(given.walkers) + random.random()) / given.walkers * weight
     chosen = np.minimum(np.searchsorted(np.cumsum(weights[mine]), at), mine.sum() - 1)
     new_x.append(x[mine][chosen])

@@ -1,9 +1,9 @@
-"""The walkers of one bin move on for a while, as Langevin has it, in the well U = x^4 - 2 x^2.
+"""Moves the walkers of one bin by Langevin dynamics in the double well U = x^4 - 2 x^2.
 
 The motion is overdamped, at the temperature T. Reads ``ITERATION.npz`` in the current folder, and
-writes where the walkers of this bin are then to ``ITERATION-BIN.npz``. A walker that comes to
-x = 1, on the other side of the barrier (its height is 1), has arrived: it begins again at x = -1,
-and its weight is counted. Prints the weight that arrived.
+writes the new positions to ``ITERATION-BIN.npz``. A walker that reaches x = 1, beyond the barrier
+(of height 1), has arrived: its weight is counted, and it restarts at x = -1. Prints the weight that
+arrived.
 """
 
 import argparse
