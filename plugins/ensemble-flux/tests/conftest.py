@@ -1,7 +1,6 @@
 """Fixtures for tests on a real Flux instance.
 
-``flux`` is taken from ``ENSEMBLE_FLUX_PREFIX/bin`` or from the PATH; without it those tests are
-skipped.
+``flux`` comes from ``ENSEMBLE_FLUX_PREFIX/bin`` or the PATH. Without it the tests are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ensemble_testing import Running
 
 SIZE = 4
 
-# The test process may ignore signals (nohup and "&" do), but its children must handle them.
+# The test process may ignore signals (nohup, "&"), but its children must not.
 for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(
@@ -84,7 +83,7 @@ class Instance:
         return found
 
     def submit(self, *words: str) -> list[str]:
-        """Submit jobs that belong to no run; return their ids."""
+        """Submit foreign jobs; return their ids."""
         return self.flux("submit", *words).split()
 
     def close(self) -> None:
@@ -99,12 +98,12 @@ class Instance:
             self._process.stdout.close()
         # A killed broker leaves the processes of its jobs behind.
         for pid in _of_session(self._process.pid):
-            with suppress(ProcessLookupError):  # it may be ending already
+            with suppress(ProcessLookupError):  # it may have ended
                 os.kill(pid, signal.SIGKILL)
 
 
 def _of_session(session: int) -> list[int]:
-    """Return the processes of a session, from /proc."""
+    """Return the process ids of a session, from /proc."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -117,7 +116,7 @@ def _of_session(session: int) -> list[int]:
 
 
 def command() -> str | None:
-    """Return the ``flux`` for the tests."""
+    """Return the path of ``flux``, or ``None``."""
     prefix = os.environ.get("ENSEMBLE_FLUX_PREFIX")
     if prefix:
         found = Path(prefix, "bin", "flux")
@@ -149,20 +148,21 @@ def shared_instance(flux_command: str) -> Iterator[Instance]:
 
 @pytest.fixture
 def instance(shared_instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Instance:
-    """Enter the shared instance for one test."""
+    """Return the shared instance, with ``FLUX_URI`` set."""
     monkeypatch.setenv("FLUX_URI", shared_instance.uri)
     return shared_instance
 
 
 @pytest.fixture
 def make_instance(flux_command: str) -> Iterator[Callable[..., Instance]]:
-    """Yield a function that starts instances with options of ``flux start``; end them after the
-    test.
+    """Yield a function that starts instances with options of ``flux start``.
+
+    They end after the test.
     """
     instances: list[Instance] = []
 
     def make(*options: str, size: int = SIZE) -> Instance:
-        # Any broker may be killed; only without the first one the instance is gone.
+        # The instance survives the death of any broker except the first.
         ending = ("--test-exit-timeout=2s", "--test-exit-mode=leader")
         instance = Instance(flux_command, *ending, *options, size=size)
         instances.append(instance)
@@ -177,7 +177,7 @@ def make_instance(flux_command: str) -> Iterator[Callable[..., Instance]]:
 def own_instance(
     make_instance: Callable[..., Instance], monkeypatch: pytest.MonkeyPatch
 ) -> Instance:
-    """Start an instance that the test may break, and enter it."""
+    """Start an instance that the test may break, and set ``FLUX_URI``."""
     instance = make_instance()
     monkeypatch.setenv("FLUX_URI", instance.uri)
     return instance
@@ -185,8 +185,9 @@ def own_instance(
 
 @pytest.fixture
 def ensemble(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Yield a function that starts ``ensemble run`` with the text of a file; end the runs after the
-    test.
+    """Yield a function that starts ``ensemble run`` with the text of a file.
+
+    The runs end after the test.
     """
     runs: list[Running] = []
 

@@ -1,4 +1,4 @@
-"""Tests of Flux's Python bindings: they are found, or the error says what to do."""
+"""Tests of the search for Flux's Python bindings, and of the error if there are none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ except ExecutorError as error:
 
 
 def fake_flux(folder: Path, script: str) -> Path:
-    """Put a ``flux`` first on the PATH."""
+    """Create a ``flux`` with this script; return its folder, for the PATH."""
     folder.mkdir(parents=True, exist_ok=True)
     command = folder / "flux"
     command.write_text(f"#!/bin/sh\n{script}\n")
@@ -30,7 +30,7 @@ def fake_flux(folder: Path, script: str) -> Path:
 
 
 def bound(site: Path, init: str = "") -> Path:
-    """Create a folder with bindings."""
+    """Create bindings in this site folder."""
     package = site / "flux"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(init)
@@ -40,7 +40,7 @@ def bound(site: Path, init: str = "") -> Path:
 
 
 def tried(path: Path, python_path: Path | None = None) -> str:
-    """Return the result in a new Python whose PATH is this folder only."""
+    """Look for bindings in a new Python with only this folder on the PATH; return its output."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env |= {"PATH": str(path)} | ({"PYTHONPATH": str(python_path)} if python_path else {})
     words = [sys.executable, "-c", TRY]

@@ -17,21 +17,21 @@ from ensemble_core import Cause, Executor, ExecutorError, Run
 
 class FluxContract(ExecutorContract):
     (plugin,) = ensemble_executors()
-    contains = False  # without cgroups, Flux signals a job's process groups
+    contains = False  # without cgroups, Flux signals only process groups
 
     @pytest.fixture(autouse=True)
     def _request(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
         self.request, self.folder = request, tmp_path
 
     def end_by_submit(self, session: Session) -> Cause:
-        """Include a job whose program does not exist."""
+        """Also run a job whose program does not exist."""
         job = session.job(*self.missing)
         session.run(job)
         assert session.cause(job) == super().end_by_submit(session)
         return session.cause(job)
 
     def end_by_node_failure(self, session: Session) -> Cause:
-        """Kill one of the brokers of an instance that may be broken."""
+        """Kill a broker of a separate instance."""
         own = self.request.getfixturevalue("own_instance")
         with Session(self.make_executor(), self.folder / "own", self.timeout) as session:
             job = session.job(*self.lasting, nodes=4, tasks=4)
@@ -62,10 +62,9 @@ class TestGuest(FluxContract):
 def test_a_connection_that_may_not_read_the_journal_is_a_guest_and_reports_fluxs_refusals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection without the owner's role is treated as another user's.
+    """Without the owner's role, a connection counts as another user's.
 
-    Real jobs of guests need an instance that signs and runs them (flux-security), so they are
-    rejected here.
+    Flux rejects its jobs here: guests' jobs need an instance with flux-security.
     """
     monkeypatch.setenv("FLUX_HANDLE_ROLEMASK", "0x2")
     descriptors = len(os.listdir("/proc/self/fd"))

@@ -1,6 +1,4 @@
-"""Crash tests: controllers in a Flux instance are killed with SIGKILL and resumed; each job runs
-once.
-"""
+"""Crash tests: controllers in a Flux instance are killed and resumed; each job runs once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decision tests: the same file leads to the same decisions on Flux as on local processes."""
+"""Decision tests: a file leads to the same decisions on Flux as with local jobs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class TestFlux(DecisionSuite):
     files = (*PLAIN, *ensemble_files(COMPAT, "minicluster"))
     refused = ("grow-shrink.yaml", "workload-demand.yaml")  # a plain instance has a fixed size
     timed = ("backoff.yaml", "heartbeat.yaml", "switch-algorithms.yaml")
-    unheeded = ("known-enough",)  # cancels what still waits
+    unheeded = ("known-enough",)  # cancels waiting jobs
 
     def test_rules_see_output_that_only_flux_keeps(self, tmp_path: Path) -> None:
-        """As if jobs ran on nodes that do not see the run's folder."""
+        """As if nodes did not see the run's folder."""
         file = tmp_path / "observed.yaml"
         file.write_text(ENSEMBLES["observed"])
         kvs, files = tmp_path / "kvs", tmp_path / "files"

@@ -1,4 +1,4 @@
-"""Tests of failures in and around a real Flux instance, and of their messages."""
+"""Tests of failures of a real Flux instance, and of the messages about them."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def gauge(session: Session, path: str) -> float | None:
 
 
 def look(session: Session, events: str) -> None:
-    """Make a guest look at the nodes: it only does so when one of its own jobs changes."""
+    """Run a job as a guest: only changes of its own jobs make it update the gauges of nodes."""
     if events == "eventlogs":
         session.run(session.job("true"))
 
 
 def refusal(tmp_path: Path, executor: FluxExecutor) -> ExecutorError:
-    """Return the error with which an executor refuses to open."""
+    """Return the error that opening the executor raises."""
     run = Run(tag="refused", folder=tmp_path, clock=time.time)
     with pytest.raises(ExecutorError) as caught:
         executor.open(run, lambda _events: None)
@@ -65,7 +65,7 @@ def refusal(tmp_path: Path, executor: FluxExecutor) -> ExecutorError:
 
 @pytest.fixture(params=["journal", "eventlogs"])
 def events(request: pytest.FixtureRequest) -> str:
-    """As the owner of the instance, and as a guest."""
+    """Return the source of events: of the instance's owner, and of a guest."""
     return str(request.param)
 
 
@@ -140,7 +140,7 @@ def test_a_too_old_instance_is_rejected_and_disconnected(
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-# -- brokers that go away --------------------------------------------------------------------------
+# -- brokers that die ------------------------------------------------------------------------------
 
 
 def test_a_run_whose_broker_is_killed_ends_with_a_message(
@@ -228,7 +228,7 @@ def test_a_node_that_dies_under_a_job_ends_the_job_and_is_named(
         assert any("rank 3" in text and "went down" in text for text in problems(session))
 
 
-# -- nodes and queues that are taken away -----------------------------------------------------------
+# -- drained nodes and disabled queues ---------------------------------------------------------------
 
 
 def test_a_drained_node_is_reported_with_its_reason_and_counts_again_after_its_return(
@@ -309,12 +309,12 @@ def test_an_instance_whose_disk_is_full_still_runs_every_job(
     assert shutil.disk_usage(small_disk).free == 0
     run = ensemble(ONE.replace('"true"', '"true", count: 50'), FLUX_URI=instance.uri)
     assert run.ended(60) == 0, run.errors
-    assert "content" in instance.flux("dmesg")  # it has complained
+    assert "content" in instance.flux("dmesg")  # it reported the full disk
     assert len(run.of(type="job", name="clean")) == 50
-    os.kill(instance.brokers()[0], signal.SIGKILL)  # it would spend long on saving its content
+    os.kill(instance.brokers()[0], signal.SIGKILL)  # a shutdown would first try to save its content
 
 
-# -- jobs that Flux does not take -------------------------------------------------------------------
+# -- jobs that Flux rejects ------------------------------------------------------------------------
 
 
 def test_a_job_that_flux_rejects_has_its_message_and_the_others_continue(

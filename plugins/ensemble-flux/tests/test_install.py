@@ -1,4 +1,4 @@
-"""Tests of an environment whose installed bindings do not know where Flux is."""
+"""Tests of installed bindings that do not know where Flux is."""
 
 from __future__ import annotations
 

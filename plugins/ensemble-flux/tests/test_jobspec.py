@@ -1,4 +1,4 @@
-"""Tests of the jobspecs that are written for jobs."""
+"""Tests of the jobspec of a job."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_task_has_its_cores_and_gpus() -> None:
 def test_a_job_may_be_a_nested_instance_with_a_broker_on_each_node() -> None:
     made = written(nodes=2, tasks=8, **flux(instance=True, shell={"mpi": "pmi2"}))
     assert made["tasks"][0]["command"] == ["flux", "broker", "lmp", "-in", "x"]
-    assert made["resources"][0]["with"][0]["count"] == 4  # it distributes its resources itself
+    assert made["resources"][0]["with"][0]["count"] == 4  # the job distributes its resources itself
     shell = made["attributes"]["system"]["shell"]["options"]
     assert (shell["per-resource"], shell["mpi"]) == ({"type": "node"}, "pmi2")
 

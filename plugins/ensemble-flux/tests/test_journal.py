@@ -1,4 +1,4 @@
-"""Tests of the events that a run derives from journals recorded in real Flux instances.
+"""Tests of a run's events, derived from journals that were recorded in real Flux instances.
 
 ``journals/README.md`` describes the recordings.
 """
@@ -25,7 +25,7 @@ from ensemble_core import JobEvent
 JOURNALS = Path(__file__).parent / "journals"
 END: dict[str, Any] = {"id": -1, "events": []}
 Response = dict[str, Any]
-#: Identity of an event: the job's name (ours) or id, the event's name and time.
+#: Identity of an event: name (of a job of ours) or id of the job, name and time of the event.
 Told = tuple[str, str, float]
 
 
@@ -34,8 +34,8 @@ def recorded(name: str) -> list[Response]:
 
 
 def live(name: str) -> list[Response]:
-    """Return a recording that was started in an idle instance, without the end of its empty
-    backlog.
+    """Return a recording of an instance that was idle at its start, without the end marker of the
+    empty backlog.
     """
     first, *rest = recorded(name)
     assert first == END
@@ -47,7 +47,7 @@ RESTART = live("restart-before")
 
 
 def tagged(responses: Iterable[Response], run: str = "night") -> dict[int, str]:
-    """Return our jobs in a recording, by Flux's id."""
+    """Return the names of our jobs in a recording, by Flux's id."""
     found = {}
     for response in responses:
         tag = response.get("jobspec", {}).get("attributes", {}).get("user", {}).get("ensemble", {})
@@ -57,19 +57,19 @@ def tagged(responses: Iterable[Response], run: str = "night") -> dict[int, str]:
 
 
 def names(responses: Iterable[Response]) -> dict[int, str]:
-    """Return the name of each job in events of a recording."""
+    """Return the name of each job in a recording, as events have it."""
     return {r["id"]: f58(r["id"]) for r in responses if r != END} | tagged(responses)
 
 
 def volatile(entry: dict[str, Any]) -> bool:
-    """Return whether an entry is only streamed, so that no backlog has it."""
+    """Return whether an entry is only streamed, and missing in backlogs."""
     return entry["name"] in ("annotations", "invalidate") or entry.get("context") == {
         "seen": "once"
     }
 
 
 def backlog(responses: Sequence[Response], *, full: bool = True) -> list[Response]:
-    """Return what the instance sends if the journal is opened after these responses."""
+    """Return the backlog that the instance sends if a stream is opened after these responses."""
     jobs: dict[int, Response] = {}
     for response in responses:
         job = jobs.setdefault(response["id"], {"id": response["id"], "events": []})
@@ -83,7 +83,7 @@ def backlog(responses: Sequence[Response], *, full: bool = True) -> list[Respons
 def opened(
     jobs: Iterable[str], first: Sequence[Response] = (), *, strangers: bool = True
 ) -> Journal:
-    """Return the journal of the run ``night`` in the recorded instance."""
+    """Return a journal of the run ``night``, after the backlog ``first``."""
     nodes = Nodes()
     nodes.status(json.loads((JOURNALS / "day-resources.json").read_text()))
     journal = Journal("night", nodes, strangers=strangers)
@@ -103,7 +103,7 @@ def brief(events: Iterable[JobEvent]) -> list[Told]:
 
 
 def happened(responses: Iterable[Response]) -> list[Told]:
-    """Return all expected events of a recording."""
+    """Return the expected events of a recording."""
     name = names(list(responses))
     return [
         (name[response["id"]], entry["name"], entry["timestamp"])
@@ -121,14 +121,14 @@ def by_job(told: Iterable[Told], leave_out: Iterable[float] = ()) -> dict[str, l
     return dict(jobs)
 
 
-#: Times of entries that a reopened stream cannot repeat.
+#: Times of entries that are missing in backlogs.
 UNWRITTEN = [e["timestamp"] for r in DAY for e in r["events"] if volatile(e)]
 ALL = by_job(happened(DAY), UNWRITTEN)
 INVALID = next(f58(r["id"]) for r in DAY if r["events"][0]["name"] == "invalidate")
 
 
 def recount(responses: Sequence[Response]) -> dict[str, float]:
-    """Return the gauges after these responses, by a naive count."""
+    """Return the gauges after these responses, counted naively."""
     jobs: dict[int, list[dict[str, Any]]] = defaultdict(list)
     size: dict[int, int] = {}
     share: dict[int, list[dict[str, Any]]] = {}
@@ -136,8 +136,7 @@ def recount(responses: Sequence[Response]) -> dict[str, float]:
         jobs[response["id"]] += response["events"]
         if "jobspec" in response:
             top = response["jobspec"]["resources"][0]
-            # Nodes of two cores; the recordings have no jobs of several cores without nodes but
-            # those of one core a slot.
+            # Nodes have two cores. Jobs without nodes have one core per slot in the recordings.
             size[response["id"]] = top["count"] if top["type"] == "node" else -(-top["count"] // 2)
         if "R" in response:
             share[response["id"]] = response["R"]["execution"]["R_lite"]
@@ -208,7 +207,7 @@ def test_a_job_is_reported_with_fluxs_context() -> None:
         return [dict(e.context) for e in told if (e.job, e.name) == (job, name)]
 
     assert [c["status"] for c in context("code.0", "finish")] == [3 << 8]
-    # The job's shell reports its task's signal like any shell.
+    # The job's shell reports signals as other shells do.
     assert [c["status"] for c in context("signal.0", "finish")] == [(128 + 11) << 8]
     assert "no-such-command: No such file" in context("missing.0", "exception")[0]["note"]
     assert "need 99 node(s)" in context("large.0", "exception")[0]["note"]
@@ -270,12 +269,12 @@ def test_after_a_complete_day_the_queue_is_empty() -> None:
 
 
 def test_the_recorded_backlogs_are_those_that_these_tests_build() -> None:
-    """The exhaustive tests below depend on this."""
+    """The exhaustive tests below rely on built backlogs."""
 
     def content(responses: list[Response]) -> dict[int, Any]:
         end = responses.index(END)
         return {
-            # Not the contexts: Flux's memory merges those of a job's memos.
+            # Without contexts: Flux merges those of a job's memos.
             r["id"]: ([(e["name"], e["timestamp"]) for e in r["events"]], r.get("R"), r["jobspec"])
             for r in responses[:end]
         }
@@ -298,7 +297,7 @@ def test_a_stream_that_breaks_in_an_idle_instance_repeats_nothing() -> None:
 
 
 def middle_of_day() -> int:
-    """Return how much of the day had been streamed when two more streams were opened."""
+    """Return the number of responses before the streams of ``day-middle-*`` were opened."""
     middle = recorded("day-middle-full")
     after = middle[middle.index(END) + 1 :]
     assert DAY[-len(after) :] == after
@@ -324,9 +323,10 @@ def test_a_run_that_starts_in_the_middle_receives_no_past_events(kind: str) -> N
 def heard_with_cuts(
     cuts: Iterable[tuple[int, int, Sequence[Response]]],
 ) -> tuple[Journal, list[JobEvent]]:
-    """Return the events of a day whose stream ends after ``cut`` responses.
+    """Return the journal and events of a day whose stream ends and is reopened.
 
-    It is reopened after ``again`` responses, with a backlog in any order.
+    Each of ``cuts`` has the numbers of responses before the end and before the reopening, and the
+    backlog.
     """
     journal = opened(tagged(DAY).values())
     told: list[JobEvent] = []
@@ -345,7 +345,7 @@ def check(told: Sequence[JobEvent]) -> None:
     refused = heard.pop(INVALID, [])
     assert heard == {job: events for job, events in ALL.items() if job != INVALID}
     assert refused == ALL[INVALID][: len(refused)]
-    assert len(set(brief(told))) == len(told)  # once, even if it is in no eventlog
+    assert len(set(brief(told))) == len(told)  # each event once, even if no eventlog has it
 
 
 @pytest.mark.parametrize("away", [0, 1, 9, 1000])
@@ -420,7 +420,7 @@ def test_a_backlog_is_reported_in_the_order_of_time() -> None:
 
 
 def test_a_clock_that_was_set_back_does_not_reorder_a_jobs_events() -> None:
-    """The eventlog's order counts; ``clean`` comes last whatever its time is."""
+    """Events keep the eventlog's order. ``clean`` comes last, whatever its time."""
     past = deepcopy(backlog(DAY))
     for job in past:
         late = len(job["events"]) // 2
@@ -544,8 +544,7 @@ def test_a_guest_gets_the_same_events_of_its_jobs_as_the_owner() -> None:
             told += guest.take(one, places[response["id"]])
             places[response["id"]] += 1
 
-    # The output files of an earlier controller's job are in its jobspec, which a guest does not
-    # get.
+    # A job of an earlier controller has its output files in the jobspec, which guests do not get.
     heard = [
         replace(event, context={}) if event.name == "start" else event
         for event in owner

@@ -1,7 +1,4 @@
-"""Tests of an ensemble in its own allocation: the example ``flux-batch.sh``.
-
-They need the project's folder ``examples``.
-"""
+"""Tests of an ensemble in a Flux allocation: the example ``flux-batch.sh``."""
 
 from __future__ import annotations
 
@@ -34,9 +31,7 @@ rules: [{trigger: start, action: {name: submit, label: long}}]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Enter the folder that a user submits from, with ``ensemble`` on the PATH as after
-    activation.
-    """
+    """Enter a user's folder, with ``ensemble`` on the PATH as after activation."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder = tmp_path / "here"
@@ -48,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def jobs(instance: Any) -> dict[str, str]:
-    """Return all jobs of the instance, including finished ones: id and name."""
+    """Return ids and names of all jobs of the instance, including finished ones."""
     listed = instance.flux("jobs", "-A", "-a", "-c0", "-no", "{id.f58plain} {name}")
     names = {}
     for line in listed.splitlines():
@@ -91,7 +86,7 @@ def test_the_jobs_run_in_the_inner_instance_and_its_job_ends_like_the_run(
     job, output, code = batch(instance, here, str(SCRIPT), "fails.yaml")
     assert code == 7, output
     assert " exit code 7: terminated by rule " in output
-    # A failed job is reported with its last line, as anywhere.
+    # The report of a failed job includes its last line.
     assert re.search(r"failed bad\.0: exit code 3: no license", output)
     (kept,) = re.findall(r"output of jobs: (.*)", output)
     assert Path(kept, "where.0.out").read_text() == "1\n"
@@ -101,13 +96,12 @@ def test_the_jobs_run_in_the_inner_instance_and_its_job_ends_like_the_run(
 def test_before_its_time_limit_the_run_stops_and_says_how_to_resume(
     instance: Any, here: Path
 ) -> None:
-    for seconds in (12, 60):  # on a slow machine, the first signal may precede the run's start
+    for seconds in (12, 60):  # on a slow machine, the signal may precede the run's start
         limits = (f"--time-limit={seconds}s", "--signal=SIGTERM@8s")
         _, output, code = batch(instance, here, *limits, str(SCRIPT), "long.yaml")
         if "to resume this run" in output:
             break
-    # Flux signals the whole job, and its broker forwards SIGHUP to the script; either may come
-    # first.
+    # Flux signals the whole job, and the broker forwards SIGHUP to the script: either comes first.
     ended = {143: "143: SIGTERM", 129: "129: the terminal was closed (SIGHUP)"}
     assert code in ended, output
     assert "to resume this run: ensemble resume" in output

@@ -38,7 +38,7 @@ def test_a_job_holds_its_resources_until_it_releases_them() -> None:
     nodes.alloc(1, resources("0-1", "0-1", "0"))
     nodes.alloc(2, resources("1", "2"))
     assert numbers(nodes) == (4, 2, 16, 11, 8, 6)
-    nodes.release(1, "0")  # one node before the other
+    nodes.release(1, "0")  # one of two nodes
     assert numbers(nodes) == (4, 3, 16, 13, 8, 7)
     nodes.release(1, "all")
     nodes.release(1, "all")  # `free` repeats what `release` said

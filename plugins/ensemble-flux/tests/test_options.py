@@ -1,4 +1,4 @@
-"""Tests of Flux's options in an ensemble file: they are checked with the file."""
+"""Tests of Flux's options in an ensemble file, and of the errors for wrong ones."""
 
 from __future__ import annotations
 

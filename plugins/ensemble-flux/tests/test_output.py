@@ -1,4 +1,4 @@
-"""Tests of output: its destination, which files are truncated, and which are removed."""
+"""Tests of output: destination, truncated files and removed files."""
 
 from __future__ import annotations
 

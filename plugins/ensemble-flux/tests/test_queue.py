@@ -27,12 +27,12 @@ BACKLOG = 10_000
 
 @pytest.fixture(params=["journal", "eventlogs"])
 def events(request: pytest.FixtureRequest) -> str:
-    """As the owner of the instance, and as a guest."""
+    """Return the source of events: of the instance's owner, and of a guest."""
     return str(request.param)
 
 
 def submit_held(count: int) -> None:
-    """Submit foreign jobs that wait in the current instance."""
+    """Submit foreign jobs that are held in the current instance."""
     flux = bindings.bindings()
     handle = flux.Flux()
     spec = flux.job.JobspecV1.from_command(["true"])
@@ -61,7 +61,7 @@ def truth(instance: Any) -> dict[str, float]:
 
 
 def told(session: Session, first: Mapping[str, float]) -> dict[str, float]:
-    """Return the gauges as combined from emitted events."""
+    """Return the gauges after all emitted events."""
     values = dict(first)
     for event in list(session.events):
         if isinstance(event, Resources):
@@ -101,13 +101,13 @@ def test_ten_thousand_waiting_foreign_jobs_neither_delay_a_run_nor_are_changed_b
     counts = json.loads(own_instance.flux("job", "stats"))["job_states"]
     assert counts["sched"] == BACKLOG
     assert counts["inactive"] == 30
-    os.kill(brokers[0], signal.SIGKILL)  # faster than cancelling all of these
+    os.kill(brokers[0], signal.SIGKILL)  # faster than cancelling all jobs
 
 
 def test_a_rule_sees_foreign_jobs_only_if_it_asks_for_the_whole_queue(
     instance: Any, ensemble: Ensemble
 ) -> None:
-    instance.flux("submit", "--quiet", "--wait", "--cc=1-3", "true")  # these are past jobs
+    instance.flux("submit", "--quiet", "--wait", "--cc=1-3", "true")  # finished jobs
     run = ensemble(
         """
 on_stop: cancel
@@ -231,7 +231,10 @@ def test_jobs_that_wait_while_the_job_manager_is_reloaded_end_exactly_once(
         own_instance.flux("module", "reload", "job-manager")
         late = [session.job("true") for _ in range(10)]
         session.submit(*late)
-        for module in ("sched-simple", "job-exec"):  # each registers only when it is loaded
+        for module in (
+            "sched-simple",
+            "job-exec",
+        ):  # modules register with the job manager when they are loaded
             own_instance.flux("module", "reload", "-f", module)
         own_instance.flux("module", "load", "job-list")
         own_instance.flux("queue", "start")
@@ -280,7 +283,7 @@ def test_the_gauges_equal_those_of_fluxs_commands_at_each_step(
         assert told(session, first)["waiting.nodes"] == 3
         own_instance.flux("resource", "drain", "3")
         held = session.job("true", urgency=0)
-        session.submit(held)  # a guest looks again when something happens to its jobs
+        session.submit(held)  # changes of its jobs make a guest update the gauges
         session.wait_for(held, "submit")
         agree("with a drained node")
         own_instance.flux("cancel", strangers[0])
@@ -338,7 +341,7 @@ def test_thousands_of_jobs_leave_no_descriptors_and_little_memory(
     assert seen["finish"] == seen["clean"] == seen["submit"]
 
 
-# -- the handle --------------------------------------------------------------------------------------
+# -- raw events -------------------------------------------------------------------------------------
 
 
 def test_custom_functions_get_the_entry_of_fluxs_journal_for_an_event(

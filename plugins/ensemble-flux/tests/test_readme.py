@@ -1,7 +1,4 @@
-"""Tests of the README: its ensemble files are valid, and it lists every option.
-
-Tests of the page ``docs/start-flux.md``: its options exist, and with Flux its commands run.
-"""
+"""Tests of the README and of ``docs/start-flux.md``: files and options are valid, commands run."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class TestReadme(ReadmeContract):
 
 @pytest.mark.checkout
 def test_the_page_get_started_names_options_and_files_that_exist() -> None:
-    """This needs no Flux, unlike the test below."""
+    """This test needs no Flux."""
     page = start_page()
     options = set(re.findall(r"`-o (\w+)=", page))
     assert options >= {"uri", "queue", "bank"}
@@ -54,7 +51,7 @@ def test_the_page_get_started_names_options_and_files_that_exist() -> None:
 def test_the_commands_of_the_page_get_started_run_the_study_on_flux(
     flux_command: str, tmp_path: Path
 ) -> None:
-    """The first command of the page opens a shell in an instance; here it gets the others to run."""
+    """The first command opens a shell in an instance. Here that shell runs the other commands."""
     begin, _, commands = commands_of("start-flux.md").partition("\n")
     output = run_commands(commands, tmp_path, begin.split())
     assert "executor flux" in output

@@ -1,4 +1,4 @@
-"""Tests of a run's end: no job is left by mistake, and foreign jobs are not affected."""
+"""Tests of a run's end: no job is left behind, and foreign jobs are not affected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ rules:
 
 @pytest.fixture
 def stranger(instance: Any) -> Iterator[str]:
-    """Submit a foreign job, which must not be affected."""
+    """Submit a foreign job; check after the test that it still waits."""
     job = instance.flux("submit", "--urgency=0", "sleep", "1000").strip()
     yield job
     assert instance.flux("jobs", "-no", "{state}", job).strip() == "SCHED"
@@ -65,20 +65,20 @@ def test_a_stopped_run_leaves_no_job_behind(
 def test_a_second_ctrl_c_ends_the_run_at_once_and_the_jobs_are_cancelled_anyway(
     instance: Any, ensemble: Ensemble, tmp_path: Path
 ) -> None:
-    # After SIGTERM these use all of the time that Flux allows, once they have reported.
+    # These ignore SIGTERM, so they run until Flux kills them.
     lasting = f"trap : TERM; touch {tmp_path}/up-$ENSEMBLE_JOB_ID; while :; do sleep 1; done"
     run = ensemble(LASTING.replace("sleep 1000", f"[sh, -c, '{lasting}']"))
     running(run)
     wait_until(lambda: [*tmp_path.glob("up-*")], 90)
     run.signal(signal.SIGINT)
     run.wait_for(type="job", name="exception")
-    time.sleep(0.5)  # two presses within 0.3 s are one
+    time.sleep(0.5)  # within 0.3 s, two signals count as one
     run.signal(signal.SIGINT)
     assert run.ended() == 130
     started, over = (
         {line["job"] for line in run.of(type="job", name=name)} for name in ("start", "clean")
     )
-    assert started - over  # it did not wait for them
+    assert started - over  # the run did not wait for them
     wait_until(lambda: not ours(instance), 90)
 
 

@@ -1,7 +1,6 @@
-"""Stop tests on a real Flux: stopped runs continue, and stopped studies have the same tables.
+"""Stop tests on a real Flux instance: a stopped and resumed study has the same tables.
 
-A study whose controllers are stopped and killed at random has the tables of an undisturbed one.
-(``make soak`` plays a thousand rounds.)
+``make soak`` runs a thousand rounds of the random stops.
 """
 
 from __future__ import annotations

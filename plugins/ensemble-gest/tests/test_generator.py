@@ -1,4 +1,4 @@
-"""gest-api generators in a run."""
+"""Tests of gest-api generators in a run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Uniform(Standard):
 
 
 class Simplex(Uniform):
-    """Suggests three points at a time, and the next three when it knows all results."""
+    """Suggests three points at a time, the next ones after all results of the previous ones."""
 
     def suggest(self, num_points: int | None) -> list[dict[str, Any]]:
         if num_points is not None or len(self.told) < self.count:
@@ -67,7 +67,7 @@ class Simplex(Uniform):
 
 
 class Restless(Uniform):
-    """Never draws the same point twice."""
+    """Draws different points each time: it has no seed."""
 
     def __init__(self, vocs: Any) -> None:
         super().__init__(vocs)
@@ -75,7 +75,7 @@ class Restless(Uniform):
 
 
 class Named(Uniform):
-    """Takes keyword arguments only, as Xopt's generators do."""
+    """Takes only keyword arguments, like Xopt's generators."""
 
     def __init__(self, *, vocs: Any, seed: int = 0) -> None:
         super().__init__(vocs, seed)
@@ -108,7 +108,7 @@ class TestSimplex(GeneratorContract):
     options: ClassVar[Mapping[str, Any]] = {"class": "of_the_standard.Simplex", "options": {}}
 
     def test_lost_points_do_not_block_it(self) -> None:
-        """It waits for lost points, which the standard cannot report. ``failed`` can."""
+        """It waits for lost points, which only the option ``failed`` can report."""
 
 
 class TestLibensemble(GeneratorContract):
@@ -128,7 +128,7 @@ class TestLibensemble(GeneratorContract):
 
 
 class TestLibensembleWithOneVariable(TestLibensemble):
-    """Its points are arrays of length 1, but it accepts only numbers."""
+    """libEnsemble returns points as arrays of length 1, but accepts only numbers."""
 
     vocs = Vocs(variables=(Variable(name="x", low=-5.0, high=5.0),), objectives={"E": "minimize"})
 
@@ -157,7 +157,7 @@ def test_points_are_reported_with_their_ids_and_all_outputs() -> None:
     told = played.generator._generator.told  # type: ignore[attr-defined]
     assert [each["_id"] for each in told] == [0, 1, 2]
     assert set(told[0]) == {"_id", "x", "n", "E", "c"}
-    assert told[0]["x"] < 3  # its logarithm
+    assert told[0]["x"] < 3  # the generator gets the logarithm
     vocs = played.generator._generator.vocs  # type: ignore[attr-defined]
     assert vocs.objectives["E"].__class__.__name__ == "MaximizeObjective"
     assert vocs.constraints["c"].value == 1.0
@@ -218,7 +218,7 @@ def test_a_problem_that_the_class_rejects_is_reported_in_its_words() -> None:
 
 @pytest.mark.parametrize("path", ["logging.basicConfig", "subprocess.Popen", "os.path.join"])
 def test_only_subclasses_of_the_standard_are_built(path: str, tmp_path: Path) -> None:
-    """Any other callable would be called with the options of the file."""
+    """Otherwise a file could call any function with its options."""
     with pytest.raises(EnsembleError, match=r"is not a subclass of gest_api\.generator\.Generator"):
         build(PROBLEM, options(path, filename=str(tmp_path / "made"), args=["true"]))
     assert not (tmp_path / "made").exists()
@@ -245,7 +245,7 @@ def test_if_a_changed_file_drops_points_values_stay_with_their_points() -> None:
     given = make().suggest(3)
     before = [Point(number=number, parameters=each) for number, each in enumerate(given)]
     resumed = make()
-    resumed.resume([Exchange((), (), tuple(before[1:]))])  # the first is outside the new range
+    resumed.resume([Exchange((), (), tuple(before[1:]))])  # the file dropped the first
     new = resumed.suggest(2)
     resumed.ingest([Point(number=3, parameters=new[0], state="done", values={"E": 1.0})])
     (told,) = resumed._generator.told  # type: ignore[attr-defined]

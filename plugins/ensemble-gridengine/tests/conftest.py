@@ -1,7 +1,7 @@
-"""A real Grid Engine for tests: a qmaster and an execd on this machine, in a temporary folder.
+"""Fixtures: a real Grid Engine, with a qmaster and an execd on this machine in a temporary folder.
 
-The tests skip if its programs are missing (Debian: ``gridengine-master``, ``-exec``, ``-client``)
-or if its daemons cannot switch users (only root may).
+Tests are skipped if its programs are missing (Debian: ``gridengine-master``, ``-exec``,
+``-client``) or without root, since its daemons switch users.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-#: The programs. Those of Debian in ``/usr/bin`` start a compiler to find out the architecture.
+#: The programs. Debian's in ``/usr/bin`` start a compiler to find the architecture.
 TOOLS = Path("/usr/lib/gridengine")
 SHARED = Path("/usr/share/gridengine")
 #: Folders of the packages' programs, libraries and messages.
@@ -124,8 +124,8 @@ class Cluster:
             min_uid="0",
             min_gid="0",
             mailer="/bin/true",
-            # Don't read the user's profile: one that takes a lock and is killed with its job would
-            # block all later jobs.
+            # No login shell: if a job is killed while the user's profile holds a lock, all later
+            # jobs hang.
             login_shells="none",
             load_report_time="00:00:02",
             reporting_params="accounting=true reporting=false flush_time=00:00:01 joblog=false",
@@ -197,7 +197,7 @@ class Cluster:
 
     @contextmanager
     def limited(self, **fields: str) -> Iterator[None]:
-        """Change fields of the cell's configuration for a while."""
+        """Change fields of the cell's configuration inside the block."""
         before = self.run("qconf", "-sconf")
         file = self.base / "global"
         try:
@@ -210,7 +210,7 @@ class Cluster:
 
     @contextmanager
     def crashed(self) -> Iterator[None]:
-        """Kill qmaster for a while."""
+        """Kill qmaster; restart it after the block."""
         self._processes["qmaster"].kill()
         self._processes["qmaster"].wait(20)
         try:
@@ -219,7 +219,7 @@ class Cluster:
             self.start_qmaster()
 
     def forget(self, job: int) -> None:
-        """Remove a job from the records of a crashed qmaster, so that its id is given again."""
+        """Remove a job from the records of a crashed qmaster, which then reuses the id."""
         number = f"{job:010}"
         path = self.base / "spool" / "jobs" / number[:2] / number[2:6] / number[6:]
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -258,7 +258,7 @@ def _cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """The shared cluster, in this test's environment."""
+    """Yield the shared cluster, with its variables in the environment."""
     for name in ("PATH", "SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"):
         monkeypatch.setenv(name, _cluster.environment[name])
     yield _cluster

@@ -1,4 +1,4 @@
-"""One study in a chain of Grid Engine allocations: the example ``chain/gridengine.sh``."""
+"""Test of the example ``chain/gridengine.sh``: one study in a chain of Grid Engine allocations."""
 
 from __future__ import annotations
 

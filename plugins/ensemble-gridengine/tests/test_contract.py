@@ -1,4 +1,4 @@
-"""The contract of executors on a real Grid Engine, with decisions, stops and crashes."""
+"""Contract, decision, stop and crash tests on a real Grid Engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestGridEngine(ExecutorContract):
         assert session.executor.resources()["cores.up"] == 8.0
 
     def end_by_submit(self, session: Session) -> Cause:
-        """Include a job that the queue rejects: its queue does not exist."""
+        """Also submit a job to a queue that does not exist."""
         job = session.job(*self.succeeding, options={"gridengine": {"queue": "none.q"}})
         session.run(job)
         assert session.cause(job) == super().end_by_submit(session)
@@ -49,7 +49,7 @@ class TestGridEngine(ExecutorContract):
 class TestDecisions(DecisionSuite):
     executor = "gridengine"
     options = OPTIONS
-    # The tests of Slurm run all examples, with the same rules and the same base of the executor.
+    # Slurm's tests run all examples, and its executor has the same base.
     files = (EXAMPLES / "grow-shrink.yaml",)
     refused = ("grow-shrink.yaml",)  # a cluster has a fixed size
 

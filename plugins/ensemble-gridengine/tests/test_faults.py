@@ -1,4 +1,4 @@
-"""A real Grid Engine whose commands fail, hang, print garbage or forget jobs."""
+"""Tests of a real Grid Engine whose commands fail, hang, print garbage or forget jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TestGridEngine(FaultSuite):
         monkeypatch.setattr(timing, "FULL", 1.0)
         self.cluster.wait_idle()
         with self.cluster.limited(**{limit: "2"}):
-            # Different time limits, so that each is a batch.
+            # Different time limits: each job is a batch.
             gate = self.folder / "gate"
             jobs = [self.gated(session, gate, duration=600.0 + number) for number in range(4)]
             session.submit(*jobs)
@@ -60,7 +60,7 @@ class TestGridEngine(FaultSuite):
 
     def test_a_job_that_grid_engine_restarts_fails_and_runs_once(self, session: Session) -> None:
         stopped = self.folder / "stopped"
-        # Its wrapper can no longer report.
+        # The stopped wrapper cannot report.
         begin = (
             f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; echo $PPID $$ > {stopped}; "
             "kill -STOP $PPID; exec sleep 600"
@@ -70,7 +70,7 @@ class TestGridEngine(FaultSuite):
         session.wait_for(job, "start")
         wait_until(lambda: stopped.exists() and stopped.read_text().endswith("\n"))
         self.cluster.run("qmod", "-f", "-rj", session.context(job, "submit")["queue_id"])
-        # Grid Engine waits for the end of the first run, and may take a minute to end it.
+        # Grid Engine may take a minute to end the first run, and waits for that.
         for process in stopped.read_text().split():
             with suppress(ProcessLookupError):
                 os.kill(int(process), signal.SIGKILL)
@@ -82,7 +82,7 @@ class TestGridEngine(FaultSuite):
     def test_a_job_that_starts_after_its_folders_were_removed_leaves_the_queue(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As a batch does that reaches the queue only after its run is over and removed."""
+        """A batch may reach the queue after its run has ended and was removed."""
         folder = tmp_path / "study"
         folder.mkdir()
         monkeypatch.chdir(folder)

@@ -1,4 +1,4 @@
-"""The plugin's README: its ensemble files are valid, and it lists every option."""
+"""Tests of the README: its ensemble files are valid, and it lists every option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies of Grid Engine: ids of accepted jobs, rejected submissions, and renamed jobs."""
+"""Tests of Grid Engine's replies: ids of accepted jobs, rejected submissions, renamed jobs."""
 
 from __future__ import annotations
 

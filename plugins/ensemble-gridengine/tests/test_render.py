@@ -1,4 +1,4 @@
-"""The command line that submits a job to Grid Engine."""
+"""Test of the command line that submits a job to Grid Engine."""
 
 from __future__ import annotations
 

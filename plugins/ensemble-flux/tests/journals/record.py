@@ -1,7 +1,7 @@
 """Record the journals in this folder. Run it inside a Flux instance; see the README.
 
-Jobs of the run ``night`` are submitted as by the executor, those of ``other`` as by another run,
-and the rest as foreign jobs, with Flux's own commands.
+Jobs of the runs ``night`` and ``other`` are submitted like the executor's. Flux's commands submit
+the rest, the foreign jobs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ALONE = {"flux": {"exclusive": True}}
 
 
 class Recorder:
-    """One stream of ``job-manager.events-journal``, recorded in its own thread."""
+    """Records a stream of ``job-manager.events-journal`` in a thread."""
 
     def __init__(self, *, full: bool) -> None:
         self.responses: list[dict[str, Any]] = []
@@ -110,7 +110,7 @@ def over(stream: Recorder, *jobs: int) -> None:
 
 
 def day() -> None:
-    """Record an ordinary day, with the journal from its beginning and from its middle."""
+    """Record an ordinary day, with streams opened at its beginning, middle and end."""
     live = Recorder(full=False)
     resources("day-resources.json")
     stranger_id = stranger("true")
@@ -159,7 +159,7 @@ def day() -> None:
 
 
 def restart() -> None:
-    """Record a reload of the job manager while one job runs, another waits, and one is held."""
+    """Record a reload of the job manager while one job runs, one waits and one is held."""
     before = Recorder(full=False)
     over(before, ours("good.0", "true"))
     long = ours("long.0", "sleep", "600", nodes=4, tasks=4, options=ALONE)
@@ -180,9 +180,7 @@ def restart() -> None:
 
 
 def failure() -> None:
-    """Record the death of a broker under a job of all four nodes, and under one with only its
-    node.
-    """
+    """Record the death of a broker while a job runs on all four nodes."""
     live = Recorder(full=False)
     resources("failure-resources.json")
     wide = ours("wide.0", "sleep", "2", nodes=4, tasks=4)
