@@ -1,9 +1,9 @@
 """Runs studies of ``examples/``, undisturbed and killed, and compares each with its figure.
 
-A program, for the tests beside it and ``make soak``: each study is run as a user would run it, its figure is
-checked, then it is run again with controllers that are killed at lines which chance chooses and
-resumed, and the results of all jobs are compared with the first run's. Prints a line of JSON for
-each round, exit code 1 if any was not as it should be:
+A program for the tests in this folder and ``make soak``: each study is run as a user would run it, and its
+figure is checked. Further runs have controllers that are killed after a random number of lines and
+resumed; the results of their jobs are compared with those of the first run. Prints a line of JSON for
+each round. The exit code is 1 if any round failed:
 
     python studies.py --short --seed 7 --rounds 1 refine ladder
 """
@@ -41,7 +41,7 @@ COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 
 @dataclass(frozen=True)
 class Done:
-    """An attempt that succeeded: its group, index, parameters and rows."""
+    """A successful attempt."""
 
     group: str
     index: int
@@ -49,7 +49,7 @@ class Done:
     rows: Sequence[Mapping[str, float]]
 
     def __getitem__(self, name: str) -> Any:
-        """A parameter, or the last value of a column."""
+        """Return a parameter, or the last value of a column."""
         if name in self.parameters:
             return self.parameters[name]
         return next(row[name] for row in reversed(self.rows) if name in row)
@@ -57,8 +57,7 @@ class Done:
 
 @dataclass
 class Ran:
-    """A run of a study: its exit code, its events and decisions, what it wrote to stderr, and the
-    folder it was started in."""
+    """A run of a study: its exit code, events and decisions, stderr, and start folder."""
 
     code: int
     lines: list[dict[str, Any]]
@@ -66,12 +65,12 @@ class Ran:
     folder: Path
     killed: list[str] = field(default_factory=list)
     replay: str = ""
-    #: What the command that writes its page said, if it failed.
+    #: Output of ``ensemble report`` if it failed.
     report: str = ""
 
     @cached_property
     def submitted(self) -> list[dict[str, Any]]:
-        # A resume hands over again what may not have arrived; the queue knows each id once.
+        # A resume repeats submissions that may not have reached the queue.
         jobs = [job for line in self.lines if line["type"] == "submit" for job in line["jobs"]]
         return list({job["id"]: job for job in jobs}.values())
 
@@ -96,7 +95,7 @@ class Ran:
         return [job for job in self.done if job.group == group]
 
     def by(self, group: str, *names: str) -> dict[Any, list[Done]]:
-        """The jobs of a group by the values of these parameters."""
+        """Return the jobs of a group by the values of these parameters."""
         found = defaultdict(list)
         for job in self.of(group):
             key = tuple(job[name] for name in names)
@@ -106,8 +105,8 @@ class Ran:
     def table(
         self, timed: Collection[str] = (), groups: Collection[str] = ()
     ) -> dict[str, list[Any]]:
-        """The rows of all jobs that succeeded (of these groups), by what identifies a job in any
-        order; without the parameters and columns that depend on how fast jobs ran."""
+        """Return the rows of all successful jobs (of these groups) by group and parameters, without
+        ``timed`` parameters and columns."""
 
         def known(values: Mapping[str, Any]) -> dict[str, Any]:
             return {name: value for name, value in values.items() if name not in timed}
@@ -126,13 +125,13 @@ def near(found: float, exact: float, within: float) -> None:
 
 
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Slope and value at 0 of the line through points (least squares)."""
+    """Return the slope and the value at 0 of a least-squares line."""
     x0, y0 = mean(x for x, _ in points), mean(y for _, y in points)
     slope = sum((x - x0) * (y - y0) for x, y in points) / sum((x - x0) ** 2 for x, _ in points)
     return slope, y0 - slope * x0
 
 
-# The figure of each study; ``short`` says that it was run shortened, with larger errors.
+# The check of each study's figure; a ``short`` run has larger errors.
 
 
 def refine(ran: Ran, short: bool) -> None:
@@ -159,7 +158,7 @@ def ladder(ran: Ran, short: bool) -> None:
 
 
 def errors(ran: Ran, short: bool) -> None:
-    # To half of the last digit that was printed.
+    # Tolerance: half of the last printed digit.
     exact = {
         3.1371: (1.0441, 5e-5),
         12.5484: (2.2330, 5e-5),
@@ -248,7 +247,7 @@ def replica_exchange(ran: Ran, short: bool) -> None:
         first, last = (9, 11) if short else (10, 40)
         jobs = [job for job in by_temperature[temperature] if job["iteration"] >= first]
         assert len(jobs) == last - first + 1
-        # Three standard errors and more, as 48 seeds had them.
+        # At least three standard errors, from 48 seeds.
         for name, exactly, within in zip(("left", "U"), right, (0.03, 0.06), strict=True):
             near(mean(job[name] for job in jobs), exactly, within * (2 if short else 1))
 
@@ -256,7 +255,7 @@ def replica_exchange(ran: Ran, short: bool) -> None:
 def simplex(ran: Ran, short: bool) -> None:
     jobs = ran.of("atom")
     best = min(job["E"] for job in jobs)
-    # Nothing is below the best three functions, but for the last digits of the arithmetic.
+    # Lower bound: the minimum for three functions, except for rounding errors.
     assert -0.49697926 < best < (-0.494 if short else -0.4969791), best
     assert len(jobs) < (60 if short else 140)
     switches = [line for line in ran.lines if line.get("learns") == ["explore"]]
@@ -294,12 +293,15 @@ def peaks(ran: Ran, short: bool) -> None:
 
 @dataclass(frozen=True)
 class Study:
-    """How a study is judged, and what shortens it. ``racing``: which jobs it has depends on the
-    order in which they end, so that only what two runs have in common can be compared. ``timed``:
-    parameters and columns that depend on how fast they ran. ``options`` of `ensemble run`, the
-    exit ``code``, and how often its controllers are killed at most. ``groups``: those whose rows are
-    compared, where not all are. ``here``: why it is played with its own options alone, and on no
-    other queue."""
+    """How a study is checked and shortened.
+
+    - ``racing``: its jobs depend on the order in which earlier ones end, so only jobs of both runs
+      are compared.
+    - ``timed``: parameters and columns that depend on the jobs' speed.
+    - ``options`` of ``ensemble run``; the expected exit ``code``; ``kills``: the largest number.
+    - ``groups``: the groups whose rows are compared (default: all).
+    - ``here``: why it runs only with its own options and on no other queue.
+    """
 
     check: Callable[[Ran, bool], None]
     shorter: Sequence[str] = ()
@@ -327,7 +329,7 @@ STUDIES: Mapping[str, Study] = {
     "restart": Study(
         restart, ["jobs.chain.parameters.until=100", "jobs.chain.parameters.trajectories=16"]
     ),
-    # The lower the temperature, the longer a particle stays.
+    # At a lower temperature a particle stays longer.
     "fan-in": Study(
         fan_in,
         [
@@ -406,7 +408,7 @@ def surroundings(folder: Path) -> dict[str, Any]:
 def play(
     name: str, study: Study, folder: Path, short: bool, chance: random.Random | None, length: int
 ) -> Ran:
-    """Run it; with ``chance`` its controllers are killed."""
+    """Run the study; with ``chance``, kill its controllers."""
     file = EXAMPLES / (study.file or f"studies/{name}/ensemble.yaml")
     sets = [word for one in study.shorter if short for word in ("--set", one)]
     around = surroundings(folder)
@@ -451,7 +453,7 @@ def play(
 def judged(
     name: str, study: Study, ran: Ran, short: bool, undisturbed: Ran | None
 ) -> dict[str, Any]:
-    """What was wrong, as soak tells it."""
+    """Return the result of a round, in the format of ``make soak``."""
     other = []
     ended = re.search(r"has ended.*with exit code (\d+)", ran.errors)
     if ran.code != study.code and not (ended and ended[1] == str(study.code)):
@@ -468,13 +470,13 @@ def judged(
         tables = [each.table(study.timed, study.groups) for each in (ran, undisturbed)]
         now, before = tables
         if study.racing:
-            # By chance, two jobs of one run may have the same parameters.
+            # Two jobs of one run may happen to have the same parameters.
             both = now.keys() & before.keys()
             now, before = ({key: sorted(set(map(str, one[key]))) for key in both} for one in tables)
         other += [
             f"{key}: {now.get(key)} was {before.get(key)}"
             for key in sorted(now.keys() | before.keys())
-            if str(now.get(key)) != str(before.get(key))  # nan is the same as nan
+            if str(now.get(key)) != str(before.get(key))  # as text, nan equals nan
         ][:5]
     found = {
         "round": name,
@@ -492,7 +494,7 @@ def judged(
 def rounds(
     name: str, study: Study, base: Path, kills: int = 1, seed: int = 0, *, short: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """Run a study undisturbed, then so many times with kills, and judge each run."""
+    """Run a study once undisturbed and ``kills`` times with kills; yield the result of each run."""
     undisturbed: Ran | None = None
     for number in range(kills + 1):
         folder = base.absolute() / f"{name}-{seed}-{number}"

@@ -1,4 +1,4 @@
-"""The comparison with peers and the page of its figures: small runs of Ensemble alone, no network."""
+"""The comparison with peers, and the page of its figures. Only Ensemble runs here, without a network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.checkout
 
 
 def compared(folder: Path, *words: str) -> dict[str, dict[str, object]]:
-    """The works of a small comparison, as ``--json`` has them."""
+    """Return the workloads of a small comparison from its ``--json`` file."""
     file = folder / "found.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "peers"), "--json", str(file)]
     done = subprocess.run(
@@ -96,7 +96,7 @@ def test_a_simulation_of_two_sizes_gives_two_points_of_each_curve(tmp_path: Path
 
 
 def test_the_figures_of_the_page_are_those_of_its_json(tmp_path: Path) -> None:
-    """What ``scripts/performance.py`` makes of the JSON is what the page has."""
+    """``scripts/performance.py`` would write the same page from the JSON."""
     script = ROOT / "scripts" / "performance.py"
     subprocess.run([sys.executable, str(script), "--check"], check=True, timeout=120)
     page = (ROOT / "docs" / "performance.md").read_text("utf-8")

@@ -1,6 +1,7 @@
-"""The recipes of the documentation, followed as a reader would: each file is written, each command run.
+"""The recipes of the documentation, followed step by step: each file is written, each command run.
 
-A line that a page shows must be printed, in this order; ``…`` stands for any lines, and at the end of a line for its rest.
+The output must contain the lines that the page shows, in the same order. A line ``…`` matches any
+lines; ``…`` at the end of a line matches its rest.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.M)
 
 
 def missing(shown: str, printed: str) -> list[str]:
-    """The lines that a page shows and that were not printed in this order."""
+    """Return the lines that a page shows but that were not printed in this order."""
     lines = iter([" ".join(line.split()) for line in printed.splitlines()])
     wanted = [" ".join(line.split()) for line in shown.splitlines() if line.strip() != "…"]
     return [
@@ -82,7 +83,7 @@ def test_a_line_that_was_not_printed_is_found() -> None:
 
 @pytest.mark.checkout
 def test_the_cookbook_links_to_every_recipe_under_its_title() -> None:
-    """For readers of the Markdown, where a toctree shows nothing."""
+    """Plain Markdown does not show the toctree."""
     found = re.findall(
         r"^- \[(.+)\]\((cookbook/.+)\)$", (DOCS / "cookbook.md").read_text("utf-8"), re.M
     )

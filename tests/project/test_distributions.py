@@ -1,4 +1,4 @@
-"""What is published: the wheels hold all that is needed, and never bring in a stranger's core.
+"""The wheels are complete, and never install another project's ``ensemble-core``.
 
 ``make test`` builds the distributions and names their folder in ENSEMBLE_DIST.
 """
@@ -52,7 +52,7 @@ def metadata(wheel: Path) -> Message:
 
 
 def stand_in(folder: Path, name: str, version: str) -> None:
-    """A wheel with nothing in it."""
+    """Create an almost empty wheel."""
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
     with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as archive:
@@ -67,12 +67,12 @@ def stand_in(folder: Path, name: str, version: str) -> None:
 
 
 def stranger(folder: Path, version: str) -> None:
-    """A wheel of somebody else's that has the core's name."""
+    """Create another project's wheel with the core's name."""
     stand_in(folder, "ensemble-core", version)
 
 
 def satisfy_others(folder: Path, wheel: Path) -> None:
-    """Something for whatever the wheel requires beside the core."""
+    """Create stand-ins for all requirements of the wheel except the core."""
     for line in metadata(wheel).get_all("Requires-Dist", []):
         (name,) = re.findall(r"^[\w-]+", line)
         if name != "ensemble-core" and "extra ==" not in line:
@@ -81,7 +81,7 @@ def satisfy_others(folder: Path, wheel: Path) -> None:
 
 
 def resolve(folder: Path, *requirements: str) -> subprocess.CompletedProcess[str]:
-    """Resolve from one folder and no index at all."""
+    """Resolve with one folder of wheels and no index."""
     assert UV
     return subprocess.run(
         [UV, "pip", "compile", "-q", "--no-config", "--no-index", "--find-links", folder, "-"],
@@ -123,7 +123,7 @@ def test_a_plugin_asks_for_our_core_and_registers_itself(wheel: Path) -> None:
     (core,) = (line for line in needed if line.startswith("ensemble-core"))
     versions = core.removeprefix("ensemble-core").removeprefix("[service]")
     assert set(versions.strip(" ()").split(",")) == {">=1.0", "<2"}
-    if name_of(wheel) == "ensemble_batch":  # a base, which registers nothing by itself
+    if name_of(wheel) == "ensemble_batch":  # a base of plugins: it registers nothing
         return
     assert re.search(
         r"^\[(ensemble|ensemble\.commands|console_scripts)\]$",

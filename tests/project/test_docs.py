@@ -1,4 +1,4 @@
-"""Documentation that is checked: its ensemble files are valid, and what it lists is what there is."""
+"""The documentation: its ensemble files are valid, and its lists are complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.plugin.discovery import discover
 
 ROOT = Path(__file__).parents[2]
-#: The tutorial's files need the plugin that it writes: tests/plugin/test_tutorial.py follows it.
+#: Without the tutorial, whose files need its plugin: tests/plugin/test_tutorial.py follows it.
 PAGES = [
     ROOT / "README.md",
     *sorted(
@@ -23,7 +23,7 @@ PAGES = [
         if not page.name.startswith(("plugin-tutorial", "plugin-reference"))
     ),
 ]
-#: The pages that the reference of the ensemble file consists of.
+#: Pages of the reference of the ensemble file.
 REFERENCE = [
     ROOT / "docs" / f"{name}.md"
     for name in (
@@ -75,7 +75,7 @@ PARTS = [
 def test_a_part_of_a_job_group_in_the_documentation_is_valid(
     page: str, number: int, text: str
 ) -> None:
-    """Those whose executor is installed beside: others' options are checked where they are."""
+    """Parts for an executor that is not installed are skipped."""
     group = "jobs:\n  - name: a\n    command: x\n" + textwrap.indent(textwrap.dedent(text), "    ")
     start = "rules: [{trigger: start, action: {name: submit}}]\n"
     if "flux:" in text and "flux" not in discover().executors:
@@ -153,7 +153,7 @@ def test_the_map_for_contributors_names_files_and_rooms_that_there_are() -> None
 
 @pytest.mark.checkout
 def test_workflows_call_make_on_each_python_that_is_supported() -> None:
-    """So whatever CI does can be repeated in a checkout."""
+    """So every CI step can be repeated in a checkout."""
     files = {
         file.stem: yaml.safe_load(file.read_text("utf-8"))
         for file in (ROOT / ".github" / "workflows").glob("*.yml")

@@ -1,4 +1,4 @@
-"""The page on the engine alone is run as its readers would, and loads nothing but the kernel."""
+"""The code on the page about the engine alone runs, and imports only the kernel."""
 
 from __future__ import annotations
 

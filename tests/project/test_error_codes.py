@@ -24,7 +24,7 @@ pytestmark = pytest.mark.checkout
 
 
 def codes_in(value: ast.expr) -> Iterator[str]:
-    """Codes that an expression may give, those that are worked out as patterns."""
+    """Yield a pattern for each code that an expression may return."""
     match value:
         case ast.Constant(value=str(code)):
             yield re.escape(code)
@@ -42,7 +42,7 @@ def codes_in(value: ast.expr) -> Iterator[str]:
 
 @cache
 def raised() -> set[str]:
-    """Every code that stands after ``code=`` in the sources, as a pattern."""
+    """Return a pattern for each ``code=`` argument in the sources."""
     return {
         code
         for file in SOURCES

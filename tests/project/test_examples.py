@@ -1,6 +1,6 @@
-"""Each example does what its first lines promise, run as a user would run it.
+"""Each example, run as a user would run it, does what its first lines promise.
 
-Every ``*.yaml`` of ``examples/`` is found by itself; one without a promise here fails.
+A ``*.yaml`` file in ``examples/`` without an entry in ``PROMISES`` fails.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RULE_TESTS = sorted(EXAMPLES.rglob("*.ensemble-test.yaml"))
 FILES = sorted({*EXAMPLES.glob("*.yaml")}.difference(RULE_TESTS))
 COMMAND = [sys.executable, "-m", "ensemble_core.cli"]
 
-#: What an environment's own programs are found by, as after activating it.
+#: Search path of an activated environment.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 needs_lammps_plugin = pytest.mark.skipif(
@@ -58,7 +58,7 @@ LAMMPS = (pytest.mark.checkout, needs_lammps_plugin, needs_lammps)
 
 @dataclass
 class Ran:
-    """A run of an example: its JSON lines, and the folder it was started in."""
+    """A run of an example: its exit code, JSON lines, stderr, and start folder."""
 
     code: int
     lines: list[dict[str, Any]]
@@ -73,17 +73,17 @@ class Ran:
 
     @cached_property
     def fired(self) -> dict[str, int]:
-        """How often each rule fired, of those that did."""
+        """Number of firings of each rule that fired."""
         return dict(Counter(line["rule"] for line in self.lines if line["type"] == "fired"))
 
     @cached_property
     def never(self) -> set[str]:
-        """The rules that the summary reports as never fired."""
+        """Rules that the summary reports as never fired."""
         return {rule["id"] for rule in self.summary["rules"] if not rule["fired"]}
 
     @cached_property
     def submits(self) -> list[tuple[str, int]]:
-        """Each submit that a rule decided: the group and the number of jobs."""
+        """Group and number of jobs of each submit that a rule decided."""
         return [
             (line["group"], len(line["jobs"]))
             for line in self.lines
@@ -92,7 +92,7 @@ class Ran:
 
     @cached_property
     def groups(self) -> dict[str, tuple[int, int, int]]:
-        """How many jobs of each group succeeded, failed and were cancelled."""
+        """Number of successful, failed and cancelled jobs of each group."""
         return {
             group["name"]: (group["success"], group["failed"], group["cancelled"])
             for group in self.summary["groups"]
@@ -104,7 +104,7 @@ class Ran:
 
     @cached_property
     def jobs(self) -> dict[str, dict[str, Any]]:
-        """Each job as it was submitted, by its id."""
+        """Submitted jobs by id."""
         return {
             job["id"]: job
             for line in self.lines
@@ -113,7 +113,7 @@ class Ran:
         }
 
     def cancelled(self) -> list[str]:
-        """The jobs that rules cancelled."""
+        """Return the ids of jobs that rules cancelled."""
         return [
             job
             for line in self.lines
@@ -122,43 +122,43 @@ class Ran:
         ]
 
     def place(self, kind: str, **fields: object) -> int:
-        """Where the first line of this kind with these fields stands."""
+        """Return the index of the first line of this kind with these fields."""
         for number, line in enumerate(self.lines):
             if line["type"] == kind and fields.items() <= line.items():
                 return number
         raise AssertionError(f"there is no {kind} with {fields}")
 
     def events(self, job: str) -> list[str]:
-        """The events of one job in order."""
+        """Return the names of a job's events in order."""
         return [line["name"] for line in self.lines if line.get("job") == job and "name" in line]
 
     def rows(self) -> list[tuple[str, dict[str, float]]]:
-        """The rows that observers read, each with its job."""
+        """Return each observed row with its job."""
         return [(line["job"], line["values"]) for line in self.lines if line["type"] == "observed"]
 
     def output(self, job: str) -> str:
-        """What the run kept of a job's output."""
+        """Return a job's output."""
         return (Path(self.summary["output"]) / f"{job}.out").read_text()
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What an example's first lines say. ``litter`` are the files that it leaves where it ran, or
-    patterns for these."""
+    """What an example's first lines promise. ``litter``: names or patterns of files that it leaves
+    in its start folder."""
 
     check: Callable[[Ran], None]
     options: Sequence[str] = ()
     code: int = 0
     litter: Iterable[str] = ()
     marks: Sequence[pytest.MarkDecorator] = field(default_factory=tuple)
-    #: Whether its run is also killed and resumed: where more is kept than jobs and counts.
+    #: Whether it is also killed and resumed: for state other than jobs and counts.
     killed: bool = False
-    #: Options with which the killed run has fewer jobs.
+    #: Options that reduce the number of jobs of the killed run.
     fewer: Sequence[str] = ()
 
 
 def surroundings(folder: Path, path: str = PATH) -> dict[str, Any]:
-    """Where and how an example is started."""
+    """Return the arguments of ``subprocess`` for an example."""
     environment = {**os.environ, "PATH": path, "ENSEMBLE_STATE": str(folder / "state")}
     for name in ("NO_COLOR", "FORCE_COLOR", "ENSEMBLE_DEBUG"):
         environment.pop(name, None)
@@ -187,12 +187,12 @@ def run(
 
 
 def command(folder: Path, *arguments: str) -> Result:
-    """Run a command about the run that was started there, in this process."""
+    """Run a command on the runs of this folder, in this process."""
     return CliRunner().invoke(main, [*arguments, "--state", str(folder / "state")])
 
 
 def check_report(folder: Path, state: str) -> None:
-    """The run can be written as a page, with what its schema asks for."""
+    """Check that the run's report can be written and its data is valid."""
     if importlib.util.find_spec("ensemble_dashboard") is None:
         return
     from ensemble_dashboard.documents import schema
@@ -209,7 +209,7 @@ def check_report(folder: Path, state: str) -> None:
     assert data["jobs"]["total"] == len(json.loads(done.stdout))
 
 
-# What each example promises.
+# Checks of the promises.
 
 
 def hello_world(ran: Ran) -> None:
@@ -259,7 +259,7 @@ def backoff(ran: Ran) -> None:
 
 
 def heartbeat(ran: Ran) -> None:
-    # A machine that is slow may have it waited long enough by the second.
+    # On a slow machine, the second beat may already find it late.
     beats = ran.fired.pop("beat")
     assert beats in (2, 3)
     assert ran.fired == {"rule-1": 1, "waited-too-long": 1}
@@ -276,7 +276,7 @@ def heartbeat(ran: Ran) -> None:
 
 def grow_shrink(ran: Ran) -> None:
     resumed = any(line["type"] == "resume" for line in ran.lines)
-    # All jobs may be over when a controller that was killed is resumed: then no more is asked for.
+    # If all jobs have ended before the resume, the second growth is not requested.
     once = resumed and ran.fired["too-slow"] == 1
     denied = {} if once else {"denied": 1}
     assert ran.fired == {"rule-1": 1, "too-slow": 2 - once, "done": 1, "granted": 2, **denied}
@@ -295,8 +295,8 @@ def grow_shrink(ran: Ran) -> None:
     assert len(told) == len(asked)
     assert ran.groups == {"sleep": (8, 0, 0)}
     if not resumed:
-        # (Who was killed after the request is answered when it is asked again: jobs began by then,
-        # and as many ended as there was time for.)
+        # After a kill, the answer may come with the repeated request, when more jobs have started
+        # or ended.
         assert most_at_once(ran, before=ran.place("resize-outcome", outcome="granted")) == 1
         assert most_at_once(ran) == 4
     assert most_at_once(ran) <= 4
@@ -335,7 +335,7 @@ def custom_action(ran: Ran) -> None:
     calls = [line for line in ran.lines if line["type"] == "call"]
     names = [line["name"] for line in calls if line["attempt"] == 1]
     assert names == ["plan_the_end", *["echo_again"] * 3]
-    # With --json, what functions print goes there. A call whose result nobody knew is made again.
+    # With --json, functions print to stderr. A call without a recorded result is repeated.
     assert 2 <= ran.errors.count("once more") <= 2 + len(calls) - len(names)
 
 
@@ -378,7 +378,7 @@ def failure_handling(ran: Ran) -> None:
     assert [codes[job] for job in ("flaky.0", "flaky.0-1", "flaky.0-2")] == [75, 75, 0]
     assert codes["broken.0"] == 2
     assert sorted(ran.cancelled()) == ["depends.0", "depends.1"]
-    # Nothing was over yet but this when the clean-up began.
+    # The clean-up starts after all other jobs.
     last = ran.place("submit", group="cleanup")
     for job in ("flaky.0-2", "broken.0", "slow.0", "depends.0", "depends.1"):
         assert ran.place("job", job=job, name="clean") < last
@@ -397,7 +397,7 @@ def json_lines(ran: Ran) -> None:
             row["values"] for row in ran.lines if row["type"] == "observed" and row["job"] == job
         ]
         assert rows[10]["step"] == 10
-        assert len(rows) < 100  # it was stopped long before its own end
+        assert len(rows) < 100  # cancelled long before its end
     assert len([text for text in ran.messages if "converged" in text]) == 3
 
 
@@ -409,7 +409,7 @@ def lammps_melt(ran: Ran) -> None:
     assert [ran.jobs[job]["parameters"]["T"] for job in ran.cancelled()] == [3.4]
     assert ran.lines[ran.place("fired", rule="melted")]["value"] > 0.5
     rows = Counter(line["job"] for line in ran.lines if line["type"] == "observed")
-    assert rows["melt.1"] == 41  # steps 0 to 2000, each 50th
+    assert rows["melt.1"] == 41  # every 50th step from 0 to 2000
     assert rows["cool.0"] == 21
 
 
@@ -420,7 +420,7 @@ def lammps_sweep(ran: Ran) -> None:
     (diverged,) = ran.cancelled()
     assert ran.jobs[diverged]["parameters"] == {"T": 2.0, "dt": 0.014}
     assert ran.jobs["md.4"]["parameters"] == {"T": 2.0, "dt": 0.007}
-    # A job that ran on while its controller was dead may have ended by then.
+    # While the controller is dead, the diverging job may end.
     good, bad, cancelled = ran.groups["md"]
     assert (good + cancelled, bad) == (5, 0)
     assert cancelled <= 1
@@ -641,7 +641,7 @@ def test_every_example_is_valid() -> None:
 
 @pytest.fixture(scope="module")
 def lengths() -> dict[str, int]:
-    """How many lines each example printed when nobody killed it."""
+    """Number of lines that each undisturbed example printed."""
     return {}
 
 
@@ -680,7 +680,7 @@ def test_an_example_does_what_it_promises(
 def test_an_example_whose_controller_is_killed_does_what_it_promises_once_it_is_resumed(
     file: Path, tmp_path: Path, lengths: dict[str, int]
 ) -> None:
-    """It is killed when it has printed a part of its lines, which part is chance."""
+    """It is killed after a random number of lines."""
     promise = PROMISES[file.stem]
     enough = random.randint(2, lengths.get(file.stem, 30) // (2 if promise.fewer else 1))
     first = subprocess.Popen(
@@ -695,7 +695,9 @@ def test_an_example_whose_controller_is_killed_does_what_it_promises_once_it_is_
     told += first.communicate()[0]
     errors = (tmp_path / "errors").read_text()
     (kept,) = map(json.loads, command(tmp_path, "runs", "--json").stdout.splitlines())
-    if kept["state"] == "new":  # killed before an event was on disk, so nothing was submitted
+    if (
+        kept["state"] == "new"
+    ):  # killed before the first event was recorded, so nothing was submitted
         return
     if first.returncode == -signal.SIGKILL:
         check_report(tmp_path, "interrupted")
@@ -705,11 +707,11 @@ def test_an_example_whose_controller_is_killed_does_what_it_promises_once_it_is_
             timeout=240,
             **surroundings(tmp_path),
         )
-        if "run-ended" in second.stdout:  # killed when all but its process was over
+        if "run-ended" in second.stdout:  # killed between the end of the run and the exit
             assert f"with exit code {promise.code}" in second.stdout
             return
         code, told, errors = second.returncode, second.stdout, errors + second.stderr
-    else:  # it was over already
+    else:  # ended before the kill
         code = first.returncode
     events = command(tmp_path, "events", "last", "--json").stdout
     lines = [json.loads(line) for line in events.splitlines()]

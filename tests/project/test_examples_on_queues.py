@@ -2,8 +2,8 @@
 Flux.
 
 Each queue runs a part of a sample: an example that branches on results, one that chooses parameters
-by them, one that changes the cores of its jobs, and a study that repairs failures by its output.
-``make soak`` plays all on each queue, undisturbed and killed; by hand:
+from them, one that changes the cores of its jobs, and a study that handles failures by their output.
+``make soak`` runs all examples on each queue, undisturbed and killed. By hand:
 ``scripts/soak.py --executor use-cases-gridengine --rounds 0``. The plugins' decision suites compare
 the files ``examples/*.yaml`` decision by decision. ``ELSEWHERE`` lists the files that run on no
 queue, with the reason.
@@ -27,8 +27,8 @@ SAMPLE = [
     ("pbs", "use-cases", "branches", "parameters/bisect"),
     ("flux", "use-cases", "branches", "parameters/bisect", "shape/shape"),
 ]
-#: Ensemble files that are not played on each queue, and why; ``here`` of a use case says it of those
-#: that have one.
+#: Ensemble files that do not run on each queue, and why. Further reasons are in ``Study.here`` of the
+#: use cases.
 ELSEWHERE = {
     "minicluster.yaml": "is of a MiniCluster: the stand-in for one, or Kubernetes",
     "two-members.yaml": "is of two queues at once, behind a service: tests of ensemble-service",

@@ -1,4 +1,4 @@
-"""Importing costs next to nothing and changes nothing: checked in fresh interpreters."""
+"""Imports are fast and have no side effects; checked in fresh interpreters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert not loaded(code) & set(HEAVY)
 
 
-#: Modules that a command has no use for when nothing goes wrong: each takes its start a while.
+#: Modules that a command without errors does not need, and that would delay its start.
 NOT_TO_HELP = {
     "asyncio", "concurrent", "email", "ensemble_flux", "ensemble_lammps", "ensemble_service",
     "jsonschema_rs", "logging", "pluggy", "socket", "sqlite3", "subprocess", "tempfile",
@@ -104,7 +104,7 @@ def test_discovery_does_not_load_river() -> None:
     }
 
 
-#: Does as ``ensemble`` does, and says at the end which modules were loaded.
+#: Runs ``ensemble`` with these arguments.
 MAIN = (
     "import sys\nsys.argv = ['ensemble', *{!r}]\nfrom ensemble_core.cli.main import main\n"
     "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\nprint()"
@@ -158,11 +158,11 @@ def test_public_names_are_all_there() -> None:
 
 def test_what_is_not_public_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Trigguer'"):
-        ensemble_core.Trigguer  # type: ignore[attr-defined]  # noqa: B018  # that is the point
+        ensemble_core.Trigguer  # type: ignore[attr-defined]  # noqa: B018  # on purpose
 
 
 def without_plugins(code: str) -> subprocess.CompletedProcess[str]:
-    """Run code where no package of a plugin can be imported."""
+    """Run code in an interpreter that cannot import plugins."""
     hide = (
         "import sys\nfrom importlib.machinery import PathFinder\n"
         "known = PathFinder.find_spec\n"
@@ -180,7 +180,7 @@ def test_all_public_names_can_be_imported_where_no_plugin_is() -> None:
 
 
 def test_the_core_knows_no_plugin_by_name() -> None:
-    """The names of plugins' packages and distributions stand in a data file, not in code."""
+    """Names of plugins' packages and distributions are in a data file, not in code."""
     core = Path(ensemble_core.__file__).parent
     known = json.loads((core / "plugin" / "known_distributions.json").read_text())
     names = "|".join(

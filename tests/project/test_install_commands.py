@@ -1,5 +1,5 @@
-"""No command in the documentation or in a message installs a stranger's ``ensemble-core``: until our first release
-PyPI has another project's 0.1.2 under that name. Pages name the plugins that their commands need."""
+"""No command in the documentation or a message installs another project's ``ensemble-core``, which is
+0.1.2 on PyPI until our first release. Pages name the plugins that their commands need."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GUIDES = sorted(
     page
     for pattern in ("docs/**/*.md", "examples/**/README.md")
     for page in ROOT.glob(pattern)
-    # These two list what there is; a reader runs nothing there.
+    # These pages only list commands; a reader runs none of them.
     if page.name not in ("install.md", "security.md") and page.parent.name != "examples"
 )
 KNOWN = json.loads(FILE.read_text("utf-8"))
@@ -45,7 +45,7 @@ _CODE = re.compile(r"^ *```(?:console|sh)\n(.*?)^ *```|`([^`\n]+)`", re.M | re.S
 
 
 def unnamed(text: str) -> set[str]:
-    """Plugins of the commands that a page shows, without those that a line at its top names."""
+    """Return plugins that the page's commands need but that its "You need" line does not name."""
     code = "\n".join(block + inline for block, inline in _CODE.findall(text))
     used = {
         distribution
@@ -59,7 +59,7 @@ def unnamed(text: str) -> set[str]:
 
 
 def unbounded(text: str) -> list[str]:
-    """Install commands that would take any version of the core."""
+    """Return install commands that accept any version of the core."""
     return [
         command
         for command in _INSTALL.findall(text)
@@ -75,7 +75,7 @@ def test_the_check_finds_what_it_looks_for() -> None:
 
 def test_each_install_command_asks_for_our_versions() -> None:
     found = {str(page.relative_to(ROOT)): unbounded(page.read_text("utf-8")) for page in PAGES}
-    # The README warns of the one command.
+    # The README warns against this command.
     assert {page: commands for page, commands in found.items() if commands} == {
         "README.md": ["pip install ensemble-core"]
     }

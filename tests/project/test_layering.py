@@ -1,4 +1,4 @@
-"""Laws of the architecture that contracts over imports cannot say; those are in .importlinter."""
+"""Rules of the architecture that import contracts (``.importlinter``) cannot express."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTRACTS = Path(__file__).parents[2] / ".importlinter"
 
 
 def pure() -> list[str]:
-    """Modules whose answers depend on nothing but what they are given, as the contract has them."""
+    """Return the modules of the contract "pure": their results depend only on their arguments."""
     contracts = ConfigParser()
     contracts.read(CONTRACTS)
     modules = contracts["importlinter:contract:pure"]["source_modules"].split()
@@ -29,10 +29,10 @@ def pure() -> list[str]:
 
 
 PURE = pure()
-#: Builtins that reach the world, or whose answer differs from one process to the next.
+#: Builtins that do input or output, run code, or differ between processes.
 WORLD = {"breakpoint", "eval", "exec", "hash", "input", "open", "print", "__import__"}
-#: The one that compiles formulas, from a tree that it builds itself of what is harmless; and the
-#: one that makes a constructor of the names of a class's own fields.
+#: Exceptions: the compiler of formulas builds its syntax tree from harmless nodes, and the codec
+#: generates constructors from the field names of classes.
 MAY = {"model/compiler": {"eval"}, "model/codec": {"exec"}}
 
 
@@ -47,7 +47,7 @@ def world_calls(source: str, may: Collection[str] = ()) -> list[tuple[int, str]]
 
 
 def unordered_loops(source: str) -> list[int]:
-    """Lines that loop over a set display, a set comprehension or ``set(…)`` itself."""
+    """Return the lines with a loop over a set display, a set comprehension or ``set(…)``."""
 
     def is_set(node: ast.expr) -> bool:
         return isinstance(node, (ast.Set, ast.SetComp)) or (
@@ -100,7 +100,7 @@ def test_a_session_leaves_printing_to_its_face(file: Path) -> None:
 
 
 def imports(root: Path) -> dict[str, set[str]]:
-    """What each module of a package imports of it: anywhere, also in functions and for types."""
+    """Return which modules of its package each module imports, also in functions and for types."""
     files = {
         ".".join([root.name, *file.relative_to(root).with_suffix("").parts]).removesuffix(
             ".__init__"
@@ -116,13 +116,13 @@ def imports(root: Path) -> dict[str, set[str]]:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 full = {each.name: f"{node.module}.{each.name}" for each in node.names}
                 named |= {name if name in files else node.module for name in full.values()}
-        # The package itself imports public names when they are used.
+        # The package imports its public names lazily.
         found[module] = {name for name in named if name in files} - {module, root.name}
     return found
 
 
 def circle(imports: Mapping[str, Collection[str]]) -> list[str]:
-    """A circle of imports, or an empty list."""
+    """Return an import cycle, or an empty list."""
     try:
         TopologicalSorter(imports).prepare()
     except CycleError as error:
@@ -182,7 +182,7 @@ ROOMS = sorted(path.parent for path in CORE.glob("*/__init__.py"))
 
 
 def sources() -> list[Path]:
-    """Every module of the product, but those that are generated."""
+    """Return all modules of the core and the plugins, except generated ones."""
     packages = [ROOT / "ensemble_core", *ROOT.glob("plugins/*/ensemble_*")]
     return sorted(
         file
@@ -193,7 +193,7 @@ def sources() -> list[Path]:
 
 
 def riddle(docstring: str | None) -> bool:
-    """True if a docstring does not begin with its thing."""
+    """Return whether a docstring is missing or begins with a relative clause instead of a noun."""
     begins = ("What", "Who", "Whether", "Those", "That which", "So many", "How")
     return docstring is None or docstring.startswith(tuple(f"{word} " for word in begins))
 

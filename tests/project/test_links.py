@@ -1,4 +1,4 @@
-"""Links of the documentation lead to files that exist, and to headings in them. No network is needed."""
+"""Links in the documentation lead to existing files and headings. No network is needed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.checkout
 
 
 def prose(page: Path) -> str:
-    """A page without its code."""
+    """Return a page without its code."""
     return _CODE.sub(lambda found: re.sub(r"[^\n]", "", found[0]), page.read_text("utf-8"))
 
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """What a link to a place in the page may name; in a module, its functions."""
+    """Return the valid anchors of a page, or the functions of a module."""
     if page.suffix == ".py":
         return set(re.findall(r"^def (\w+)", page.read_text("utf-8"), re.M))
     text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
@@ -40,7 +40,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def broken(page: Path) -> list[str]:
-    """Links of a page that lead nowhere."""
+    """Return the broken links of a page."""
     found = []
     for link in _LINK.findall(prose(page)):
         if re.match(r"[a-z]+:", link):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.checkout
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the template with its entry point, as an editable installation makes it known."""
+    """Return a copy of the template, registered as by an editable installation."""
     folder = tmp_path / "ensemble-ping"
     shutil.copytree(TEMPLATE, folder)
     project = (folder / "pyproject.toml").read_text("utf-8")

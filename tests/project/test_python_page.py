@@ -1,4 +1,4 @@
-"""The page on Python is run, block by block, as its readers would."""
+"""The code blocks of the page on Python run, one after another."""
 
 from __future__ import annotations
 

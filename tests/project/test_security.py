@@ -1,4 +1,4 @@
-"""Each claim of docs/security.md names a test that is there."""
+"""Each claim in docs/security.md names an existing test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_each_claim_of_the_threat_model_names_a_test_that_is_there() -> None:
         path.read_text("utf-8")
         for path in ROOT.glob("plugins/ensemble-testing/ensemble_testing/*.py")
     )
-    for path, suite, test in named:  # a suite has those of its base, too
+    for path, suite, test in named:  # a suite inherits the tests of its base
         held = (ROOT / path).read_text("utf-8") + (suites if suite else "")
         assert f"class {suite[:-2]}(" in held or not suite, f"{path}::{suite}"
         assert f"def {test}(" in held, f"{path}::{suite}{test}"

@@ -1,4 +1,4 @@
-"""The documentation site in a real browser, opened as files: no server and no other host."""
+"""The documentation site, opened as files in a real browser, without a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 import ensemble_core
 
 ROOT = Path(__file__).parents[2]
-#: A page of each kind, by what its template or its generator puts on it.
+#: A page for each template or generator.
 KINDS = {
     "front page": "index.html",
     "prose with tables": "how-it-works.html",
@@ -36,7 +36,7 @@ KINDS = {
     "index": "genindex.html",
 }
 
-#: axe-core is slow on long pages. Of many elements of one kind in a row, the first are enough.
+#: axe-core is slow on long pages: keep only the first of many similar elements in a row.
 REMOVE_REPEATED = """() => document
   .querySelectorAll("article *, .toc-tree *, .sidebar-tree *").forEach(entry => {
     let same = 0;
@@ -50,7 +50,7 @@ pytestmark = [pytest.mark.checkout, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the site, built once, by the first worker that needs it.
+    """Return the folder of the site. The first worker that needs it builds it.
 
     ``make docs`` runs all examples; ``test_examples.py`` checks their exit codes.
     """
@@ -70,7 +70,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(site: Path) -> Iterator[Any]:
-    """A page in a browser, which all tests use: a new one takes as long as most of them."""
+    """Yield a browser page. All tests share it, because opening one takes as long as most tests."""
     names = ("chromium", "chromium-browser", "google-chrome")
     program = next((found for name in names if (found := shutil.which(name))), None)
     if program is None:
@@ -84,7 +84,7 @@ def page(site: Path) -> Iterator[Any]:
         chromium.close()
 
 
-#: What a browser loads with a page.
+#: URLs that a browser loads with a page.
 _LOADED = re.compile(
     r'<(?:script|img|iframe|source)\b[^>]* src="([^"]+)"|<link\b[^>]* href="([^"]+)"'
 )
@@ -105,7 +105,7 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
 
 @pytest.fixture
 def asked(page: Any) -> Iterator[list[str]]:
-    """Addresses that the page requests during a test, and errors of its scripts."""
+    """Yield the URLs that the page requests during a test, and errors of its scripts."""
     found: list[str] = []
     listeners = {
         "request": lambda request: found.append(request.url),
@@ -122,7 +122,7 @@ def asked(page: Any) -> Iterator[list[str]]:
 def test_a_kind_of_page_works_alone_and_has_no_serious_problem_of_accessibility(
     site: Path, page: Any, asked: list[str], kind: str
 ) -> None:
-    """In light colours; in dark ones, only the contrast differs."""
+    """With light colours; with dark ones, only the contrast differs."""
     from axe_playwright_python.sync_playwright import Axe
 
     page.emulate_media(color_scheme="light")
@@ -145,7 +145,7 @@ def test_a_kind_of_page_works_alone_and_has_no_serious_problem_of_accessibility(
 
 
 def text_of(page: Path) -> str:
-    """The text of a page, without the navigation."""
+    """Return the text of a page, without the navigation."""
     article = re.search(r"<article.*?</article>", page.read_text("utf-8"), re.S)
     return html.unescape(re.sub(r"<[^>]+>", "", article[0])) if article else ""
 
@@ -166,7 +166,7 @@ def test_the_api_has_each_public_name_on_one_page(site: Path) -> None:
 
 
 def test_the_page_of_an_example_shows_a_run_of_it(site: Path) -> None:
-    """The exit code that it promises, its file, its jobs over time; a quick build runs only some."""
+    """The page shows the promised exit code, the file and a picture. A quick build runs only some."""
     files = [
         file for file in (ROOT / "examples").glob("*.yaml") if ".ensemble-test" not in file.name
     ]
@@ -189,12 +189,12 @@ def test_the_page_of_an_example_shows_a_run_of_it(site: Path) -> None:
 
 
 def test_the_page_of_a_study_has_its_file_and_a_picture(site: Path) -> None:
-    """The picture is of a run at the build, as in ``branches``, or else in its folder."""
+    """The build makes some of the pictures (``branches``); others are in the study's folder."""
     assert "/branches.png" in (site / "examples" / "branches" / "README.html").read_text("utf-8")
     for study in (ROOT / "examples" / "studies").glob("*/ensemble.yaml"):
         page = site / "examples" / "studies" / study.parent.name / "README.html"
         assert "observe:" in text_of(page), study
-        made = study.parent.name == "restart"  # which a quick build does not run
+        made = study.parent.name == "restart"  # a quick build does not run it
         assert made or ".png" in page.read_text("utf-8"), study
 
 

@@ -1,4 +1,4 @@
-"""Every snippet of the documentation runs in a test, or its first line says why not."""
+"""Every snippet of the documentation runs in a test or says why not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: All pages of the site that people wrote.
+#: All hand-written pages of the site.
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -20,7 +20,7 @@ PAGES = [
     *sorted(ROOT.glob("plugins/*/deploy/README.md")),
     *sorted(ROOT.glob("examples/**/README.md")),
 ]
-#: Pages whose snippets a test follows one by one: the page, and the test.
+#: Pages with a test that runs their snippets one by one.
 FOLLOWED = {
     "docs/cookbook/": "tests/project/test_cookbook.py",
     "docs/start-laptop.md": "tests/project/test_cookbook.py",
@@ -30,11 +30,11 @@ FOLLOWED = {
     "docs/engine-alone.md": "tests/project/test_engine_page.py",
     "docs/simulate.md": "plugins/ensemble-simulate/tests/test_worked_case.py",
 }
-#: The pages on the ensemble file: ``test_docs.py`` validates parts of files there as well.
+#: Pages on the ensemble file, where ``test_docs.py`` also validates parts of files.
 REFERENCE = re.findall(r"^[a-z-]+$", (ROOT / "docs" / "ensemble-file.md").read_text("utf-8"), re.M)
-#: A block, with a comment before it. A reason is in that comment, or in the block's first line.
+#: A block and the comment before it. The reason is in that comment or in the block's first line.
 _BLOCK = re.compile(r"^(<!-- [^\n]* -->\n)?( *)```(\S*)\n(.*?)^ *```$", re.M | re.S)
-#: Languages of blocks that nobody is meant to run. A block without a language needs a reason.
+#: Languages of blocks that cannot be run. A block without a language needs a reason.
 _SHOWN = ("text", "mermaid", "{toctree}")
 _REASON = re.compile(r"\s*(#+|<!--) (not )?run by ")
 
@@ -42,10 +42,10 @@ pytestmark = pytest.mark.checkout
 
 
 def unexplained(text: str, yaml_part: bool = False) -> list[str]:
-    """The first lines of snippets that no test runs and that do not say why.
+    """Return the first lines of snippets that no test runs and that do not say why.
 
-    Whole ensemble files are validated by ``test_docs.py`` or by the plugin's tests, and with
-    ``yaml_part`` parts of them are, too.
+    Complete ensemble files are validated by ``test_docs.py`` or by the plugin's tests; with
+    ``yaml_part``, so are parts of files.
     """
     return [
         block.splitlines()[0]
@@ -69,7 +69,7 @@ def test_a_snippet_runs_in_a_test_or_says_why_not(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_all_code_of_a_page_is_between_fences(page: Path) -> None:
-    """Code that is only indented would be in no test."""
+    """No test would find indented code without fences."""
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.M | re.S)
     assert re.findall(r"\n\n    .*", text) == []
 
@@ -97,7 +97,7 @@ def test_a_snippet_without_a_reason_is_found() -> None:
 
 
 def test_the_readme_shows_what_its_first_study_prints(tmp_path: Path) -> None:
-    """Times, the run's tag and the place of its folder differ; all else is as shown."""
+    """Except for times, the run's tag and its folder."""
     readme = (ROOT / "README.md").read_text("utf-8")
     _, shown = re.search(r"\n\$ (ensemble run examples/hello.*?)\n(.*?)```", readme, re.S).groups()
     run = [sys.executable, "-m", "ensemble_core.cli", "run", "--executor", "local"]
@@ -121,7 +121,7 @@ def test_the_readme_shows_what_its_first_study_prints(tmp_path: Path) -> None:
 
 
 def test_the_page_on_runs_shows_what_ensemble_why_prints(tmp_path: Path) -> None:
-    """Numbers and times of events differ; all else is as shown."""
+    """Except for numbers and times of events."""
     page = (ROOT / "docs" / "kept-runs.md").read_text("utf-8")
     (shown,) = re.findall(r"^\$ ensemble why last later\n(.*?)^```", page, re.M | re.S)
     study = str(ROOT / "examples" / "backoff.yaml")

@@ -1,4 +1,4 @@
-"""Each study of ``examples/`` reaches its figure, shortened, and some do so when they are killed."""
+"""Shortened runs of the studies in ``examples/`` reach their figures; some are killed and resumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = sorted([*EXAMPLES.glob("studies/*/ensemble.yaml"), *EXAMPLES.glob("ising
 NAMES = [file.parent.name for file in FILES]
 #: Studies that need a plugin.
 PLUGIN = {"bayes"}
-#: Studies that are killed here; ``make soak`` kills each.
+#: Studies that are killed here; ``make soak`` kills all of them.
 KILLED = ("asha", "restart")
 STUDIES = [pytest.param(n, marks=[pytest.mark.checkout] if n in PLUGIN else []) for n in NAMES]
 
@@ -29,7 +29,7 @@ needs_numpy = pytest.mark.skipif(
 
 @pytest.fixture
 def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
-    """A function that plays a study, short, and returns what became of each round."""
+    """Return a function that runs a study, shortened, and returns the result of each round."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     import studies
 

@@ -1,4 +1,4 @@
-"""Each use case of ``examples/`` does what its page says, and some do so when they are killed."""
+"""The use cases in ``examples/`` have the figures of their pages; some are killed and resumed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from click.testing import CliRunner
 from ensemble_core.cli.main import main
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-#: The folders whose files are use cases.
+#: Folders of use cases.
 FOLDERS = ("ams", "branches", "parameters", "phases", "potential", "retrain", "shape")
 FILES = [file for folder in FOLDERS for file in sorted((EXAMPLES / folder).glob("*.yaml"))]
-#: An environment's own programs are found as after activating it.
+#: Search path of an activated environment.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
-#: Those that learn.
+#: Use cases that need scikit-learn.
 LEARNING = ("ams", "parameters/optimise", "retrain")
 needs_sklearn = pytest.mark.skipif(
     importlib.util.find_spec("sklearn") is None,
@@ -50,13 +50,13 @@ def name_of(file: Path) -> str:
 
 
 def use_cases() -> list[Any]:
-    """Each file; what some need is in the development environment and in no other."""
+    """Return each file, with the marks of its requirements."""
     return [
         pytest.param(file, id=name_of(file), marks=NEEDS.get(name_of(file), [])) for file in FILES
     ]
 
 
-#: Use cases that are killed here; ``make soak`` kills each.
+#: Use cases that are killed here; ``make soak`` kills all of them.
 KILLED = ("branches", "phases/plain")
 
 
@@ -64,7 +64,7 @@ KILLED = ("branches", "phases/plain")
 def rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, int], list[dict[str, Any]]]:
-    """A function that plays a use case, short, and returns what became of each round."""
+    """Return a function that runs a use case, shortened, and returns the result of each round."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     from studies import rounds
     from use_cases import USE_CASES

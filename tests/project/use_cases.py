@@ -1,6 +1,6 @@
 """Runs the use cases of ``examples/``, undisturbed and killed, and compares each with its figures.
 
-A program as ``studies.py`` is, which it is built on, for the tests beside it and ``make soak``:
+A program based on ``studies.py``, for the tests in this folder and ``make soak``:
 
     python use_cases.py --seed 7 --rounds 1 branches
 """
@@ -17,14 +17,14 @@ from typing import Any
 
 from studies import Ran, Study, main, near
 
-#: The methods of ``phases``, and how many iterations they need: less than the least, more than the most.
+#: The methods of ``phases``, with bounds of the number of iterations.
 METHODS = {"jacobi": (1000, 2000), "gauss-seidel": (500, 1000), "sor": (40, 100)}
 #: The solution of E - 0.9 sin E = 0.5.
 KEPLER = 1.3844127202
 
 
 def fired(ran: Ran) -> dict[str, int]:
-    """How often each rule fired."""
+    """Return the number of firings of each rule that fired."""
     return dict(Counter(line["rule"] for line in ran.lines if line["type"] == "fired"))
 
 
@@ -32,7 +32,7 @@ def branches(ran: Ran, short: bool) -> None:
     counts = fired(ran)
     ways = ("gains-energy", "still-moving", "busy", "given-up", "at-rest")
     assert [counts[way] for way in ways] == [1, 2, 1, 1, 5], counts
-    swings = {job["damping"]: job for job in ran.of("swing")}  # the last of each
+    swings = {job["damping"]: job for job in ran.of("swing")}  # the last job of each damping
     assert {damping: (job["dt"], job["until"]) for damping, job in swings.items()} == {
         3.0: (0.01, 30),
         0.4: (0.02, 30),
@@ -95,7 +95,7 @@ def ams(ran: Ran, short: bool) -> None:
 
 
 def ams_unsure(ran: Ran, short: bool) -> None:
-    """With a threshold of 0.2 in place of 0.05."""
+    """Check a run with the threshold 0.2 instead of 0.05."""
     physics, trained = ran.of("physics"), ran.of("train")
     assert (len(physics), len(trained)) == (9, 2)
     assert 0.05 < max(job["error"] for job in trained[-1:]) < 0.2
@@ -168,7 +168,7 @@ def potential(ran: Ran, short: bool) -> None:
     near(best["sigma"], 1, 0.02 if short else 0.01)
     pruned = [line for line in ran.lines if line["type"] == "log" and "pruned" in line["message"]]
     if not short:
-        # By the rows that jobs had printed when they were gone; 'short' ones are too quick for it.
+        # Counts steps of the last observed rows; jobs of a short run are too fast for that.
         reached = {line["job"]: line["values"] for line in ran.lines if line["type"] == "observed"}
         assert sum(row["Step"] for row in reached.values()) < 30 * 6000 / 2
     assert pruned
@@ -181,12 +181,12 @@ def potential_unpruned(ran: Ran, short: bool) -> None:
 
 
 def of_phases(ran: Ran, switch: str) -> list[Counter[str]]:
-    """How many jobs of each group were submitted before, between and after decisions that switch."""
+    """Return the number of submitted jobs of each group before, between and after ``switch`` decisions."""
     found = [Counter[str]()]
     for line in ran.lines:
         if line["type"] == switch:
             found.append(Counter())
-        # A resume hands over again what may not have arrived, of no rule.
+        # Submissions without a rule are repetitions by a resume.
         elif line["type"] == "submit" and line["rule"] is not None:
             found[-1].update(job["group"] for job in line["jobs"])
     return found
@@ -203,8 +203,9 @@ def check_explored(ran: Ran, explored: Counter[str]) -> None:
 
 
 def check_exploited(ran: Ran, switch: str) -> None:
-    """In the second phase each job is of the method whose jobs took the shortest until then: of
-    ``sor``, where no queue and no load was in the way."""
+    """Check that each job of the second phase has the method with the shortest mean duration so far.
+
+    That is ``sor``, unless the queue or other load disturbs the durations."""
     took: dict[str, list[float]] = {method: [] for method in METHODS}
     began: dict[str, float] = {}
     groups = {job["id"]: job["group"] for job in ran.submitted}
@@ -218,14 +219,14 @@ def check_exploited(ran: Ran, switch: str) -> None:
         elif line["type"] == "submit" and line["rule"] is not None and phase == 2:
             means = {method: mean(took[method]) for method in METHODS if took[method]}
             for job in line["jobs"]:
-                # Of two that are as good as equal the last digits decide.
+                # Methods with almost equal means differ by rounding errors only.
                 assert means[job["group"]] <= min(means.values()) + 1e-6, (means, job["id"])
                 chosen[job["group"]] += 1
     assert sum(chosen.values()) >= 14, chosen
 
 
 def failures(ran: Ran, **parameters: Any) -> list[bool]:
-    """Which simulations failed, of those with these parameters, in the order of their indices."""
+    """Return whether each simulation with these parameters failed, in the order of indices."""
     exits = {
         line["job"]: line["context"]["status"] != 0
         for line in ran.lines
@@ -236,7 +237,7 @@ def failures(ran: Ran, **parameters: Any) -> list[bool]:
     return [exits[job["id"]] for job in jobs if parameters.items() <= job["parameters"].items()]
 
 
-#: What ``ams`` calls unsure.
+#: A lower threshold of ``ams``: more jobs count as unsure.
 UNSURE = ["--set", "jobs.ask.parameters.sure=0.2", "--set", "jobs.train.parameters.sure=0.2"]
 SLOTS = ["--slots", "2", "--max-slots", "4"]
 MOCK = ["--executor", "minicluster", "--mock", "-o", "size=2"]
