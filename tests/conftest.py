@@ -1,6 +1,6 @@
-"""The surroundings of every test of the core: a home of its own, and no setting from outside.
+"""Fixtures and hypothesis profiles of the core's tests.
 
-Besides, file permissions that hold for root as well, where a test asks for them.
+Every test uses ``isolated``; ``permissions_hold`` is for tests of file permissions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from hypothesis import settings
 
 __all__ = ["isolated", "permissions_hold"]
 
-# A verdict depends neither on how fast the machine is nor on chance; ``make soak`` draws anew, and
-# many more.
+# By default, the same examples each time and no deadline. ``make soak`` draws more, at random.
 settings.register_profile("gate", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("soak", deadline=None, max_examples=1500)
 settings.load_profile("gate")
 
-#: CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH of linux/capability.h, and the version of its structs.
+#: CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, and the version of the structs: linux/capability.h.
 _PASS_OVER = 1 << 1 | 1 << 2
 _VERSION = 0x20080522
 
@@ -40,8 +39,10 @@ class _Sets(ctypes.Structure):
 
 @pytest.fixture
 def permissions_hold() -> Iterator[None]:
-    """What a file's mode forbids its owner fails in this test, also for root: the capabilities that
-    pass over it are put aside, in this thread and in those that begin meanwhile."""
+    """Apply file permissions to root, too.
+
+    Drops the capabilities to ignore them, in this thread and in threads that it starts.
+    """
     if os.geteuid():
         yield
         return

@@ -1,4 +1,4 @@
-"""Errors of results: one clear message each, and no partial files."""
+"""Errors of ``ensemble results``: one clear message each, and no partial files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ensemble resume``: which runs it resumes and rejects, with messages and exit codes."""
+"""``ensemble resume``: runs that it resumes or rejects, messages and exit codes."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Place:
         return [*args, "--state", str(self.state)]
 
     def killed(self, kind: str, number: int, executor: str = "disk", **options: str) -> Place:
-        """Kill the run's controller at this event."""
+        """Start a run, and kill its controller at this event."""
         kill(self.folder, kind, number, self.run_args(executor, **options))
         return self
 
     def ensemble(self, *args: str) -> Result:
-        """Run a command, which must not print a traceback."""
+        """Run a command. It must not print a traceback."""
         result = CliRunner().invoke(main, [*args, "--state", str(self.state)])
         assert result.exit_code != 70, result.output
         assert "Traceback" not in result.output
@@ -73,7 +73,7 @@ class Place:
         return self.run / NAME
 
     def heard_of(self) -> set[str]:
-        """Return the jobs with a recorded event."""
+        """Return the jobs with an event in the journal."""
         lines = self.ensemble("events", "last", "--json").output.splitlines()
         return {event["job"] for event in map(json.loads, lines) if event.get("type") == "job"}
 
@@ -152,7 +152,7 @@ def test_run_without_a_journal_cannot_be_resumed(place: Place) -> None:
 
 
 def test_changed_file_is_shown_and_needs_accept_changes(place: Place) -> None:
-    # One at a time, so that even on a slow machine not all have ended at the kill.
+    # One job at a time: otherwise all might have ended before the kill.
     first = YAML.replace("count: 3,", "count: 3, at_once: 1,")
     (place.folder / "e.yaml").write_text(first)
     place.killed("told", 3)
@@ -250,8 +250,10 @@ def test_journal_of_an_older_version_is_migrated(
 
 
 def newest_event(journal: Path, newest_part: bytes) -> int:
-    """Return the newest event of a copy of the journal with a truncated WAL; a large number if it has
-    no table of events yet."""
+    """Return the newest event of a copy of the journal with this WAL.
+
+    ``sys.maxsize`` if it has no table of events yet.
+    """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copy(journal, folder))
         copy.with_name(f"{NAME}-wal").write_bytes(newest_part)
@@ -264,13 +266,13 @@ def newest_event(journal: Path, newest_part: bytes) -> int:
 
 
 def test_journal_without_its_newest_part_is_not_resumed(place: Place) -> None:
-    """Otherwise the jobs that were decided there would be submitted twice."""
+    """A resume would submit the jobs of the missing decisions twice."""
     place.killed("told", 12)
     newest = place.journal.with_name(f"{NAME}-wal")
     whole = newest.read_bytes()
     before = place.submitted()
     performed = read_progress(place.run).performed
-    # The size of a commit depends on the load of the machine.
+    # Commits vary in size, so look for the lengths that lose performed events.
     lost = [
         length
         for length in range(0, len(whole), 1024)
@@ -290,7 +292,7 @@ def test_journal_without_its_newest_part_is_not_resumed(place: Place) -> None:
 def test_resume_reports_missing_newest_events_and_continues(
     place: Place,
 ) -> None:
-    """Their decisions were not carried out; the executor is asked about the jobs."""
+    """Their decisions were not carried out, and the executor still knows the jobs."""
     place.killed("told", 12)
     files = [place.journal, place.journal.with_name(f"{NAME}-wal")]
     before = [file.read_bytes() for file in files]
@@ -338,7 +340,7 @@ def test_flipped_bit_is_reported_by_every_command_that_reads_it(place: Place) ->
         commands = ["status", "results", "events", "replay", *resumed]
         for column in columns:
             if flipped(place.journal, table, column):
-                # All columns of a table are read in the same way, so each command tries one.
+                # All columns of a table are read in the same way: one is enough for most commands.
                 for command in commands:
                     result = place.ensemble(command, "last")
                     said = (table, column, command, result.output)
@@ -431,7 +433,7 @@ def test_damaged_journal_file_is_reported(
 ) -> None:
     place.killed("told", 12)
     chance = random.Random(seed)
-    # Once with everything in one file, once with a separate WAL.
+    # Half of the seeds test a journal without a separate WAL.
     if seed % 2:
         sqlite3.connect(place.journal).execute("PRAGMA wal_checkpoint(TRUNCATE)").connection.close()
     data = bytearray(place.journal.read_bytes())
@@ -446,7 +448,7 @@ def test_damaged_journal_file_is_reported(
     result = place.ensemble("cancel", "last")
     assert result.exit_code in (0, 1, 2), result.output
     assert place.submitted() == before
-    # A separate WAL may contain everything that is needed.
+    # With a separate WAL, the commands may need nothing else.
     if seed % 2 and damage in (empty, text):
         assert result.exit_code == 2
         words = (
@@ -562,7 +564,7 @@ def test_lock_without_file_locking_is_judged_by_its_holder(
     refuse_flock(monkeypatch, number)
     place.killed("told", 4)
     lock = Lock(place.run)
-    lock.acquire()  # the killed controller is known to be dead
+    lock.acquire()  # allowed, because the killed controller is dead
     try:
         result = place.ensemble("resume", "last")
         assert result.exit_code == 2
@@ -628,7 +630,7 @@ def test_queue_that_cannot_reattach_loses_the_jobs(place: Place) -> None:
 
 
 def test_queue_that_forgot_finished_jobs_reports_them_lost(place: Place) -> None:
-    """Killed after an event of each job; the jobs are over at the resume."""
+    """The controller is killed after an event of each job. The jobs end before the resume."""
     (place.folder / "e.yaml").write_text(YAML.replace("lasts: 0.1", "lasts: 60"))
     command = [sys.executable, "-m", "ensemble_core.cli", *place.run_args(forgets="true")]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""Reuse of earlier runs (``--reuse``): which jobs are reused, how they count, and kills."""
+"""Reuse of earlier runs (``--reuse``): matching jobs, counts, bad input, and kills."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_input_deleted_during_the_job_does_not_fail_the_run() -> None:
     Path("x.in").write_text("")
     run("r1")
     run("r2", "--reuse", "r1")
-    # Jobs that began after the deletion found it missing both times.
+    # Jobs that began after the deletion had no input in either run, so they match.
     assert metrics("r2")["count.g.reused"] < 8
 
 
@@ -302,13 +302,13 @@ RULES = """
 
 
 def told(tag: str, *more: str) -> list[str]:
-    """Return what the run's rules logged, sorted."""
+    """Return the messages that the run's rules logged, sorted."""
     found = map(json.loads, run(tag, *more, "--json").output.splitlines())
     return sorted(each["message"] for each in found if each.get("type") == "log")
 
 
 def test_reused_job_triggers_the_same_rules_as_a_real_one() -> None:
-    change("replicas: 2", "replicas: 2\n    at_once: 1")  # makes the jobs end in order
+    change("replicas: 2", "replicas: 2\n    at_once: 1")  # so that jobs end in order
     Path("e.yaml").write_text(Path("e.yaml").read_text() + RULES)
     first = told("r1")
     assert len(first) == 3 + 8 + 8 + 2
@@ -502,7 +502,7 @@ def start(tag: str, *more: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, env={**os.environ, **env})
 
 
-#: A controller that is killed just before or after an answer is journaled.
+#: Controller that is killed just before or after it journals an answer.
 KILLED = """
 import os, signal, sys
 from ensemble_core.journal import writer

@@ -292,7 +292,7 @@ def test_run_whose_reader_exits_continues_silently(folder: Path) -> None:
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
-    # The run notices it at its next write, when a job ends.
+    # The run notices the closed pipe at its next write, when a job ends.
     first, second = left_over(folder)
     os.kill(int(first), signal.SIGKILL)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -374,7 +374,7 @@ def test_second_ctrl_c_exits_at_once_without_leftover_processes(folder: Path) ->
     terminal.read_until(lambda text: re.search(r"sleeper +2 +0 +2 ", text) is not None)
     terminal.press("\x03")
     terminal.read_until(lambda text: "Ctrl-C again" in text)
-    time.sleep(0.4)  # a second key press; an earlier one counts as the same
+    time.sleep(0.4)  # within a shorter time, both would count as one
     terminal.press("\x03")
     assert terminal.end() == 130
     assert "exiting without waiting" in terminal.text

@@ -63,7 +63,7 @@ class Kept(KeptStory):
         self.job(job, "start", workdir=folder, stdout=f"{job}.out", stderr=f"{job}.err")
 
     def cut_off(self) -> Kept:
-        """Kill the controller."""
+        """Close the journal without an end, as a killed controller leaves it."""
         self.writer.flush(None)
         self.writer.close()
         return self
@@ -81,14 +81,16 @@ def ensemble(state: Path, *args: str) -> Result:
 
 
 def changed(connection: sqlite3.Connection) -> None:
-    """Make a changed journal valid by new checksums."""
+    """Recompute the checksums of a modified journal."""
     add_functions(connection)
     connection.executescript(WRITE_ALL)
 
 
 def in_lists_of(events: int, connection: sqlite3.Connection) -> None:
-    """Rewrite the journal with a fixed number of events per list: that number, and so their position
-    in the file, would depend on the speed of the machine."""
+    """Rewrite the journal with a fixed number of events per list.
+
+    Otherwise their number would depend on the speed of the machine.
+    """
     found = connection.execute("SELECT list, jobs FROM events ORDER BY first").fetchall()
     rows = [row for text, _ in found for row in json.loads(text)]
     connection.execute("DELETE FROM events")
@@ -164,7 +166,7 @@ def test_newest_of_many_runs_are_listed(tmp_path: Path) -> None:
 
 
 def test_last_is_the_run_with_the_latest_start(tmp_path: Path) -> None:
-    """Also for runs that began in the same second."""
+    """All of these runs start within the same second."""
     for place, tag in enumerate(("zebra", "aaa", "run-20260101T120000-aaaaaa", "bbb")):
         write_began(played(tmp_path, tag).keep().folder, 1.7e9 + place / 100)
     expected = ["zebra", "aaa", "run-20260101T120000-aaaaaa", "bbb"]
@@ -209,7 +211,7 @@ def test_damaged_run_keeps_its_place_and_is_last_only_with_a_start_time(
     write_began(tmp_path / "runs" / "damaged", 2000.0)
     write_began(tmp_path / "runs" / "first", 1000.0)
     flipped = (tmp_path / "runs" / "first" / BEGAN).read_bytes().replace(b"1000", b"9000", 1)
-    (tmp_path / "runs" / "first" / BEGAN).write_bytes(flipped)  # the journal still has 1000
+    (tmp_path / "runs" / "first" / BEGAN).write_bytes(flipped)  # the journal has 1000
     (tmp_path / "runs" / "damaged" / NAME).write_bytes(b"nothing that anybody could read" * 99)
     shutil.copytree(tmp_path / "runs" / "damaged", tmp_path / "runs" / "zzz")
     (tmp_path / "runs" / "zzz" / BEGAN).write_text("nan")
@@ -408,8 +410,8 @@ def test_events_shows_the_rest_of_a_truncated_journal(tmp_path: Path, at_once: i
     read = [each["seq"] for each in rows(result.stdout)]
     assert read == sorted(set(read))
     assert len(told.events) / 8 < len(read) < len(told.events)
-    # A list's text may be stored after that of later lists, and be lost alone. Its position in the
-    # in the file each lies depends on the length of this test's path, too.
+    # A list may be stored after later lists, and so be lost without them. Its position also depends
+    # on the length of this test's path.
     missing = read[-1] - len(read)
     assert missing % at_once == 0
     said = f"possible events from {read[-1] + 1} on"
@@ -570,7 +572,7 @@ def test_clean_removes_only_ended_runs(tmp_path: Path) -> None:
         assert total["bytes"] > 0
         assert not ended.folder.exists()
         assert cut.folder.exists()
-        # Not even by name or with --all.
+        # A live run is kept even if named, and with --all.
         assert ensemble(tmp_path, "clean", running.folder.name, "--yes").exit_code == 1
         assert ensemble(tmp_path, "clean", "--all", "--yes").exit_code == 0
         assert running.folder.exists()
@@ -748,7 +750,7 @@ def test_reading_another_users_run_does_not_run_their_code(
 
     result = ensemble(tmp_path, command, "last", *(["begin"] if command == "why" else []))
 
-    assert ran.exists() != foreign  # plugins of the user's own runs are trusted, and they did it
+    assert ran.exists() != foreign  # plugins of the user's own runs are trusted
     assert not exploded.exists()
     if foreign:
         assert result.exit_code == 0, result.output
@@ -819,6 +821,6 @@ def test_page_on_kept_runs_names_every_command_and_option(name: str) -> None:
     options = [one for one in command.params if isinstance(one, click.Option)]
     assert options
     for option in options:
-        # Of a pair of flags, the one that is not the default.
+        # For a pair of flags, the page must have the one that is not the default.
         names = option.secondary_opts or [one for one in option.opts if one.startswith("--")]
         assert any(one in page for one in names), option.opts

@@ -1,4 +1,4 @@
-"""A queue that never reports the end of cancelled jobs does not block a stop forever."""
+"""Stop of a run whose queue never reports the end of cancelled jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are stopped, by a signal, a command or a time limit, and resumed."""
+"""Stop of runs by a signal, a command or a time limit, and their resume."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_cancel_jobs_cancels_left_jobs_and_a_resume_resubmits_them(folder: Path,
 def test_jobs_that_ended_before_the_cancel_count_without_triggering_rules(
     folder: Path,
 ) -> None:
-    """A resume that only cancels jobs triggers no rules: otherwise 'last' would start."""
+    """``stop --cancel-jobs`` triggers no rules: otherwise 'last' would start."""
     Path("job.sh").write_text(f"{JOB}echo over >> over\n")
     process = begun("--set", "on_stop=keep")
     process.kill()
@@ -271,7 +271,7 @@ def test_jobs_that_ended_before_the_cancel_count_without_triggering_rules(
 
 def test_incomplete_cancel_ends_with_exit_code_75(folder: Path) -> None:
     Path("job.sh").write_text(STUBBORN)
-    # The jobs must not be killed before the test has looked, however slow the machine is.
+    # A long grace period: the jobs must not be killed before the test has looked.
     process = begun("--set", "on_stop=keep", "--executor", "local", "-o", "grace=600")
     process.terminate()
     stopped(process, 143)

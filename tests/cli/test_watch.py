@@ -1,4 +1,4 @@
-"""``ensemble watch``: gauges and events of a queue without a run."""
+"""``ensemble watch``: gauges and events of a queue."""
 
 from __future__ import annotations
 

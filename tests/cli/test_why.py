@@ -97,7 +97,7 @@ def test_unreached_metric_is_shown_with_its_values(tmp_path: Path) -> None:
     for job, duration in enumerate((2.0, 40.0, 6.0)):
         told.play(f"sim.{job}", duration=duration)
     told.keep()
-    # The index does not read such a metric, and the report has the last value only.
+    # The index never reads this metric, and the report has its last value only.
     engine = Engine(told.ensemble)
     for event in told.events:
         engine.handle(event)
@@ -220,7 +220,7 @@ def test_disabled_rule_shows_who_disabled_it_and_what_it_missed(tmp_path: Path) 
     told.keep()
     assert told.kinds == ["disabled", "disabled"]
     assert "by rule stop at event 7" in answer(tmp_path)["conclusion"]
-    # The other rule was never in the index, but its verdicts are shown too.
+    # A rule that was never in the index has verdicts, too.
     found = answer(tmp_path, "m")
     assert [(span["verdict"], span["count"]) for span in found["spans"]] == [("disabled", 2)]
     assert "the file says so" in found["conclusion"]
@@ -391,11 +391,11 @@ def test_replay_shows_the_first_difference_with_both_lists(tmp_path: Path) -> No
     found = json.loads(ensemble(tmp_path, "replay", "last", "--json").stdout)
     assert not found["same"]
     assert found["difference"]["seq"] == seq
-    # Up to there all is identical, and `why` shows as much as possible.
+    # All earlier events are identical, and `why` uses them.
     assert ensemble(tmp_path, "replay", "last", "--until", str(seq - 1)).exit_code == 0
     answer = ensemble(tmp_path, "why", "last", "r")
     assert answer.exit_code == 1
-    # It fired later, which is unknown here, so `why` must not say that it never fired.
+    # The rule fired later, so `why` must not say that it never fired.
     assert f"Events after {seq - 1} are unknown. Until then:" in " ".join(answer.stdout.split())
 
 
@@ -492,7 +492,7 @@ def test_tracer_counts_the_same_as_the_engine(tmp_path: Path, rule: str, seed: i
     assert told.kinds.count("fired") == state.fired
     looked = [kind for kind in told.kinds if kind != "ended"]
     assert len(looked) == state.looked_at
-    assert told.kinds  # each of these has events
+    assert told.kinds  # the comparison is not empty
 
 
 def test_end_undone_by_a_resume_is_not_shown(tmp_path: Path) -> None:

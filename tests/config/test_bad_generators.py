@@ -1,5 +1,4 @@
-"""Mistakes in ``generators:``: each is reported with its place and a suggestion, and nothing is
-submitted."""
+"""Mistakes in ``generators:``: each is reported with its place and a hint; nothing is submitted."""
 
 from __future__ import annotations
 
@@ -100,7 +99,6 @@ def test_endless_generator_is_rejected_without_a_limit() -> None:
 
 
 def test_variable_with_a_billion_values_needs_no_memory() -> None:
-    """A billion values, each calculated on demand."""
     text = STUDY.replace(X, "x: {from: 0, to: 1000000000, step: 1}")
     (x, _) = load_text(text, REGISTRY).generators["search"].vocs.variables
     assert len(x.steps) == 1_000_000_001

@@ -42,7 +42,7 @@ def the_error(text: str, registry: Registry) -> EnsembleError:
 
 
 def error_at(text: str, registry: Registry) -> EnsembleError:
-    """Return the only error of this text, which must be at the sign «."""
+    """Return the error of this text. It must be the only one, and at the sign «."""
     text, expected = unmarked(text)
     error = the_error(text, registry)
     assert str(error.where) == f"f.yaml:{expected}"

@@ -107,9 +107,9 @@ CONTRADICTIONS = [
         "'T' of 'post' is null",
         "with: {parameters: {T: …}}",
     ),
-    # a sweep of one job more than a group may have
+    # one job more than a group may have
     wrong("parameters: {T: [1, 2]", "parameters: «{T: {from: 1, to: 1000001}", "1000001 jobs"),
-    # each with a trigger without job
+    # each: with a trigger that does not concern a job
     wrong("name: sim, each: [T]", "name: sim, each: «job", "'idle' has no job", "job-done"),
     wrong(IDLE, "trigger: start, each: «job", "'start' has no job"),
     wrong(IDLE, "trigger: metric, name: count.sim.done, when: 3, each: «[T]", "concerns a job"),
@@ -120,7 +120,7 @@ CONTRADICTIONS = [
         "trigger: start, action: {name: «retry}",
         "'start' has no job",
     ),
-    # rows: job without rows: true
+    # rows: job, but not rows: true in the group
     wrong(
         f"{IDLE}, action: {{{VARY}}}",
         "trigger: job-done, name: sim, action: {name: submit, label: post, rows: «job}",

@@ -1,4 +1,4 @@
-"""Ensemble files written for ensemble-python 0.0.16 load unchanged and mean what they say.
+"""Ensemble files written for ensemble-python 0.0.16 load unchanged, with the same meaning.
 
 The folder with such files is named by ``ENSEMBLE_COMPAT_DIR``.
 """

@@ -1,4 +1,4 @@
-"""Hints for names that no row will have."""
+"""Hints for invalid column names in rules."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def answer(text: str, registry: Registry) -> bool:
     try:
         load_text(text, registry)
     except EnsembleError as error:
-        print(error)  # which must not raise either
+        print(error)  # must not raise either
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Python's format specifications in messages."""
+"""Format specifications in messages, such as ``{T:.2f}``."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def test_allow_idle_permits_a_file_without_a_rule_that_can_fire_first(
     assert [path.name for path in tmp_path.iterdir()] == ["f.yaml"]
     allowed = CliRunner().invoke(main, [*words, "--allow-idle", "f.yaml"])
     assert allowed.exit_code == 0, allowed.output
-    for later in ("status", "replay") if words is RUN else ():  # which do not check this again
+    for later in ("status", "replay") if words is RUN else ():  # these do not check it again
         read = CliRunner().invoke(main, [later, "last", "--state", "state"])
         assert read.exit_code == 0, read.output
 
@@ -399,7 +399,7 @@ def test_program_next_to_the_file_is_suggested(
         ("{here}/prog", 0o644, "program '{here}/prog' is not executable; run chmod +x PATH"),
         ("{here}/prog", 0o755, ""),
         ("python3 {here}/prog.py", 0o644, ""),
-        ("cp x {here}/prog", None, ""),  # perhaps the job's output
+        ("cp x {here}/prog", None, ""),  # may be output of the job
         ("{here}/prog{T}", None, ""),
         ("{here}/{group}.py", None, ""),
     ],

@@ -1,4 +1,4 @@
-"""Nested actions: checked with the file, carried out by the outer action."""
+"""Nested actions: checked when the file is loaded, carried out by the outer action."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ SLOWLY = (
 
 
 def test_resumed_run_carries_out_nested_actions_of_an_interrupted_call(registry: Registry) -> None:
-    """The state is saved during the call, and the decisions equal those of the journal."""
+    """The snapshot is taken during the call."""
     checked = ensemble(registry, SLOWLY)
     told = Story(checked)
     told.start()
@@ -375,7 +375,7 @@ def _outer(firing: Firing, options: Mapping[str, Any]) -> Iterator[Decision]:
 
 
 class TestAnActionThatHoldsOthers(ActionContract):
-    """The public contract suite covers such actions."""
+    """Public contract suite for an action with nested actions."""
 
     plugin = ActionPlugin(
         name="outer",

@@ -1,4 +1,4 @@
-"""Errors in uses of ``STAT.NAME`` that can never have a value."""
+"""Errors for statistics (``STAT.NAME``) in rules that can never have a value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REGISTRY = discover()
 
 
 def loaded(rule: str) -> list[str]:
-    """Return the errors of a file with this rule: where, what and hint."""
+    """Return the errors of a file with this rule: place, message and hint."""
     text = f"""
 jobs:
   - {{name: sim, command: sim, observe: {{json-lines: {{fields: [E]}}}}}}

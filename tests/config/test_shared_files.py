@@ -1,4 +1,4 @@
-"""Warnings about jobs that would overwrite each other's observed file."""
+"""Warnings about jobs that would overwrite each other's observed files."""
 
 from __future__ import annotations
 

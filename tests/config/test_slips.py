@@ -182,7 +182,7 @@ def test_unreachable_count_causes_a_warning(
         ("trigger: job-done, name: a, when: all.count.done == 3", "", ""),
         ("trigger: job-done, name: a, each: [x], when: count.done == 3", "", ""),
         ("trigger: idle, name: a, when: count.done == 3", "", ""),
-        # A job that is repeated after a success succeeds several times.
+        # A job may succeed several times if it is repeated after a success.
         ("trigger: job-done, name: a, when: count.success == 3", "job-success", ""),
         ("trigger: job-done, name: a, when: count.success == 3", "job-fail", "all.count.success"),
     ],

@@ -1,4 +1,4 @@
-"""Entries under ``jobs:`` that name a source: their expansion is checked like the file."""
+"""Entries under ``jobs:`` that name a source: expansion and checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``use:``: instances of algorithms and of rules in the file are expanded and checked."""
+"""Instances under ``use:``, of algorithms or of rules in the file: expansion and checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTIONS = {
 
 
 def build(options: Any, view: Any) -> Fragment:
-    """Algorithm that submits a group, then another job for each end, with an action at the end."""
+    """Algorithm that submits a group, and another job after each success, up to ``most``."""
     group = options["group"]
     rules: list[dict[str, Any]] = [
         {"id": "begin", "trigger": "start", "action": {"name": "submit", "label": group}},

@@ -1,4 +1,4 @@
-"""Expressions that are evaluated when a rule fires, and their checks in the file."""
+"""Expressions that are evaluated when a rule fires: their checks and values."""
 
 from __future__ import annotations
 

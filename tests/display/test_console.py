@@ -131,7 +131,7 @@ def test_on_a_terminal_triggers_are_blue_actions_cyan_and_fields_purple() -> Non
             "   set sleep: nodes=2, count=1",
         ),
         (
-            # As expressions are evaluated.
+            # Expressions may give floats.
             SetGroup(group="sleep", fields={"tasks": 2.0, "duration": 0.5}),
             "   set sleep: tasks=2, duration=0.5",
         ),

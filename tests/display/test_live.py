@@ -24,7 +24,7 @@ _TOKEN = re.compile(r"\x1b\[([0-9;]*)([A-Za-z])|(.)", re.DOTALL)
 
 
 class Screen(io.StringIO):
-    """Simulated terminal with the features that are used: wrap, scroll, cursor up, erase.
+    """Simulated terminal with the features that the table needs: wrap, scroll, cursor up, erase.
 
     ``rows`` has everything since the start; ``top`` is the first row that the cursor can reach.
     """
@@ -75,7 +75,7 @@ class Screen(io.StringIO):
             self.rows.append("")
 
     def resize(self, columns: int, lines: int = 24) -> None:
-        """Make it narrower, like a terminal that rewraps its lines."""
+        """Change the size, and rewrap the rows as terminals do."""
         rows: list[str] = []
         for number, row in enumerate(self.rows):
             if number == self.row:

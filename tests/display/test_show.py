@@ -81,7 +81,7 @@ def test_slow_table_is_calculated_less_often() -> None:
     engine = Engine(load_text(STUDY, discover()))
     times = iter([0.0, 1.0, 2.0, 60.0, 60.5, 70.0])
     shown = ResultsTable(engine, "energies", lambda: next(times))
-    assert shown.lines() is not None  # takes one second
-    assert shown.lines() is None  # a second later
-    assert shown.lines() is not None  # after 59
+    assert shown.lines() is not None  # calculated in one second
+    assert shown.lines() is None  # one second later
+    assert shown.lines() is not None  # 59 seconds later
     assert shown.lines() is None

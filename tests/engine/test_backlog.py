@@ -1,4 +1,4 @@
-"""``submit-next``: submits jobs of the groups' sweeps, some at a time, each once, in a given order."""
+"""``submit-next``: submits the jobs of sweeps once each, some at a time, in a given order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budget: the limits of a run's cost. Jobs that could exceed a limit are held until they fit."""
+"""Budget: jobs that could exceed a limit of the run's cost are held until they fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes of a job's end, which conditions may use: ``when: cause == "timeout"``."""
+"""Causes of a job's end, in conditions such as ``cause == "timeout"``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def logs(told: Story) -> list[str]:
 def fail(
     told: Story, job: str, status: int | None, *exceptions: dict[str, Any], **more: Any
 ) -> None:
-    """Begin a job, and let it fail in this way."""
+    """Begin a job, and end it with these exceptions and this status."""
     told.begin(job)
     for exception in exceptions:
         told.job(job, "exception", **{"severity": 0, "note": "", **exception})
@@ -49,7 +49,7 @@ def fail(
     [
         (3 << 8, [], {}, "exit"),
         (9, [], {}, "signal"),
-        (137 << 8, [], {}, "signal"),  # as a shell reports it
+        (137 << 8, [], {}, "signal"),  # as shells report signal 9
         (160 << 8, [], {}, "exit"),
         (15, [{"type": "timeout"}], {}, "timeout"),
         (15, [{"type": "node-failure"}], {}, "node-failure"),
@@ -217,7 +217,7 @@ def test_the_duration_of_cancelled_jobs_is_a_separate_metric() -> None:
     told.begin("sim.1")
     told.wait(5)
     told.cancel("sim.1")
-    told.cancel("sim.2")  # it did not start
+    told.cancel("sim.2")  # never started, so without a duration
     assert told.metric("max.sim-duration.cancelled") == 5
     assert told.metric("max.sim-duration") == 2
     assert logs(told) == ["long"]

@@ -286,7 +286,7 @@ rules: [{{trigger: start, action: {{name: submit, label: sim}}}}]
 
 
 def _over(told: Story, job: str, value: float | None, problem: bool = False) -> list[str]:
-    """Play a job that prints ``value``, and return the messages about it.
+    """Play a job that prints ``value``, and return the logged messages.
 
     With ``problem``, an observer reports that it did not understand the output.
     """

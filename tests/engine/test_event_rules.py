@@ -1,4 +1,4 @@
-"""Rules on job events: which jobs trigger them, how often they fire, in which order."""
+"""Rules on job events: the jobs that trigger them, repetitions, backoff and order."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_an_exhausted_rule_leaves_the_index() -> None:
     ("rule", "action", "fires"),
     [
         ("repetitions: 3, backoff: 2", "", [True, False, False, True, False, False, True]),
-        # As in the first implementation.
+        # As in ensemble-python.
         ("name: lammps", ", repetitions: 3, backoff: 1", [True, False, True, False]),
         ("repetitions: 9, backoff: 30s", "", [True, False, False, True, False]),
     ],

@@ -1,7 +1,7 @@
 """Tables with filters and pivots, and filtered statistics: acceptance tests.
 
-The expected numbers are computed by hand: ``U`` of the jobs ``g.0`` to ``g.7`` is 1 3 5 5 4 8 2 2, over two
-sizes ``L``, two temperatures ``T`` and two replicas.
+The expected numbers are computed by hand: ``U`` of the jobs ``g.0`` to ``g.7`` is 1 3 5 5 4 8 2 2.
+The jobs have two sizes ``L``, two temperatures ``T`` and two replicas.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BINDER = """
 
 
 def told(*, table: str = BINDER, rules: str = "", jobs: str = JOBS) -> Story:
-    """Start a run of these jobs with these rules and tables."""
+    """Return a started run with these jobs, rules and tables."""
     story = Story(jobs + RULES + rules + (f"results:\n{table}" if table else ""))
     story.start()
     return story

@@ -146,7 +146,7 @@ def test_statistics_over_a_gauge_sample_it_at_heartbeats() -> None:
     told.begin("sim.1")
     assert beat(told) == ["mean"]
     assert told.metric("mean.waiting.jobs") == 2
-    assert told.metric("moved.waiting.jobs") is None  # there is no value two heartbeats ago
+    assert told.metric("moved.waiting.jobs") is None  # no value two heartbeats ago
     assert beat(told) == ["moved"]
     assert told.metric("moved.waiting.jobs") == -2
     told.tell(Resources(told.now, {"nodes.free": 6}))

@@ -1,5 +1,4 @@
-"""Generators: calls, suggested and ingested points, and what a fault of a generator does to a
-run."""
+"""Generators: calls, suggested and ingested points, faults, and switches."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def text(keys: str, use: str = "random", rules: str = "", group: str = "") -> st
 
 
 class Told(Story):
-    """Story that really calls generators; ``calls`` are the calls so far."""
+    """Story that carries out the calls of generators. ``calls``: all calls so far."""
 
     def __init__(self, source: Any) -> None:
         super().__init__(source)
@@ -74,7 +73,7 @@ class Told(Story):
         return order
 
     def answer(self) -> list[Decision]:
-        """Answer all open calls, and return the decisions."""
+        """Carry out all open calls, and return the decisions."""
         decided: list[Decision] = []
         while self.open:
             call = self.open.pop(0)
@@ -120,7 +119,7 @@ def test_points_are_submitted_at_most_at_once_until_the_condition_holds() -> Non
     assert job.command == ("sim", str(job.parameters["x"]), str(job.parameters["n"]))
     whole(told)
     assert told.exit_code == 0
-    assert len(told.submitted()) == 7  # two more were active when the fifth was done
+    assert len(told.submitted()) == 7  # two were still active when the fifth was done
     assert (
         told.metric("generator.search.suggested") == told.metric("generator.search.ingested") == 7
     )
@@ -360,7 +359,7 @@ def test_a_run_killed_after_any_event_continues_with_the_same_points(use: str) -
 
 
 class Odd(Generator):
-    """Generator with a fault of the kind ``does`` in its second call."""
+    """Generator whose second call has the fault ``does``."""
 
     def __init__(self, does: str) -> None:
         self.does = does
@@ -582,7 +581,7 @@ class Switched(Told):
         return self.engine.state.generators[name].points
 
     def step(self) -> None:
-        """End the first active job, with a result. (sim.2 has none, so its point is lost.)"""
+        """End the first active job. All have a result but sim.2, whose point is therefore lost."""
         job = self.active()[0]
         self.begin(job)
         if job != "sim.2":
@@ -612,7 +611,7 @@ def test_a_generator_gets_the_points_of_the_one_that_it_replaces() -> None:
         ("near", True, ()),
         ("search", False, ("near",)),
     ]
-    # Each ingests its own points and those of the other, also jobs that end after the switch.
+    # Each ingests its own and the other's points, even of jobs that end after the switch.
     assert told.handed() == [("search", number) for number in range(7)]
     own = [each for each in told.learning[-1].told if each[0] >= 0]
     assert [each[0] for each in own] == list(range(len(told.points("near"))))
@@ -650,7 +649,7 @@ def test_after_a_switch_and_a_resume_each_point_is_ingested_once() -> None:
 
 
 def test_a_switch_may_go_between_an_instance_and_a_generator() -> None:
-    """With ``cancel: true``, jobs of the old one that still wait are cancelled."""
+    """``cancel: true`` cancels waiting jobs of the old one."""
     told = Told(
         text(
             "at_once: 3\nuntil: generator.search.suggested >= 9",

@@ -186,9 +186,9 @@ def test_a_condition_must_hold_at_consecutive_looks() -> None:
      action: {name: log, message: late}}
 """
     )
-    told.wait(25)  # two checks, at which it holds
+    told.wait(25)  # holds at two checks
     told.play("sim.0")
-    told.wait(10)  # a check at which it does not hold
+    told.wait(10)  # does not hold at the third
     assert messages(told) == []
     told = story(
         """

@@ -1,5 +1,4 @@
-"""States of attempts and indices: only the transitions in the tables occur, in any order of
-events."""
+"""States of attempts and indices: random events cause only transitions of the tables."""
 
 from __future__ import annotations
 
@@ -165,9 +164,9 @@ def play(watched: Watched, what: str, pick: int = 0, status: int = 0, cancel: bo
 
 @pytest.fixture
 def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collect transitions by ``take`` and ``settle_index`` that the tables do not allow.
+    """List of the transitions that the tables do not allow.
 
-    A list, because the engine would catch an exception.
+    An exception would not do: the engine would catch it.
     """
     wrong: list[str] = []
     take, settle_index = JobTable.take, JobCompletion.settle_index

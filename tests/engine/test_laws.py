@@ -171,7 +171,7 @@ def tell(story: Story, seed: int, events: int = 90) -> None:
             clearing.discard(job)
             decided += story.job(job, "release", "free", "clean")
             if chance.random() < 0.3:
-                decided += story.job(job, "clean", "finish")  # an echo
+                decided += story.job(job, "clean", "finish")  # late duplicates
         elif pick < 0.93:
             nodes = {"nodes.free": chance.randrange(3), "nodes.up": chance.randrange(2, 9)}
             decided += story.tell(Resources(story.now, nodes))
@@ -190,9 +190,9 @@ class Handled(NamedTuple):
 
 
 def replayed(story: Story) -> list[Handled]:
-    """Check that another engine makes the same decisions. Return them.
+    """Check that another engine makes the same decisions, and return them.
 
-    It reports as often as the story's engine does: a report stores values that no rule has read.
+    Both engines report after every event, because a report stores values that no rule has read.
     """
     again, handled = Engine(story.ensemble), []
     decided: list[object] = []
@@ -219,8 +219,9 @@ def check_submits(story: Story) -> None:
 
 
 def check_resumes(story: Story, handled: list[Handled], seed: int, snapshots: float) -> None:
-    """Check that an engine that reads its events from a journal, and at random its whole state from
-    about this many snapshots, makes the same decisions.
+    """Check that an engine with events from a journal makes the same decisions.
+
+    At about ``snapshots`` random events, it is replaced by one from its snapshot.
     """
     chance, again = random.Random(seed), Engine(story.ensemble)
     for seq, (line, decisions, timer) in enumerate(handled, start=1):

@@ -1,4 +1,4 @@
-"""Precedence of names that a job, its parameters and its rows share."""
+"""Precedence of names that are shared by fields of jobs, parameters and columns."""
 
 from __future__ import annotations
 

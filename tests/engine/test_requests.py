@@ -1,4 +1,4 @@
-"""Requests of users to a live run: carried out like actions, without a rule, and replayed."""
+"""Users' requests to a live run: carried out like actions of a rule, and replayed."""
 
 from __future__ import annotations
 

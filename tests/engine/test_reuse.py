@@ -1,4 +1,4 @@
-"""Reuse: when jobs are looked up, what an answer does, and that reused jobs act like real ones."""
+"""Reuse in the engine: look-ups, their answers, and rules on reused jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trigger ``silent``: a running, observed job has printed no row for some time."""
+"""Trigger ``silent``: a running, observed job has printed no row for a given time."""
 
 from __future__ import annotations
 

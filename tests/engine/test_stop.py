@@ -1,4 +1,4 @@
-"""Stops: the resume processes events since the stop, and requeues jobs that the stop cancelled."""
+"""Stop and resume: events since the stop are processed, cancelled jobs are requeued."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_a_second_stop_requeues_again() -> None:
 
 
 def test_a_job_whose_cancel_is_pending_is_requeued_once_it_is_over() -> None:
-    """The controller exited before the jobs ended."""
+    """The controller exited before the job ended."""
     story = Story(SWEEP)
     story.start()
     story.begin("work.0")
@@ -327,7 +327,7 @@ def test_jobs_left_by_a_stop_can_be_cancelled_without_losing_deferred_events() -
     assert end.cancel == ("work.1", "work.2")
     story.job("work.1", "clean")
     story.cancel("work.2")
-    story.job("work.2", "exception", "clean", type="cancel", severity=0)  # an echo
+    story.job("work.2", "exception", "clean", type="cancel", severity=0)  # late duplicates
     assert story.engine.in_queue() == []
     assert not story.engine.waits_for_cancelled
     decided = resume(story)
@@ -486,7 +486,7 @@ class Queue:
         self.calls = list(self.story.engine.state.calls)
 
     def cancel_left(self) -> None:
-        """Let another controller cancel all jobs; some may still run when it exits."""
+        """Cancel all jobs by another controller. Some may still run when it exits."""
         (end,) = self.story.tell(StopRequested(self.story.now, "y", 5, "cancel-left"))
         assert isinstance(end, Terminate)
         assert end.stopped
@@ -524,7 +524,7 @@ class Queue:
         metric = self.story.metric
         return {
             "work": tables["work"],
-            # The order of the values is random, and so is the job of each value.
+            # Jobs get these values in random order.
             "follow": sorted(row["T"] for row in tables["follow"]),
             "counts": {
                 f"{group}.{name}": metric(f"count.{group}.{name}")

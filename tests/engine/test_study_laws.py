@@ -266,7 +266,7 @@ def drawings(draw: st.DrawFn) -> Spec:
 
 
 class Watched(Story):
-    """Story that checks calls within its engine."""
+    """Story that checks some of its engine's internal calls."""
 
     def __init__(self, ensemble: Ensemble) -> None:
         super().__init__(ensemble)
@@ -315,7 +315,7 @@ class Watched(Story):
         rules.consider = watched_consider  # type: ignore[method-assign]
 
     def look_at_idle(self, state: RuleState, match: Match) -> None:
-        """Check that a rule on idle is considered only once each time its jobs are all over."""
+        """Check that an idle rule is considered once each time that all its jobs are over."""
         scope, engine = match.scope, self.engine.state
         assert not engine.calls
         if isinstance(scope, Slice):
@@ -487,7 +487,7 @@ def tell(story: Story, seed: int, events: int = 110, *, begun: bool = False) -> 
 
 
 def check_retries_and_variations(story: Watched) -> None:
-    """Check that an end causes one retry at most, and that no combination is varied twice."""
+    """Check that an end causes at most one retry, and that ``vary`` repeats no combination."""
     retried = Counter(one.job for one in story.decisions if isinstance(one, Retry))
     assert not retried or max(retried.values()) == 1
     found = [(type(T) is str, T, replica) for T, replica in story.combinations.get("v", [])]
@@ -495,7 +495,7 @@ def check_retries_and_variations(story: Watched) -> None:
 
 
 def check_replay(story: Watched) -> None:
-    """Check that the same events give the same decisions, also if no check of idle rules is skipped."""
+    """Check that a replay makes the same decisions, even if it skips no check of idle rules."""
     again = Engine(story.ensemble)
     index = again.state.rules.index
     for event, text in zip(story.events, story.texts, strict=True):
@@ -519,7 +519,7 @@ def check_gauges(story: Watched, seed: int) -> None:
 
 
 def check_snapshots_and_adoption(story: Watched, drawn: Spec, seed: int) -> None:
-    """Check that a snapshot at any point, and the same file adopted there, change nothing."""
+    """Check that neither snapshots nor adopting the same file change a decision."""
     chance, again = random.Random(seed), Engine(story.ensemble)
     joined = any(one.type == "add-rule" for one in story.decisions)
     for event, text in zip(story.events, story.texts, strict=True):

@@ -1,4 +1,4 @@
-"""``switch``: disables the rules of one instance, and starts those of another."""
+"""``switch``: disables the rules of one instance, and enables those of another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incremental tables: equal, byte for byte, to tables that are computed from all jobs."""
+"""Incremental tables: identical to tables that are computed from all jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run with algorithms keeps its rules however often it is killed.
+"""Runs with algorithms keep their rules when they are killed and resumed.
 
 A short version of ``scripts/soak.py --executor algorithms``.
 """

@@ -18,7 +18,7 @@ from ensemble_core.model.events import Started
 
 
 def over(number: int, attempt: int = 1) -> JobRow:
-    """Return the row of a job that printed its number."""
+    """Return the row of a successful job that printed a number."""
     times = (0.0, 0.5, 1.5, 0.1)
     values = {"E": number} if number % 2 else {"E": number + 0.5}
     return JobRow("sim", number, attempt, "success", 0, "exit", *times, {"T": 2}, {}, values)
@@ -53,7 +53,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def trouble(path: Path) -> str:
-    """Return the error message after reading every record of a journal, or an empty text."""
+    """Read every record of a journal, and return the error message or an empty text."""
     try:
         with Journal(path) as found:
             found.check_records()
@@ -101,7 +101,7 @@ def test_changed_missing_or_misplaced_records_of_a_journal_are_reported(
 
 
 def test_events_of_another_history_are_reported(journal: Path, tmp_path: Path) -> None:
-    """For example, a WAL file that is put back after the run has continued without it."""
+    """For example, of a WAL file that was restored after the run had continued without it."""
     (tmp_path / "other").mkdir()
     other = begun(tmp_path / "other" / NAME)
     for number in range(60):

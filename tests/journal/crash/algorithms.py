@@ -3,7 +3,7 @@
 In each round, a plugin's algorithm submits random jobs, and a rule switches to an algorithm of the
 core, which ends the run. After the first kill, the plugin's file is replaced by another version.
 The run must keep its original rules, submit no job twice, switch once, and reach the required
-successes, and its replay must have the same decisions. Prints one line of JSON for each round, for
+successes. Its replay must make the same decisions. Prints one line of JSON for each round, for
 ``scripts/soak.py``. A test uses this module, too.
 """
 
@@ -85,7 +85,7 @@ def play_round(folder: Path, seed: int) -> dict[str, Any]:
         if code != -9:
             break
         if (folder / "state").exists() and len(killed) == 1:
-            # The run must not use the rules of this version.
+            # The run must keep the rules of the first version.
             changed = PLUGIN.replace("SEED", "0").replace(
                 '"count": options["at_once"]', '"count": 30'
             )
@@ -105,7 +105,7 @@ def play_round(folder: Path, seed: int) -> dict[str, Any]:
 
 
 def invoke(folder: Path, *words: str) -> Result:
-    """Run a command on the run in this folder, within this process."""
+    """Run a command on the run in this folder, in this process."""
     return CliRunner().invoke(ensemble, [*words, "--state", f"{folder}/state"])
 
 

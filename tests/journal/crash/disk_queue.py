@@ -1,8 +1,8 @@
-"""A simulated queue that records all orders in one file, so that tests can count all submits.
+"""Simulated queue that records all requests in one file, so that tests can count submits.
 
-Each submit, cancel and resize appends a line. The events of a job follow from the queue's seed, the
-job's ID and the times in these lines. So each process that opens the file has the same events, and
-jobs continue without a controller, as in a real queue. Use it as a plugin:
+Each submit, cancel and resize appends a line. The events of a job depend on the queue's seed, the
+job's ID and the times in these lines alone. So they are the same in each process that opens the
+file, and jobs continue without a controller, as in a real queue. Use it as a plugin:
 ``ensemble run --plugin disk_queue.py --executor disk``.
 """
 
@@ -53,7 +53,7 @@ def now() -> float:
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the orders that the queue got."""
+    """Return the requests to the queue in this folder."""
     try:
         text = (folder / NAME).read_text()
     except FileNotFoundError:
@@ -229,9 +229,9 @@ class DiskQueue(Executor):
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
     def _print(self, job: str, line: Mapping[str, Any]) -> None:
-        """Write all output of an observed job at once, with the time of its end.
+        """Write all output of an observed job at once, with its end as the file's time.
 
-        The output of a real job is not older than its start; an older file would not be read.
+        Observers do not read a file that is older than the start of the job.
         """
         path = Path(line["output"])
         path.parent.mkdir(exist_ok=True)
@@ -242,7 +242,7 @@ class DiskQueue(Executor):
         os.utime(path, (end, end))
 
     def _follow(self, job: str, told: int) -> None:
-        """Send a job's events from number ``told`` on. Called with the lock held."""
+        """Schedule a job's events from number ``told`` on. The caller holds the lock."""
         self._next[job] = told
         heapq.heappush(self._due, (self._lives[job][told].time, job))
         self._changed.notify()

@@ -1,7 +1,7 @@
 """Ensembles for crash tests: each uses a feature that a resume could break.
 
-Submits and firings depend on the outcomes of jobs alone, not on times. So a killed run must be equal
-to an undisturbed one. For the ensembles in ``LOOSE``, only general rules are checked.
+Submits and firings depend on the outcomes of jobs alone, not on times. So a killed run must equal an
+undisturbed one. For the ensembles in ``LOOSE``, only general rules are checked.
 """
 
 from __future__ import annotations

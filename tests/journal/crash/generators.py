@@ -58,7 +58,7 @@ rules:
      from: explore}}}}
 """
 NAMES = ("explore", "downhill", "beside")
-#: Largest number of kills in a round, and last line of output at which a kill may happen.
+#: Maximum number of kills in a round, and last line of output at which one may happen.
 MOST_KILLS, MOST_LINES = 10, 90
 
 
@@ -102,7 +102,7 @@ def play(folder: Path, seed: int | None) -> tuple[list[str], int]:
 
 
 def ingest_errors(folder: Path, found: dict[str, list[Any]]) -> dict[str, list[str]]:
-    """Return lost and repeated points and jobs."""
+    """Return the points and jobs that were lost or repeated."""
     lines = [
         json.loads(line) for line in output_of(folder, "events", "last", "--json").splitlines()
     ]

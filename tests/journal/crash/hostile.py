@@ -1,7 +1,8 @@
 """Kills and resumes runs with an executor that sends events of all types with random content.
 
-Each controller is forked from this process; some get a SIGKILL. Errors are: a journal that cannot be
-read or resumed, or whose replay has other decisions; a job without an end; a run that does not end.
+Each controller is forked from this process; some get a SIGKILL. Errors are: a journal that cannot
+be read or resumed, or whose replay makes other decisions; a job without an end; a run that does not
+end.
 Prints one line of JSON for each round:
 ``hostile.py --seed N --rounds N --base FOLDER``.
 """
@@ -128,7 +129,7 @@ class Hostile(Executor):
         for field in fields(cls):
             if chance.random() < 0.3:
                 given[field.name] = odd(chance)
-        # With these names and valid fields, the event would really end the job.
+        # With these names, the event could be valid and end the job.
         if cls.type in ("job", "plugin") and given.get("name") in ("clean", "finish"):
             given["name"] = "memo"
         return cls(**given)
@@ -136,7 +137,7 @@ class Hostile(Executor):
     def tell(self, events: Sequence[Event]) -> None:
         try:
             self._emit(events)
-        except Exception as error:  # it would end a plugin's thread
+        except Exception as error:  # in a plugin, it would end the thread
             sys.stderr.write("".join(traceback.format_exception(error)))
             os._exit(3)
 

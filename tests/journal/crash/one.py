@@ -1,4 +1,4 @@
-"""Runs one command that is killed at a given place: ``one.py KIND NUMBER run e.yaml …``."""
+"""Runs one command, and kills it at a given place: ``one.py KIND NUMBER run e.yaml …``."""
 
 from __future__ import annotations
 

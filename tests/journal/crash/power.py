@@ -1,6 +1,6 @@
 """Writes a journal for a test that traces system calls: ``power.py FOLDER MODE``.
 
-Each order writes the number of its event to the file ``orders``.
+The number of each performed event is written to the file ``orders``.
 """
 
 from __future__ import annotations

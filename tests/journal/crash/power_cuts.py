@@ -110,7 +110,7 @@ class File:
 
 @dataclass
 class Disk:
-    """State of the ledger's folder and of the journal."""
+    """Simulated disk with the ledger's folder and the journal."""
 
     #: The files now, and at the last sync of the folder.
     names: dict[str, File] = field(default_factory=dict)

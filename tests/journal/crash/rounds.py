@@ -51,7 +51,7 @@ def arguments(folder: Path, seed: int, options: Sequence[str] = ()) -> list[str]
 
 @dataclass
 class Facts(Outcome):
-    """Facts about an ended run, and about its queue: ends and run times of jobs by group."""
+    """Outcome of a run, and facts from its queue: ends and run times of jobs by group."""
 
     truth: dict[str, Counter[str]]
     durations: dict[str, list[float]]
@@ -211,7 +211,7 @@ def one_round(
         check(found, None if name in LOOSE else reference, round_)
         if name not in LOOSE:
             check_calls(folder, where, found, round_)
-    except Exception as error:  # the report with the seed is needed, too
+    except Exception as error:  # the round must be reported with its seed
         round_.other.append("".join(traceback.format_exception(error)))
     if round_.good:
         shutil.rmtree(folder, ignore_errors=True)

@@ -7,8 +7,8 @@ code is 0, no process of a job may be left. The tables (``ensemble results``) mu
 undisturbed run. Prints one line of JSON for each round, for ``scripts/soak.py``. A test uses this
 module, too.
 
-Most of the time would be spent on imports. So only one controller in four is a new process, which
-a signal may hit during imports. The others are forks of this process, after all imports.
+Imports would take most of the time. So only one controller in four is a new process, which a
+signal may hit during imports. The others are forks of this process, after all imports.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ensemble_core.cli.main import main as ensemble
 
 __all__ = ["main", "play_round", "undisturbed"]
 
-#: Unblocks Ctrl-C only after the start of Python, whose exit codes are not ours.
+#: Unblocks Ctrl-C after the start of Python: until then, Python sets the exit code.
 BEGIN = """
 import signal
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -128,8 +128,7 @@ def words_of(folder: Path, executor: str, options: Sequence[str]) -> list[str]:
 
 
 class Controller:
-    """Running controller: a new process, or a fork of this one. Its output is in the file
-    ``said``."""
+    """Running controller, with output to the file ``said``: a new process or a fork of this one."""
 
     def __init__(self, folder: Path, words: Sequence[str], said: Path, *, program: bool) -> None:
         # Blocked until the controller has its own handler of Ctrl-C.
@@ -141,8 +140,10 @@ class Controller:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def ended(self, within: float) -> bool:
-        """Return True if it ends in time. ``code`` is then its exit code, or minus the number of a
-        signal."""
+        """Return whether the controller ends in time.
+
+        ``code`` is then its exit code, or minus the number of a signal.
+        """
         deadline = time.monotonic() + within
         while self.code is None:
             process, status = os.waitpid(self._process, os.WNOHANG)
@@ -171,7 +172,7 @@ def _become(folder: Path, words: Sequence[str], said: Path, program: bool) -> No
             os.execv(sys.executable, [sys.executable, "-c", BEGIN, *words])
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        except KeyboardInterrupt:  # the signal came before the controller
+        except KeyboardInterrupt:  # sent before the controller began
             os._exit(128 + signal.SIGINT)
         ensemble(words, prog_name="ensemble")
     except SystemExit as end:
@@ -209,7 +210,7 @@ def disturb(controller: Controller, chance: random.Random) -> list[str]:
 
 
 def cancel_jobs(folder: Path, said: Path, tag: str, chance: random.Random) -> list[str]:
-    """Cancel the jobs that a controller left, perhaps with an interruption; return the errors."""
+    """Cancel the jobs that a controller left; a signal may interrupt this. Return the errors."""
     words = ["stop", tag, "--cancel-jobs", "--state", "state"]
     controller = Controller(folder, words, said, program=False)
     if chance.random() < 0.3:
@@ -300,7 +301,7 @@ def main() -> int:
     parser.add_argument("options", nargs="*", help="of ensemble run, after --")
     chosen = parser.parse_args()
     os.environ.pop("ENSEMBLE_STATE", None)
-    # nohup and "&" let this process ignore signals, but controllers must handle them.
+    # This process may ignore signals (nohup, "&"), but controllers must handle them.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     good = True
