@@ -25,12 +25,12 @@ from ensemble_core.runtime.notifications import Notifier
 from ensemble_core.runtime.webhooks import webhook_url
 
 SECRET = "s3cret-path"
-#: Job output that mentions many people or changes the display.
+#: Job output with mentions and control characters, which must be sanitized.
 HOSTILE = "\x1b]0;x\x07@everyone @Here <!channel> <@U1>\u202e\r\nBcc: all@uni.edu\x00"
 
 
 class Server:
-    """A web server with scripted answers that records requests."""
+    """Web server that gives scripted answers and records requests."""
 
     def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None]) -> None:
         self.got: list[tuple[str, dict[str, str], bytes]] = []

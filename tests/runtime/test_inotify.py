@@ -1,4 +1,4 @@
-"""Inotify for growing files: which changes it reports, which it misses, and when it is unavailable."""
+"""Inotify for growing files: changes that it reports or misses, and the fallback to polling."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def append(path: Path, text: str) -> None:
 
 @pytest.mark.usefixtures("deaf")
 class TestInotifyReports:
-    """Without polling."""
+    """Changes that inotify reports without polling."""
 
     def test_reports_every_row(self, following: Callable[..., Following], tmp_path: Path) -> None:
         it, path = following(), tmp_path / "log"
@@ -276,7 +276,7 @@ def test_watches_a_thousand_jobs_with_missing_folders(
 
 
 class TestInotifyMisses:
-    """Polling finds these changes."""
+    """Changes that only polling finds."""
 
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +325,7 @@ class TestInotifyMisses:
 
 
 class TestPollingFallback:
-    """Files are polled, and a warning says so once."""
+    """Without inotify, files are polled, with a single warning."""
 
     def follow(self, it: Following, folder: Path) -> None:
         for job in "ab":

@@ -1,4 +1,4 @@
-"""A run that continues after its queue was lost, for example with a killed pod."""
+"""Tests of resuming a run whose queue was lost, for example with a killed pod."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ rules: [{{trigger: start, action: {{name: submit, label: a}}}}]
 
 
 class Anew(FakeExecutor):
-    """A new queue that replaced a lost one."""
+    """New queue that replaces a lost one."""
 
     queue_is_new = True  # type: ignore[assignment]
 
@@ -29,7 +29,7 @@ class Anew(FakeExecutor):
 def taken_up(
     folder: Path, *, retry: str = "", queue: type[FakeExecutor] = Anew
 ) -> tuple[FakeExecutor, Outcome]:
-    """Resume a run of which one job of five ran when its controller and queue were lost.
+    """Resume a run that lost its controller and queue while one of five jobs ran.
 
     Return the jobs submitted to the next queue, and the outcome.
     """

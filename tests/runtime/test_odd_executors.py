@@ -27,7 +27,7 @@ REGISTRY = discover()
 
 
 class Bench:
-    """A run on a separate thread, so that a hanging run fails the test."""
+    """Run in a separate thread, so that a hanging run fails the test."""
 
     def __init__(
         self, source: str | Ensemble, folder: Path, executor: FakeExecutor, *watchers: Watcher
@@ -121,7 +121,7 @@ rules:
 
 
 class Stuck(FakeExecutor):
-    """A queue that is lost during a submit, which never returns."""
+    """Queue that is lost during a submit, which never returns."""
 
     def open(self, run: Run, emit: Callable[[Sequence[Event]], None]) -> None:
         super().open(run, emit)
@@ -141,7 +141,7 @@ def test_a_hanging_call_to_a_lost_queue_does_not_block_the_run(tmp_path: Path) -
 
 
 class Slow(FakeExecutor):
-    """A queue with a slow resize."""
+    """Queue with a slow resize."""
 
     capabilities: ClassVar[frozenset[str]] = FakeExecutor.capabilities | {"resize"}
     entered = threading.Event()
@@ -202,7 +202,7 @@ def test_output_that_only_a_member_sees_causes_a_warning(
 
 
 class Faulty(FakeExecutor):
-    """An executor with an error in one of its methods."""
+    """Executor with an error in one of its methods."""
 
     def __init__(self, method: str, *, instant: bool = True) -> None:
         super().__init__(instant=instant)
@@ -277,7 +277,7 @@ def test_an_exception_in_open_names_the_executor(tmp_path: Path) -> None:
 
 
 class Watched(FakeExecutor):
-    """A queue whose watcher thread has an error."""
+    """Queue whose watcher thread has an error."""
 
     def submit(self, jobs: Sequence[Job]) -> None:
         super().submit(jobs)
@@ -298,7 +298,7 @@ def test_a_dead_thread_of_an_executor_ends_the_run_with_an_error(tmp_path: Path)
 
 
 class Away(FakeExecutor):
-    """A queue that is unreachable for the first few calls."""
+    """Queue that is unreachable for the first few calls."""
 
     def __init__(self, times: int, *, transient: bool = True) -> None:
         super().__init__(instant=True)
@@ -343,7 +343,7 @@ def test_a_stop_does_not_wait_for_an_unreachable_queue(tmp_path: Path) -> None:
 
 
 class Mute(FakeExecutor):
-    """Reports that a job has ended, but not how."""
+    """Executor that reports that a job has ended, but not how."""
 
     def submit(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -364,7 +364,7 @@ def test_a_finish_without_a_status_is_a_failure_and_names_the_executor(tmp_path:
 
 
 class Scripted(FakeExecutor):
-    """Sends these events of its job ``a.0`` in batches: ``(name, seconds from now, context)``."""
+    """Executor that sends batches of events of ``a.0``: ``(name, seconds from now, context)``."""
 
     def __init__(self, *bulks: Sequence[tuple[str, float, dict[str, object]]]) -> None:
         super().__init__()
@@ -412,7 +412,7 @@ GOOD: dict[str, object] = {"status": 0}
 
 
 def life(**at: float) -> list[tuple[str, float, dict[str, object]]]:
-    """Return a job's events at these times, by default right after one another."""
+    """Return the events of a job at these times; by default, one right after the other."""
     names = ("submit", "alloc", "start", "finish", "clean")
     return [
         (name, at.get(name, place * 1e-5), GOOD if name == "finish" else {})

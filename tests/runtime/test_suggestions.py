@@ -27,7 +27,7 @@ KIND = Variable(name="kind", values=("a", "b"))
 
 
 class Fixed(Generator):
-    """Always suggests the same point."""
+    """Generator that always suggests the same point."""
 
     def __init__(self, point: Mapping[str, Any]) -> None:
         self._point = point
@@ -79,7 +79,7 @@ def test_a_number_outside_its_range_is_an_error() -> None:
 
 
 class Stuck(Generator):
-    """Hangs until the test is over."""
+    """Generator that hangs until the test is over."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -100,7 +100,7 @@ def test_a_hanging_generator_times_out() -> None:
 
 
 class Quick(Fixed):
-    """A generator that never hangs."""
+    """Generator that never hangs."""
 
     quick = True
     threads: tuple[threading.Thread, ...] = ()
@@ -125,7 +125,7 @@ def test_a_quick_generator_is_called_without_a_thread(kind: type[Fixed]) -> None
 
 
 class Slow(Fixed):
-    """Generator for which all calls together take longer than the timeout of one."""
+    """Generator whose calls together take longer than the timeout of one call."""
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
         threading.Event().wait(1.0)
@@ -147,7 +147,7 @@ def test_a_very_long_timeout_of_a_resume_is_accepted() -> None:
 
 
 class Buried(Stuck):
-    """Hangs in a resume until the test is over."""
+    """Generator that hangs in a resume until the test is over."""
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
         self.over.wait()

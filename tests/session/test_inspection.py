@@ -1,4 +1,4 @@
-"""Inspection finds a job's events and the rules' firings in a journal."""
+"""Inspection of a journal: events of jobs, firings of rules, and statistics."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def table_is_read(inspected: Inspection) -> bool:
 
 
 def events_of(inspected: Inspection, name: str) -> list[int]:
-    """Return the numbers of a job's events, from all events of the run."""
+    """Return the numbers of a job's events among all events of the run."""
     rows = inspected._kept.journal.rows()
     return [row.seq for row in rows if row.job in (name, f"{name}-1") and row.type != "observed"]
 
@@ -199,7 +199,7 @@ def test_two_values_that_fail_only_together_are_named_together() -> None:
     columns = {"T": [T for T, _ in jobs], "L": [L for _, L in jobs]}
     found = suspects(columns, failed)
     assert found[0] == {"name": "T", "value": 3, "with": {"L": 7}, "failed": 20, "total": 20}
-    # All jobs at T = 3 fail: L has no part in it.
+    # All jobs at T = 3 fail, at any L.
     failed = [at for at, (T, _) in enumerate(jobs) if T == 3]
     assert suspects(columns, failed) == [{"name": "T", "value": 3, "failed": 200, "total": 200}]
 
@@ -245,7 +245,7 @@ def test_the_table_of_jobs_of_a_live_run_is_updated_without_reading_it_again(
                 fresh.refresh()
                 watched.refresh()
                 jobs, again = watched.jobs(), fresh.jobs()
-                # Both have read the journal at the same event.
+                # Both read the journal up to the same event.
                 if fresh.seq == watched.seq and not fresh.refresh():
                     assert jobs == again
                     compared.add(fresh.seq)
@@ -270,7 +270,7 @@ rules:
 
 
 def written(state: Path, events: Iterable[Event], ended: float | None = None) -> Inspection:
-    """Inspects a run in which these events happened, as a controller would have written them."""
+    """Return an inspection of a run with these events, written as by a controller."""
     registry = discover()
     folder = state / "runs" / "kept"
     folder.mkdir(parents=True)
@@ -295,7 +295,7 @@ def written(state: Path, events: Iterable[Event], ended: float | None = None) ->
 
 
 def failed(index: int, now: float, **context: Any) -> list[Event]:
-    """The events of a job that fails."""
+    """Return the events of a failing job."""
     name = f"sim.{index}"
     return [
         JobEvent(now, name, "submit"),
@@ -360,7 +360,7 @@ def test_examples_of_many_failures_are_from_all_parts_of_the_run() -> None:
     assert len(chosen) == len(set(chosen)) == 50
     looked = chosen[: failure_kinds.LOOKED]
     assert {at // 25_000 for at in looked} == {0, 1, 2, 3}
-    # Jobs take nodes by turns: a sample at equal distances would be of one node.
+    # Jobs alternate between nodes: a sample at a fixed interval would see only one node.
     assert len({at % 50 for at in looked}) > 10
     later = failure_kinds._sample(range(110_000))[: failure_kinds.LOOKED]
     assert len({*looked} & {*later}) > 10
@@ -393,7 +393,7 @@ def test_capacity_leaves_out_times_without_a_controller() -> None:
     found.pause(3600.0)
     assert found.until(9 * 3600.0) == {"gpus": {"up": 2.0, "free": 1.0}}
     found.report(10 * 3600.0, {"gpus.up": 2.0, "gpus.free": 0.0})
-    found.pause(None)  # killed: its last report is the last moment that is known
+    found.pause(None)  # killed: its last report is its last known time
     assert found.until(99 * 3600.0) == {"gpus": {"up": 2.0, "free": 1.0}}
 
 

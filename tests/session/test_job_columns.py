@@ -29,7 +29,7 @@ class Kept(Jobs):
 
 
 class Later(Kept):
-    """A later state of the run; the rows ``changed`` are new or different."""
+    """Later state of the run, in which the rows ``changed`` are new or different."""
 
     def __init__(self, *changed: dict[str, Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Runs whose journal is written by a story: no controller and no jobs."""
+"""Runs whose journal is written by a story, without a controller or jobs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _VERSIONS = versions(discover())
 class KeptStory(Story):
     """Story that is written to the journal of the run ``tag`` below ``state``.
 
-    ``about`` describes the run in addition; ``began`` is the time at which it began, in seconds since
-    the epoch, if not that of the story.
+    ``about`` is added to the description of the run. ``began`` is its start in seconds since the
+    epoch (default: the story's).
     """
 
     def __init__(

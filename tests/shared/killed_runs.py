@@ -1,4 +1,4 @@
-"""Runs on the file queue of ``tests/journal/crash`` whose controller is killed at a chosen place."""
+"""Runs on the file queue of ``tests/journal/crash`` whose controller is killed at an event."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ rules:
 """
 #: All jobs of this ensemble.
 JOBS = {"work.0": 1, "work.1": 1, "work.2": 1, "next.0": 1, "next.1": 1, "next.2": 1}
-#: Copies of the folders of killed runs, by all that a run depends on.
+#: Copies of the folders of killed runs, by everything that a run depends on.
 _COPIES: dict[tuple[object, ...], Path] = {}
 
 
 def empty_folder(base: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder for a run with this ensemble, now the working directory. It has the same name
-    for all tests, because a killed run can only be resumed there: its journal has absolute paths.
+    """Make a folder for a run with this ensemble the working directory; return it.
+
+    All tests use the same path, because a journal has absolute paths: a killed run can only be
+    resumed in its folder.
     """
     folder = base / "run"
     shutil.rmtree(folder, ignore_errors=True)
@@ -44,10 +46,10 @@ def empty_folder(base: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def kill(folder: Path, kind: str, number: int, words: Sequence[str]) -> None:
-    """Run ``ensemble`` with these words and kill it at this event, or earlier if the run would be
-    over: a slow machine reports more events at once. The state folder must be called ``state``.
+    """Run ``ensemble`` with these arguments and kill it at this event.
 
-    Later calls copy the result of the first.
+    It is killed earlier if the run would otherwise be over, because a slow machine reports more
+    events at once. The state folder must be called ``state``. Later calls copy the first result.
     """
     key = (folder, (folder / "e.yaml").read_text(), kind, number, *words)
     if key in _COPIES:

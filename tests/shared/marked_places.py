@@ -1,4 +1,4 @@
-"""Texts with a mistake, in which the sign ``«`` marks the expected place of the error."""
+"""Texts with a mistake; the sign ``«`` marks the expected position of the error."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SIGN = "«"
 
 
 def unmarked(text: str) -> tuple[str, str]:
-    """Return the text without the sign, and the place of the sign in the format of errors."""
+    """Return the text without the sign, and the sign's position in the format of errors."""
     before, sign, after = text.partition(SIGN)
     assert sign, text
     return before + after, f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
 
 
 def wrong(study: str, replaced: str, by: str, *words: str) -> object:
-    """Return a study with a marked mistake, and the words of its error, as a case of a test."""
+    """Return a test parameter: a study with a marked mistake, and words of its error."""
     assert study.count(replaced) == 1, replaced
     assert by.count(SIGN) == 1, by
     return pytest.param(study.replace(replaced, by), words, id=by.replace(SIGN, ""))
 
 
 def check_errors(text: str, registry: Registry, words: Iterable[str]) -> None:
-    """Check that a marked text has an error at the sign, with all of these words."""
+    """Assert that a marked text has an error at the sign, with all of these words."""
     text, place = unmarked(text)
     with pytest.raises(FileErrors) as caught:
         load_text(text, registry, must_begin=True)

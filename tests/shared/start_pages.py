@@ -1,4 +1,4 @@
-"""Runs the commands of the pages ``docs/start-*.md``, as a user would type them."""
+"""Runner of the commands in ``docs/start-*.md``, as a user would type them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def commands_of(page: str) -> str:
-    """Return the block of commands of a page that a test runs."""
+    """Return the commands of a page that a test runs."""
     text = (DOCS / page).read_text("utf-8")
     (block,) = re.findall(r"^```sh\n# run by [^\n]*\n(.*?)^```", text, re.M | re.S)
     return str(block)

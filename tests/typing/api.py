@@ -1,7 +1,7 @@
-"""The public API as typed code uses it. Never run: ``mypy --strict`` reads it.
+"""Typed use of the public API. Only checked by ``mypy --strict``, never run.
 
-Each ``type: ignore`` marks a misuse that the types must refuse; mypy reports one that is no longer
-needed, so loose types are found as well as wrong ones.
+Each ``type: ignore`` marks a misuse that the types must reject. mypy reports unused ones, so types
+that become too loose are found too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ensemble_core import (
 
 assert_type(ensemble_core.__version__, str)
 
-# Runs of a program.
+# Runs.
 
 run = ensemble_core.run("study.yaml", executor="local", overrides={"jobs.sim.count": 3})
 assert_type(run, ensemble_core.EnsembleRun)
@@ -86,7 +86,7 @@ assert_type(group.jobs(0), Iterator[Job])
 assert_type(JobState.RUN.final, bool)
 
 
-# An action that may be slow, and one that decides at once.
+# A slow action, and one that decides at once.
 
 
 def ping(context: CallContext) -> Action | None:
@@ -271,7 +271,7 @@ def ensemble_executors() -> list[ExecutorPlugin]:
     ]
 
 
-# Errors, and what tests inherit.
+# Errors, and base classes of tests.
 
 
 def explain(error: EnsembleError) -> str:

@@ -23,7 +23,7 @@ __all__ = ["Cluster", "Operator", "Player", "definition", "job_of", "pod_errors"
 
 
 def definition() -> Path:
-    """Return the MiniCluster's definition: the operator's if available, otherwise a small one."""
+    """Return the file of the MiniCluster's definition: the operator's, or else a small one."""
     folder = os.environ.get("ENSEMBLE_COMPAT_DIR")
     found = Path(folder, "minicluster-crd.yaml") if folder else None
     if found is not None and found.exists():

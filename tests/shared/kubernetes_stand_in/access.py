@@ -28,7 +28,7 @@ class Access:
         self.allowed: list[tuple[str, str, str, str]] = []
 
     def token(self, user: str) -> str:
-        """Return a new token for a user; service accounts are system:serviceaccount:NAMESPACE:NAME."""
+        """Return a new token for a user, such as ``system:serviceaccount:NAMESPACE:NAME``."""
         token = secrets.token_urlsafe(16)
         with self._lock:
             self._users[token] = user

@@ -25,8 +25,8 @@ Path = tuple[str, ...]
 def applied(old: Object, given: Any, manager: str, *, force: bool) -> Object:
     """Return the object with this manager's fields, without those that it no longer applies.
 
-    ``old`` is what there is, at least its ``metadata``. Raises :class:`Refusal` (409) for a field
-    that another has applied with another value, unless it is taken by ``force``.
+    ``old`` is the stored object, or at least its ``metadata``. Raises :class:`Refusal` (409) if
+    another manager applied another value to one of the fields, unless ``force`` is true.
     """
     if not manager:
         wrong = "fieldManager: Required value: is required for apply patch"

@@ -15,9 +15,9 @@ Object = Mapping[str, Any]
 
 
 def check(kind: Kind, found: Object) -> None:
-    """Raise the API server's refusal of an object: 400 of what it cannot decode, 422 of the rest.
+    """Raise the API server's error for an invalid object: 400 if it cannot be decoded, else 422.
 
-    Quantities get their canonical form.
+    Stores quantities in their canonical form.
     """
     try:
         if kind.kind == "PersistentVolumeClaim":

@@ -1,6 +1,8 @@
-"""Controller of Endpoints: an EndpointSlice for each Service with a selector, by which the name
-service answers. A pod that is not ready is in it as not ready, unless the Service publishes such
-addresses too."""
+"""Controller of Endpoints: keeps an EndpointSlice for each Service with a selector.
+
+The name service resolves names with these slices. They list a pod that is not ready as not ready,
+unless the Service publishes the addresses of such pods too.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ SERVICE = "kubernetes.io/service-name"
 
 
 class EndpointController:
-    """Controller of Endpoints; :meth:`look` is one round."""
+    """Controller of Endpoints; :meth:`look` runs one round."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -2,8 +2,8 @@
 
 Relevant quirks: the lead broker is the pod with the host name ``NAME-0``; without
 ``logging.strict`` nothing stops the script, so that a container ends with the exit code of its last
-line, 0, however Flux ended; ``commands.post`` runs on every node; and a quiet one
-silences the last line of its command.
+line, 0, however Flux ended; ``commands.post`` runs on every node; and ``logging.quiet`` silences
+only the last line of a command.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def runs_flux(spec: Object, index: int) -> bool:
 
 
 def entrypoints(minicluster: Object) -> dict[str, str]:
-    """The data of the ConfigMap ``NAME-entrypoint``."""
+    """Return the data of the ConfigMap ``NAME-entrypoint``."""
     name, spec = minicluster["metadata"]["name"], minicluster["spec"]
     view = _view(spec)
     found = {}
@@ -52,7 +52,7 @@ def _command(container: Object, which: str) -> str:
 
 
 def _logging(spec: Object) -> tuple[str, str, str]:
-    """What makes it strict, and what silences a line: its output, and all of it."""
+    """Return the script's strict mode, and the redirections that silence stdout and all output."""
     logging = spec.get("logging") or {}
     quiet = logging.get("quiet")
     strict = "set -eEu -o pipefail" if logging.get("strict") else ""

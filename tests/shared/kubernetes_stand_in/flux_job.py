@@ -1,6 +1,5 @@
-"""Job of a MiniCluster, as the Flux Operator (v1alpha2, June 2026) writes it, and its problems.
-
-Both depend on the MiniCluster only; the problems are those that the API server reports.
+"""Job of a MiniCluster, as the Flux Operator (v1alpha2, June 2026) writes it, and the API server's
+errors about it. Both depend on the MiniCluster only.
 
 Quirks that no schema shows: a volume of a ConfigMap is named after the ConfigMap and its mount
 after the key; an ``emptyDir`` is mounted at ``/dev/shm`` regardless of its ``path``; of the pod's
@@ -18,14 +17,14 @@ __all__ = ["job_of", "pod_errors"]
 
 Object = dict[str, Any]
 
-#: Folders of every container that live as long as the pod.
+#: Volumes of every container that exist as long as the pod.
 _HOME = {"name": "flux-operator-home", "mountPath": "/home/flux-operator"}
 _SOFTWARE = {"name": "spack-software", "mountPath": "/opt/software"}
 _VIEW = "ghcr.io/converged-computing/flux-view-ubuntu:tag-noble"
 
 
 def job_of(minicluster: Mapping[str, Any]) -> Object:
-    """The Job that the operator asks the API server for, its pod template with it."""
+    """Return the Job, with its pod template, that the operator creates."""
     metadata, spec = minicluster["metadata"], minicluster["spec"]
     name = metadata["name"]
     pod = spec.get("pod", {})
@@ -89,7 +88,7 @@ def job_of(minicluster: Mapping[str, Any]) -> Object:
 
 
 def _scripts(spec: Mapping[str, Any], view: str) -> list[Object]:
-    """Keys of the ConfigMap of scripts, and what each is called in ``/flux_operator``."""
+    """Return the keys of the scripts' ConfigMap with their file names in ``/flux_operator``."""
     found = [("curve.cert", "curve.cert"), (view, "flux-init.sh")]
     for index, container in enumerate(spec["containers"]):
         if runs_flux(spec, index):
@@ -103,13 +102,13 @@ def _containers(spec: Mapping[str, Any], name: str, mounts: list[Object]) -> Ite
     given: Sequence[Mapping[str, Any]] = spec["containers"]
     seen: set[str] = set()
     for index, container in enumerate(given):
-        # One list for all: a later container has the mounts of those before it too.
+        # One list for all containers: each also has the mounts of those before it.
         for key, volume in container.get("volumes", {}).items():
             if key in seen:
                 continue
             seen.add(key)
             if volume.get("emptyDir"):
-                mounts.append({"name": key, "mountPath": "/dev/shm"})  # its habit
+                mounts.append({"name": key, "mountPath": "/dev/shm"})  # as the operator does
             else:
                 where = {"name": key, "mountPath": volume.get("path", "")}
                 mounts.append({**where, "readOnly": volume.get("readOnly", False)})
@@ -159,7 +158,7 @@ def _volumes(containers: Sequence[Mapping[str, Any]]) -> Iterator[Object]:
 
 
 def pod_errors(pod: Mapping[str, Any], path: str = "spec.template.spec") -> list[str]:
-    """The API server's errors about the volumes of a pod, in its own words."""
+    """Return the API server's error messages about the volumes of a pod."""
     found: list[str] = []
     names = [each["name"] for each in pod.get("volumes", ())]
     for index, name in enumerate(names):

@@ -17,15 +17,15 @@ from .store import Object, Store, now
 
 __all__ = ["INDEX", "JobController", "as_ranges"]
 
-#: How an indexed Job's pods say which they are.
+#: Label with the index of an indexed Job's pod.
 INDEX = "batch.kubernetes.io/job-completion-index"
 _OVER = ("Succeeded", "Failed")
 
 
 class JobController:
-    """Controller of Jobs; :meth:`look` is one round.
+    """Controller of Jobs; :meth:`look` runs one round.
 
-    ``grace``: the seconds that deleted pods keep running if they are on no node.
+    ``grace`` is how many seconds deleted pods keep running if they are not on a node.
     """
 
     def __init__(self, store: Store, grace: float = 0.5) -> None:
@@ -34,19 +34,19 @@ class JobController:
         self._events = store.kinds[("", "events")]
         self._warned: set[tuple[str, str]] = set()
         self._seen = store.version
-        #: By the uid of a Job: the uids of its pods that failed, and its indices that succeeded.
+        #: For each Job's uid: its failed pods, and the index of each pod that succeeded.
         self._failed: dict[str, set[str]] = {}
         self._done: dict[str, dict[str, int]] = {}
         self._terminating: dict[tuple[str, str], float] = {}
         self._owned: dict[str, list[Object]] = {}
 
     def look(self, jobs: Iterable[Object]) -> None:
-        """Bring these Jobs on."""
-        with self._store.changed:  # a pod that ended in between would have a successor
+        """Update these Jobs and their pods."""
+        with self._store.changed:  # a pod that ended in between would be replaced
             self._count()
             self._owned = self._store.owned(self._pods)
         for job in jobs:
-            with contextlib.suppress(Refusal):  # changed meanwhile: again the next time
+            with contextlib.suppress(Refusal):  # changed meanwhile: retry in the next round
                 self._bring_on(job)
         for (namespace, pod), end in list(self._terminating.items()):
             if time.monotonic() >= end:
@@ -55,7 +55,7 @@ class JobController:
                     self._store.delete_now(self._pods, namespace, pod)
 
     def _count(self) -> None:
-        """How pods ended, each once, as what became of them tells."""
+        """Count each pod that ended, once, from its changes since the last round."""
         news = list(self._store.since(self._seen, self._pods, ""))
         self._seen = self._store.version
         sizes = {job["metadata"]["uid"]: _size(job) for job in self._store.all(self._jobs)}
@@ -70,7 +70,7 @@ class JobController:
             if phase == "Succeeded":
                 self._done.setdefault(job, {})[metadata["uid"]] = index
             elif metadata["uid"] not in self._done.get(job, {}) and index < sizes.get(job, 0):
-                # (A pod that left because the Job has fewer indices now has not failed.)
+                # Not if the index was removed because the Job has shrunk.
                 self._failed.setdefault(job, set()).add(metadata["uid"])
 
     def _bring_on(self, job: Object) -> None:
@@ -124,7 +124,7 @@ class JobController:
                 raise
 
     def _warn(self, job: Object, message: str) -> None:
-        """An Event about a pod that could not be made, once for each Job and reason."""
+        """Create an Event about a pod that could not be created, once per Job and reason."""
         metadata = job["metadata"]
         warning = metadata["uid"], message.partition(" is forbidden: ")[2]
         if warning in self._warned:
@@ -143,7 +143,7 @@ class JobController:
 
 
 def _size(job: Object) -> int:
-    """How many indices a Job has; one if it is not indexed."""
+    """Return the number of a Job's indices; 1 if it is not indexed."""
     indexed = job["spec"].get("completionMode") == "Indexed"
     return int(job["spec"].get("completions", 1)) if indexed else 1
 
@@ -177,7 +177,7 @@ def _pod(job: Object, name: str, index: int) -> Object:
 
 
 def as_ranges(numbers: Iterable[int]) -> str:
-    """Numbers as a Job's status has them: ``0,2-4``."""
+    """Return the numbers in the format of a Job's status, such as ``0,2-4``."""
     found: list[list[int]] = []
     for each in sorted(numbers):
         if found and found[-1][1] == each - 1:

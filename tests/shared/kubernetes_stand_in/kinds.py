@@ -1,4 +1,4 @@
-"""The kinds of objects that the stand-in keeps, and the selectors that lists of them take."""
+"""Kinds of objects in the stand-in, and label and field selectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH = "batch"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of objects, in one version."""
+    """Kind of objects, in one version."""
 
     group: str
     version: str
@@ -27,13 +27,13 @@ class Kind:
     #: For custom resources only: the schema, and the paths of the scale subresource.
     schema: Mapping[str, Any] | None = None
     subresources: Mapping[str, Any] = field(default_factory=dict)
-    #: Further names that people use.
+    #: Short names, as in ``kubectl get po``.
     short_names: tuple[str, ...] = ()
-    #: Fields beside the name and the namespace that lists are narrowed by.
+    #: Fields for field selectors, besides the name and the namespace.
     fields: tuple[str, ...] = ()
-    #: Names of several kinds at once, as in ``kubectl get all``.
+    #: Names that stand for several kinds, as in ``kubectl get all``.
     categories: tuple[str, ...] = ()
-    #: Further columns of tables, as definitions have them.
+    #: Additional columns of tables, in the format of definitions.
     columns: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -96,7 +96,7 @@ BUILT_IN = (
 
 
 def of_definition(definition: Mapping[str, Any]) -> Kind:
-    """The kind that a CustomResourceDefinition defines (its storage version)."""
+    """Return the kind that a CustomResourceDefinition defines (its storage version)."""
     spec = definition["spec"]
     version = next(each for each in spec["versions"] if each["storage"])
     return Kind(
@@ -116,7 +116,7 @@ def of_definition(definition: Mapping[str, Any]) -> Kind:
 def selected(
     found: Mapping[str, Any], labels: str, fields: str, known_fields: tuple[str, ...] = ()
 ) -> bool:
-    """True if a label selector and a field selector match an object."""
+    """Return whether a label selector and a field selector both match an object."""
     metadata = found["metadata"]
     known = metadata.get("labels", {})
     if not all(_label(known, term) for term in _terms(labels)):
@@ -138,7 +138,7 @@ _FIELDS = ("metadata.name", "metadata.namespace")
 
 
 def _terms(selector: str) -> list[str]:
-    """Split at commas that are not within parentheses."""
+    """Split a selector at commas outside parentheses."""
     return [term.strip() for term in re.split(r",(?![^(]*\))", selector) if term.strip()]
 
 

@@ -1,8 +1,7 @@
-"""Node for the pods of Jobs: a scheduler and a kubelet that run containers as processes of this
-machine.
+"""Node for the pods of Jobs: a scheduler and a kubelet that run containers as local processes.
 
-It communicates only with the API server, over HTTP, with one watch of pods. Containers see the files
-of this machine. Methods simulate what happens to nodes and pods in real clusters.
+It communicates only with the API server, over HTTP, with one watch of pods. Containers see the
+files of this machine. Methods simulate failures of nodes and pods in real clusters.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 
 
 class Kubelet:
-    """Node with ``slots`` cores, which works until it is closed.
+    """Node with ``slots`` cores. It runs pods until it is closed.
 
     ``grace`` limits the grace periods of pods, in seconds. ``images`` maps images that cannot be
     pulled to the registry's message.
@@ -87,7 +86,7 @@ class Kubelet:
         return path if path.exists() else None
 
     def pod(self, job: str) -> _Pod:
-        """The pod of a Job that is on the node. Raises :class:`LookupError`."""
+        """Return the started pod of a Job. Raises :class:`LookupError` if there is none."""
         with self._news:
             for pod in self._pods.values():
                 if pod.job == job and pod.started:
@@ -98,7 +97,7 @@ class Kubelet:
         return f"/api/v1/namespaces/{self.namespace}/pods/{name}{part}"
 
     def ask(self, *request: Any) -> None:
-        """Make a request, twice if its connection breaks. Raises :class:`LookupError`."""
+        """Send a request, and again if its connection breaks. Raises :class:`LookupError`."""
         try:
             self.api(*request)
         except LookupError as error:
@@ -144,7 +143,7 @@ class Kubelet:
             self._news.notify_all()
 
     def _schedule(self) -> None:
-        """Give pods their place in the order in which they came."""
+        """Start pods in the order of their creation while cores are free."""
         while not self._closed:
             with self._news:
                 free = self.slots - sum(
@@ -178,7 +177,7 @@ class Kubelet:
 
 
 class _Pod:
-    """A pod on the node."""
+    """Pod on the node."""
 
     def __init__(self, node: Kubelet, found: Object) -> None:
         metadata, spec = found["metadata"], found["spec"]
@@ -192,10 +191,10 @@ class _Pod:
         self.apart = "podAntiAffinity" in (spec.get("affinity") or {})
         self.started = self.told = self.over = self.leaving = False
         self.process: subprocess.Popen[bytes] | None = None
-        #: What its status is when it has been ended from outside.
+        #: Its final status if it was ended from outside.
         self._verdict: Object | None = None
         self._lock = threading.RLock()
-        #: Conditions that its status has from now on: the kubelet keeps those of others.
+        #: Conditions in all later statuses: a kubelet keeps those of other components.
         self._conditions: list[Object] = [{"type": "PodScheduled", "status": "True"}]
 
     def say(self, status: Object) -> None:
@@ -220,7 +219,7 @@ class _Pod:
         try:
             self.node.ask("POST", self.node.path(self.name, "/binding"), {**body, "target": target})
         except LookupError:
-            return  # deleted
+            return  # the pod was deleted
         image = self.container["image"]
         for reason in ("ErrImagePull", "ImagePullBackOff") if image in self.node.images else ():
             self._state({"waiting": {"reason": reason, "message": self.node.images[image]}})
@@ -282,7 +281,7 @@ class _Pod:
         return now()
 
     def leave(self) -> None:
-        """Its pod is being deleted."""
+        """Start the termination of a pod that is being deleted."""
         with self._lock:
             if self.leaving:
                 return
@@ -296,7 +295,7 @@ class _Pod:
             self._gone()
 
     def terminate(self) -> None:
-        """SIGTERM for its first process, and after a while SIGKILL for all."""
+        """Send SIGTERM to its first process and, after the grace period, SIGKILL to all."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
@@ -305,31 +304,31 @@ class _Pod:
         self.kill()
 
     def kill(self) -> None:
-        """kill -9 of all that was begun in it."""
+        """Send SIGKILL to its process group; if it is ending, to all its processes."""
         process = self.process
         if process is None:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         if self.leaving or self._verdict or self.node._closed:
-            _kill_all(self.name)  # also those that have left its session
+            _kill_all(self.name)  # also those in other sessions
 
     def end(self, status: Object) -> None:
-        """End it from outside, as with this status."""
+        """Kill it and give it this final status."""
         self._verdict = status
         self.kill()
 
     def disrupt(self, reason: str, message: str = "") -> None:
-        """Delete it for the sake of others or of its node, as Kubernetes does."""
+        """Delete it with a ``DisruptionTarget`` condition, as after a preemption or a lost node."""
         target = {"type": "DisruptionTarget", "status": "True", "reason": reason}
-        # Without its time, Kubernetes revokes it at once as outdated.
+        # Without a time, Kubernetes reverts the condition at once as outdated.
         self._conditions.append({**target, "message": message, "lastTransitionTime": now()})
         self.say({"conditions": self._conditions})
         self.node.lost = self.node.lost or reason == "DeletionByTaintManager"
         self.node.ask("DELETE", self.node.path(self.name))
 
     def _state(self, state: Object, **more: Any) -> None:
-        """Its status with this state of its container."""
+        """Report the pod's status with this state of its container."""
         status = {"name": self.container["name"], "image": self.container["image"], "imageID": "",
                   "ready": "running" in state, "restartCount": 0, "state": state}  # fmt: skip
         phase = "Running" if "running" in state else "Pending"
@@ -349,7 +348,7 @@ class _Pod:
             self._gone()
 
     def _gone(self) -> None:
-        """It has ended and is to be deleted: its log goes as well."""
+        """Remove the pod from the API server after it has ended."""
         if self.node.lost:
             return
         with contextlib.suppress(LookupError):

@@ -57,7 +57,7 @@ class _Metrics(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the parent's name
-        """Silent."""
+        """Log nothing."""
 
     def do_GET(self) -> None:  # http.server's name
         parts, version = urlsplit(self.path), f"{GROUP}/{VERSION}"

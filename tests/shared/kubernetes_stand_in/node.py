@@ -1,13 +1,13 @@
-"""Node that runs containers of pods as processes of this machine, which tests can kill.
+"""Node that runs the containers of pods as local processes, which tests can kill.
 
-It communicates only with the API server, over HTTP: it binds pods, mounts their volumes, starts their
-containers, and reports their status. So it works with the stand-in and with a real control plane
-without scheduler and kubelet.
+It communicates only with the API server, over HTTP: it binds pods, mounts their volumes, starts
+their containers, and reports their status. So it works with the stand-in and with a real control
+plane without scheduler and kubelet.
 
-Containers' folders have other paths here, and texts that name them are changed accordingly. As in
-real containers, the first process gets SIGTERM only if it has a handler. A name of a headless
-Service resolves while an EndpointSlice lists it as ready. Without Flux, a script replaces it: one
-broker runs the command; others find it by name and end with it.
+The folders of containers have other paths on this machine, which replace them in commands and
+mounted files. As in real containers, the first process gets SIGTERM only if it has a handler. A
+name of a headless Service resolves while an EndpointSlice lists it as ready. A script stands in for
+Flux: one broker runs the command; the others find it by name and end with it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from .store import now
 __all__ = ["Node", "Proxy", "python"]
 
 Object = dict[str, Any]
-#: The variable that all processes of a pod have, and the name of this node.
+#: Variable in the environment of all processes of a pod, and the name of this node.
 _POD, _NODE = "POD_OF_NODE", "node-of-tests"
-#: Seconds between listings of containers by the kubelet, which misses shorter changes.
+#: Seconds between the kubelet's listings of containers. It misses shorter changes.
 _RELIST = 1.0
 _MERGE = "application/merge-patch+json"
 
-#: What ``flux start`` does for a MiniCluster: without a command it is a worker, that goes with the
-#: broker which it found. Its other commands do nothing.
+#: Replacement of ``flux start`` in a MiniCluster. Without a command it is a worker, which ends with
+#: the broker that it found. Other commands of ``flux`` do nothing.
 _FLUX = """\
 #!/bin/sh
 [ "$1" = start ] || exit 0
@@ -75,14 +75,14 @@ while kill -0 "$broker" 2>/dev/null && [ ! -e "$lead.left-$broker" ]; do sleep 0
 
 
 def python(module: str) -> list[str]:
-    """The command of a module's ``main``."""
+    """Return the command that calls a module's ``main``."""
     return [sys.executable, "-c", f"from {module} import main; main()"]
 
 
 class Proxy:
     """HTTP proxy on loopback that resolves every name to this machine.
 
-    A cluster's name service resolves the names of Services to their pods.
+    It replaces a cluster's name service, which resolves the names of Services to their pods.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 
 class _Api:
-    """Requests to the API server that a kubeconfig names."""
+    """Client of the API server that a kubeconfig names."""
 
     def __init__(self, kubeconfig: Path) -> None:
         found = yaml.safe_load(kubeconfig.read_text())
@@ -143,8 +143,8 @@ class _Api:
             self._tls = ssl.create_default_context(cafile=self.authority, cadata=self.data)
 
     def __call__(self, method: str, path: str, body: object = None, kind: str = "") -> Object:
-        """The answer. Raises :class:`LookupError` where it is another than expected: gone, or
-        changed meanwhile."""
+        """Return the answer. Raises :class:`LookupError` if the request fails, for example because
+        the object was deleted or changed meanwhile."""
         request = urllib.request.Request(
             self.url + path, method=method, data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"Bearer {self.token}",
@@ -165,7 +165,7 @@ class _Waits(Exception):
 
 
 class _Pod:
-    """A pod on the node. ``root`` has its folders."""
+    """Pod on the node. ``root`` contains its folders."""
 
     def __init__(self, node: Node, pod: Object) -> None:
         metadata = pod["metadata"]
@@ -177,10 +177,10 @@ class _Pod:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.states: dict[str, Object] = {}
         self.ready: dict[str, bool] = {}
-        #: When each container was begun.
+        #: Start time of each container.
         self.since: dict[str, float] = {}
         self.address = node.address()
-        #: By container.
+        #: For each container.
         self.environments: dict[str, dict[str, str]] = {}
         self.moved: dict[str, dict[str, str]] = {}
         self.temporary: dict[str, str] = {}
@@ -212,7 +212,7 @@ class _Pod:
                 self._event("FailedMount", str(why))
         self._see()
 
-    # -- its life ----------------------------------------------------------------------------------
+    # -- life cycle --------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         spec = self.pod["spec"]
@@ -224,11 +224,11 @@ class _Pod:
             (folder / "termination-log").touch()
             for mount in container.get("volumeMounts", ()):
                 moved[mount["mountPath"].rstrip("/")] = str(texts[mount["name"]][0])
-            # In files and commands it is this machine's, where tests have their folders. In variables
-            # it is the pod's: what pods note there of themselves must not meet.
+            # /tmp stays in files and commands, because tests have their folders there. In variables
+            # it is the pod's own, so that pods don't overwrite each other's files.
             self.temporary[container["name"]] = moved.pop("/tmp", "/tmp")
             self.moved[container["name"]] = moved
-        # Texts that are mounted name folders as well, which are the same for all that mount them.
+        # Mounted files name folders too. All containers that mount a file share it.
         every = {path: place for each in self.moved.values() for path, place in each.items()}
         first = self._main()["name"]
         every["/dev/termination-log"] = self.moved[first]["/dev/termination-log"]
@@ -250,7 +250,7 @@ class _Pod:
         return next((each for each in containers if each["name"] == self.job), containers[0])
 
     def _volume(self, volume: Object) -> tuple[Path, dict[str, bytes]]:
-        """The folder of a volume, and files to be written there."""
+        """Return the folder of a volume, and the files to write there."""
         name, files = volume["name"], {}
         place = self.root / "volumes" / name
         where = f"/api/v1/namespaces/{self.namespace}"
@@ -314,7 +314,7 @@ class _Pod:
         return str(self.index)
 
     def _kubeconfig(self) -> Path:
-        """A kubeconfig of the pod's service account."""
+        """Write a kubeconfig for the pod's service account; return its path."""
         account: str = self.pod["spec"].get("serviceAccountName", "default")
         path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}/token"
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
@@ -335,7 +335,7 @@ class _Pod:
         return file
 
     def _leave(self) -> None:
-        """Ask its containers to end, and see to it that they do in time."""
+        """Stop its containers gracefully; kill them after the grace period."""
         if self._end is None:
             grace = self.pod["metadata"].get("deletionGracePeriodSeconds") or 0
             self._end = time.monotonic() + min(grace, self.node.grace)
@@ -364,7 +364,7 @@ class _Pod:
                 process.terminate()
 
     def _see(self) -> None:
-        """Write the status, where it has changed; and let the pod go that has ended."""
+        """Report a changed status; remove the pod if it has ended and is being deleted."""
         for name, process in self.processes.items():
             if process.poll() is not None and "terminated" not in self.states[name]:
                 told = self.root / name / "termination-log"
@@ -375,7 +375,7 @@ class _Pod:
         status = pod_status(self.pod, self.states, self.ready, self.address)
         over = status["phase"] in ("Succeeded", "Failed")
         if over and not self._over:
-            # Containers of a pod are no more, and with each went what was begun in it.
+            # A container that ends takes all its processes with it.
             self._over = True
             if not self.node.outlived:
                 _kill_all(self.name)
@@ -421,8 +421,8 @@ class Node:
 
     ``folder`` is for volumes, ``environment`` is set in every container, and ``grace`` limits the
     grace periods of pods, in seconds. With ``outlived``, a queue outlives the container that
-    started it, unlike in a cluster; this is for tests of other things. ``images`` maps folders of
-    every image to folders here.
+    started it, unlike in a cluster; this is for tests of other things. ``images`` maps folders in
+    all images to local folders.
     """
 
     def __init__(
@@ -474,39 +474,39 @@ class Node:
         return f"10.244.{self._count // 250}.{self._count % 250 + 1}"
 
     def brokers(self, namespace: str, job: str) -> Path:
-        """Where brokers of a MiniCluster note that they are there."""
+        """Return the folder in which brokers of a MiniCluster register."""
         found = self.folder / "brokers" / f"{namespace}-{job}"
         found.mkdir(parents=True, exist_ok=True)
         return found
 
     def joined(self, job: str) -> list[str]:
-        """Workers of a MiniCluster that found their broker, each time that one did."""
+        """Return the workers of a MiniCluster that found their broker, once for each time."""
         file = self.brokers(self.namespace, job) / "joined"
         return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
 
-    # -- what is killed ----------------------------------------------------------------------------
+    # -- killing -----------------------------------------------------------------------------------
 
     def kill_service(self, name: str) -> bool:
-        """Kill -9 the service's process; return whether there was one."""
+        """Kill the service's process; return whether there was one."""
         return self._each(lambda pod: not pod.job and pod.name.startswith(f"{name}-"), _kill_first)
 
     def kill_run(self, job: str) -> bool:
-        """Kill -9 the processes of a run's pod outside its members; return whether there were any."""
+        """Kill all processes in the pods of a run's Job; return whether there were any."""
         return self._each(lambda pod: pod.job == job, lambda pod: _kill_all(pod.name))
 
     def kill_pod(self, job: str) -> bool:
-        """Kill -9 what Flux runs in a member's first pod; return whether there was any. Its queue
-        survives."""
+        """Kill what Flux runs in a member's first pod, but not the queue; return whether there was
+        any."""
         return self._each(lambda pod: pod.job == job and pod.index == "0", _kill_started)
 
     def kill_container(self, job: str) -> bool:
-        """Kill -9 everything in a member's first pod; return whether there was anything."""
+        """Kill everything in a member's first pod; return whether there was anything."""
         return self._each(
             lambda pod: pod.job == job and pod.index == "0", lambda pod: _kill_all(pod.name)
         )
 
     def drain(self, job: str, index: int = 0) -> bool:
-        """Delete a pod of a Job, as the eviction of a node that is drained does."""
+        """Delete a pod of a Job, as if its node were drained; return whether there was one."""
         return self._each(
             lambda pod: pod.job == job and pod.index == str(index),
             lambda pod: bool(
@@ -525,19 +525,19 @@ class Node:
             done = [kill(pod) for pod in found]
             return any(done)
 
-    # -- one look ----------------------------------------------------------------------------------
+    # -- one round ---------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while not self._ended.wait(0.15):
             with self._lock:
                 try:
                     self._look()
-                except LookupError as error:  # again the next time
+                except LookupError as error:  # retry in the next round
                     self.problems.append(str(error))
 
     def _beat(self) -> None:
-        """Have an object of this node, and say that it is alive: pods of another are removed. Not in
-        the stand-in, which knows no nodes."""
+        """Register this node and report it as ready, so that a control plane keeps its pods. The
+        stand-in has no nodes."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + 10
@@ -570,7 +570,7 @@ class Node:
             _kill_all(self._pods.pop(uid).name)
 
     def _resolve(self) -> None:
-        """Have a file for each name that the name service of the cluster would answer."""
+        """Keep a file for each name that the cluster's name service would resolve."""
         root = f"/apis/discovery.k8s.io/v1/namespaces/{self.namespace}/endpointslices"
         known = set()
         for each in self.api("GET", root)["items"]:
@@ -594,7 +594,7 @@ def _ended(code: int, message: str = "") -> Object:
 
 
 def _catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal: the first one of a container gets no other."""
+    """Return whether a process has a handler for a signal, as a container's first one needs."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -611,7 +611,7 @@ def _kill_first(pod: _Pod) -> bool:
 
 
 def _kill_started(pod: _Pod) -> bool:
-    """kill -9 of the script that a broker started, and of the run that this follows."""
+    """Kill the script that a broker started, and the run that the script follows."""
     found = []
     mark = f"{_POD}={pod.name}\0".encode()
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
@@ -624,7 +624,7 @@ def _kill_started(pod: _Pod) -> bool:
         return False
     for pid in found:
         with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGSTOP)  # so that it begins nothing that is not seen here
+            os.kill(pid, signal.SIGSTOP)  # so that it starts nothing meanwhile
     begun = []
     for pid in found:
         with contextlib.suppress(OSError):
@@ -639,7 +639,7 @@ def _kill_started(pod: _Pod) -> bool:
 
 
 def _kill_all(pod: str) -> bool:
-    """kill -9 of everything that was begun in a pod, until there is nothing left."""
+    """Kill all processes of a pod, until none is left; return whether there were any."""
     mark = f"{_POD}={pod}\0".encode()
     left, any_ = True, False
     while left:
@@ -653,7 +653,7 @@ def _kill_all(pod: str) -> bool:
 
 
 def _moved(text: str, moved: Mapping[str, str]) -> str:
-    """A text with each of these folders where it is here; what is put in is left as it is."""
+    """Return the text with these folders replaced by those of this machine, in one pass."""
     longest = sorted(filter(None, moved), key=len, reverse=True)
     pattern = "|".join(f"{re.escape(each)}(?![\\w-])" for each in longest)
     return re.sub(pattern, lambda found: moved[found[0]], text) if longest else text

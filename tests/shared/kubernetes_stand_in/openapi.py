@@ -1,6 +1,6 @@
 """OpenAPI of the stand-in: only what clients read before they write.
 
-That is whether the server validates fields (``fieldValidation``). It describes no kind.
+It says that the server validates fields (``fieldValidation``), but does not describe the kinds.
 """
 
 from __future__ import annotations

@@ -24,15 +24,16 @@ __all__ = ["INDEX", "Operator"]
 
 
 class Operator:
-    """
+    """Operator of the MiniClusters in a stand-in.
+
     Parameters
     ----------
     cluster:
-        The stand-in that it works in.
+        The stand-in.
     delay:
-        Seconds between a change and what it does about it (0.8 in a real cluster).
+        Seconds between a change and the reaction to it (0.8 in a real cluster).
     grace:
-        Seconds that a pod runs after it was deleted (30 in a real cluster).
+        Seconds that a deleted pod keeps running (30 in a real cluster).
     """
 
     def __init__(self, cluster: Cluster, delay: float = 0.05, grace: float = 0.5) -> None:
@@ -43,11 +44,11 @@ class Operator:
         self._delay = delay
         self._controller = JobController(cluster.store, grace)
         self._endpoints = EndpointController(cluster.store)
-        #: How many pods each MiniCluster really has is what its Job says.
+        #: A MiniCluster's real size is that of its Job.
         self._jobs = cluster.store.kinds[(BATCH, "jobs")]
-        #: Its log messages, which appear nowhere else.
+        #: Log messages of errors that are reported nowhere else.
         self.log: list[str] = []
-        #: Called when it is about to tell the new size: a change by others just then loses it.
+        #: Called before it writes a new size to the status: a change by others now loses it.
         self.before_status: Callable[[], None] = lambda: None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="operator", daemon=True)
@@ -60,7 +61,7 @@ class Operator:
     def _work(self) -> None:
         while not self._stopping.wait(self._delay):
             for found in self._store.all(self._miniclusters):
-                with contextlib.suppress(Refusal):  # changed meanwhile: again the next time
+                with contextlib.suppress(Refusal):  # changed meanwhile: retry in the next round
                     self._reconcile(found)
             jobs = self._store.all(self._jobs)
             self._controller.look(each for each in jobs if _is_minicluster(each))
@@ -71,7 +72,7 @@ class Operator:
         size, most, least = spec["size"], spec.get("maxSize", 0), spec.get("minSize", 0)
         if found["metadata"].get("deletionTimestamp"):
             return
-        # Silently: no event, nothing in the status, and spec.size stays as wrong as it is.
+        # Ignored silently: no event, nothing in the status, and spec.size keeps its invalid value.
         if size < 1 or (most and most < size) or (least and least > size) or not _is_valid(spec):
             return
         namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
@@ -82,32 +83,32 @@ class Operator:
             job = self._begin(found)
         if job["spec"]["parallelism"] != size:
             if size > maximum:
-                # Without a maxSize: back to the size that it was made with.
+                # Reset to the maximum: without a maxSize, the size at creation.
                 found["spec"]["size"] = maximum
                 found = self._store.write(self._miniclusters, namespace, found)
                 self._set_status(found, size=maximum, maximum=maximum)
                 return
             job["spec"] |= {"parallelism": size, "completions": size}
             job = self._store.write(self._jobs, namespace, job)
-            # Whether that is taken is not looked at; and now that the Job is as it should be, the
-            # size is not told again.
+            # The operator ignores errors here, and does not write the size again, because the Job
+            # already has it.
             with contextlib.suppress(Refusal):
                 self.before_status()
                 self._set_status(found, size=size, maximum=maximum)
         elif not status.get("selector"):
-            # The size of the status stays at 0 until the first resize.
+            # The size in the status stays 0 until the first resize.
             self._set_status(found, size=status.get("size", 0), maximum=maximum)
 
     def _begin(self, found: Object) -> Object:
-        """The Job, its scripts and its Service; what the API server has against it is only in the
-        operator's own log."""
+        """Create the Job, its scripts and its Service; return the Job. Errors of the API server are
+        only in the operator's log."""
         name = found["metadata"]["name"]
         job = job_of(found)
         owners = job["metadata"]["ownerReferences"]
         files = {"name": f"{name}-entrypoint", "ownerReferences": owners}
         self._have(self._config_maps, found, {"metadata": files, "data": entrypoints(found)})
         service = {"name": job["spec"]["template"]["spec"]["subdomain"], "ownerReferences": owners}
-        # One that is there is kept as it is. Its addresses are those of pods that are ready.
+        # An existing Service is kept unchanged. It has the addresses of ready pods only.
         selects = {"clusterIP": "None", "selector": {"job-name": name}}
         self._have(self._services, found, {"metadata": service, "spec": selects})
         wrong = pod_errors(job["spec"]["template"]["spec"])

@@ -13,7 +13,7 @@ JSON = "application/json-patch+json"
 
 
 def patched(document: Any, patch: Any, content_type: str, *, custom: bool) -> Any:
-    """A patched copy. Strategic merges are refused for custom resources, as Kubernetes does."""
+    """Return a patched copy. As in Kubernetes, custom resources reject strategic merges."""
     if content_type == JSON:
         if not isinstance(patch, list):
             raise Refusal(400, "cannot unmarshal the patch into a list of operations")
@@ -30,7 +30,7 @@ def patched(document: Any, patch: Any, content_type: str, *, custom: bool) -> An
 
 
 def merged(document: Any, patch: Any) -> Any:
-    """The document with a merge patch: null takes away, lists are replaced."""
+    """Apply a merge patch: null removes a key, lists are replaced."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     result = dict(document) if isinstance(document, dict) else {}

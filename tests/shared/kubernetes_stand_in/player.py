@@ -1,5 +1,5 @@
-"""Simulation of the rest of a cluster: Deployments that become available, Jobs that create pods, and
-pods that run, end and are killed under a test's control.
+"""Simulation of the rest of a cluster: Deployments that become available, Jobs that create pods,
+and pods that run, end and are killed under a test's control.
 
 A member's exit code is that of its script: a shell runs the lines after Flux.
 """
@@ -27,7 +27,7 @@ __all__ = ["Player"]
 class Player:
     """Simulation in a stand-in until it is stopped, with ``delay`` seconds between rounds.
 
-    Every pod runs without action by a test, unless it is on a node; tests end the pod with index 0 of a Job with
+    With ``plays_pods``, pods run without a node. Tests end the pod with index 0 of a Job with
     :meth:`end`, :meth:`kill`, :meth:`kill_container` and :meth:`drain`.
     """
 
@@ -42,7 +42,7 @@ class Player:
         self._delay, self._plays_pods = delay, plays_pods
         self._controller = JobController(cluster.store)
         self._count = 0
-        #: Names of pods that stay as they are, as those whose images cannot be had.
+        #: States of pods that never run, for example because of a missing image, by the Job's name.
         self.stuck: dict[str, dict[str, Any]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="player", daemon=True)
@@ -53,7 +53,7 @@ class Player:
         self._thread.join(5)
 
     def end(self, namespace: str, job: str, code: int = 0, message: str | None = None) -> None:
-        """Have the run in pod 0 of a Job end with an exit code, as its script tells it."""
+        """End the run in pod 0 of a Job. Its script reports the exit code in a message."""
         said = f"ensemble: exit {code}\n" if message is None else message
         self._ended(namespace, job, said, 0)
 
@@ -63,13 +63,13 @@ class Player:
         self._ended(namespace, job, "", 137)
 
     def kill_container(self, namespace: str, job: str) -> None:
-        """Have the container in pod 0 of a Job killed as a whole."""
+        """Kill the whole container in pod 0 of a Job."""
         with self._store.changed:
             self._terminate(self._first(namespace, job), {"exitCode": 137, "reason": "Error"})
 
     def drain(self, namespace: str, job: str) -> None:
-        """Have pod 0 of a Job evicted, as from a node that is drained: its run is asked to stop and
-        does so, and its outcome is not reported, because it has not ended."""
+        """Evict pod 0 of a Job, as if its node were drained: its run is stopped by SIGTERM and
+        reports no outcome, because it has not ended."""
         with self._store.changed:
             pod = self._first(namespace, job)
             name = pod["metadata"]["name"]
@@ -80,7 +80,7 @@ class Player:
             self._store.delete_now(self._pods, namespace, name)
 
     def pod(self, namespace: str, job: str, index: int = 0) -> Object | None:
-        """A pod of a Job, as long as it is not over and is not being deleted."""
+        """Return a pod of a Job, or ``None`` if it has failed or is being deleted."""
         for pod in self._store.all(self._pods, namespace):
             labels = pod["metadata"].get("labels", {})
             if labels.get("job-name") != job or labels.get(INDEX, "0") != str(index):
@@ -106,8 +106,8 @@ class Player:
             self._terminate(pod, {"exitCode": code, "reason": reason, **told})
 
     def _exit_code(self, pod: Object, message: str, code: int) -> int:
-        """The exit code of a container whose Flux ended with a code, its run having left this
-        message; of one without Flux it is that code."""
+        """Return the exit code of a container after Flux ended with ``code`` and the run left this
+        termination message. Without Flux, it is ``code``."""
         name = pod["metadata"]["labels"]["job-name"]
         try:
             spec = self._store.get(self._miniclusters, pod["metadata"]["namespace"], name)["spec"]
@@ -130,7 +130,7 @@ class Player:
             ).returncode  # fmt: skip
 
     def _terminate(self, pod: Object, ended: Object) -> None:
-        """All containers of a pod have ended: that with the run, and others after it."""
+        """End all containers of a pod: the run's as given, the others successfully."""
         first = pod["spec"]["containers"][0]["name"]
         states: dict[str, Object] = {
             each["name"]: {"terminated": {"exitCode": 0, "reason": "Completed"}}
@@ -193,7 +193,7 @@ class Player:
         return ""
 
     def _warn(self, about: Object, reason: str, message: str) -> None:
-        """An Event, as the kubelet's and controllers' are."""
+        """Create an Event like those of the kubelet and of controllers."""
         metadata = about["metadata"]
         names = {key: metadata[key] for key in ("name", "namespace", "uid")}
         body = {
@@ -204,8 +204,8 @@ class Player:
         self._store.create(self._events, metadata["namespace"], body)
 
     def _deploy(self, found: Object) -> None:
-        """A Deployment is available once it is made, or, where pods are on nodes, once its one pod
-        is ready. That is the Deployment's own here: there is no ReplicaSet between."""
+        """Update a Deployment. It is available at once, or, if a node runs its pod, once the pod
+        is ready. The Deployment owns the pod itself: there are no ReplicaSets."""
         wanted = found["spec"].get("replicas", 1)
         if not self._plays_pods:
             wanted = self._pod_of(found, wanted)
@@ -219,7 +219,7 @@ class Player:
             )
 
     def _pod_of(self, found: Object, wanted: int) -> int:
-        """Have the pod of a Deployment; how many are ready."""
+        """Create or replace the pod of a Deployment; return the number of ready pods."""
         metadata, template = found["metadata"], found["spec"]["template"]
         noted = {"template": str(hash(str(template)))}
         mine = [

@@ -1,4 +1,4 @@
-"""Status of a pod, derived from its containers' states like by the kubelet."""
+"""Status of a pod, derived from its containers' states as the kubelet does."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ def pod_status(
     ready: Mapping[str, bool] | None = None,
     address: str = "",
 ) -> Object:
-    """The status. ``states`` is by container; ``ready`` says of running ones whether their probe
-    has succeeded. A container that is not running is not ready, and then the pod is not."""
+    """Return the pod's status.
+
+    ``states`` has the state of each container, ``ready`` whether the probe of a running one
+    succeeded. A container that is not running is not ready, and neither is its pod.
+    """
     spec, old = pod["spec"], pod.get("status") or {}
     found: dict[str, list[Object]] = {"initContainers": [], "containers": []}
     for part, statuses in found.items():

@@ -1,8 +1,8 @@
-"""A real control plane in place of the stand-in: the same interface for a cluster that a kubeconfig
-names. It needs an API server and a controller manager, but no node, which is simulated.
+"""Real control plane with the interface of the stand-in, for a cluster that a kubeconfig names.
 
-Requests of the tested code pass a proxy, which injects faults that a real API server cannot produce
-on demand. The node and the tests themselves use the API server directly.
+It needs an API server and a controller manager; the node is simulated. Requests of the tested code
+pass a proxy, which injects faults that a real API server cannot produce on demand. The node and the
+tests themselves use the API server directly.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Objects:
     def __init__(self, api: _Api, namespace: str) -> None:
         self._api, self._namespace = api, namespace
         self.kinds = Store().kinds
-        #: Versions below it are too old for a watch.
+        #: Lower versions are too old for a watch.
         self.forgotten = 0
 
     def _path(self, kind: Kind, namespace: str, name: str = "") -> str:
@@ -52,7 +52,7 @@ class _Objects:
         return f"{root}{place}/{kind.plural}{f'/{name}' if name else ''}"
 
     def __call__(self, method: str, path: str, body: object = None, kind: str = "") -> Object:
-        """The answer. Raises :class:`Refusal`."""
+        """Return the answer. Raises :class:`Refusal`."""
         try:
             return self._api(method, path, body, kind)
         except LookupError as error:
@@ -65,7 +65,7 @@ class _Objects:
         return int(self("GET", f"{pods}?limit=1")["metadata"]["resourceVersion"])
 
     def forget(self) -> None:
-        """From now on watches can begin no earlier than now."""
+        """Make all versions before the current one too old for a watch."""
         self.forgotten = self.version
 
     def all(self, kind: Kind, namespace: str = "") -> list[Object]:
@@ -84,7 +84,7 @@ class _Objects:
 
 
 class _Access:
-    """Service accounts' tokens and the allowed requests, with the interface of the stand-in."""
+    """Tokens of service accounts and their allowed requests, with the interface of the stand-in."""
 
     def __init__(self, objects: _Objects) -> None:
         self._objects = objects
@@ -149,7 +149,7 @@ class Gate:
                 each.sock.shutdown(2)
 
     def kubeconfig(self, path: Path, token: str | None = None, namespace: str = "") -> Path:
-        """Write a kubeconfig by which requests pass this proxy."""
+        """Write a kubeconfig that sends requests through this proxy."""
         place = {"cluster": "c", "user": "u", "namespace": namespace or self.namespace}
         found = {
             "apiVersion": "v1", "kind": "Config", "current-context": "x",
@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the parent's name
-        """Silent."""
+        """Log nothing."""
 
     def _serve(self) -> None:
         gate, path = self.gate, urlsplit(self.path).path
@@ -235,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
             self.wfile.write(b"0\r\n\r\n")
         except (OSError, http.client.HTTPException, AttributeError):
-            self.close_connection = True  # of one side that is gone the other one hears
+            self.close_connection = True  # tell the client that the server is gone
         finally:
             gate.onward.discard(onward)
             onward.close()
@@ -286,7 +286,7 @@ class RealNode(Kubelet):
         self._log_server.shutdown()
 
     def ask(self, method: str, path: str, body: Any = None, *kind: str) -> None:
-        """The same; of conditions those of others stay."""
+        """Send a request like :class:`Kubelet`, but keep conditions that others set."""
         if method == "PATCH" and path.endswith("/status"):
             mine = body["status"].get("conditions", ())
             kinds = {each["type"] for each in mine}
@@ -323,7 +323,7 @@ class _LogServer(ThreadingHTTPServer):
         self.port = serve_tls(self, folder)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that give up are no news."""
+        """Ignore clients that close their connection."""
 
 
 class _Logs(BaseHTTPRequestHandler):
@@ -331,7 +331,7 @@ class _Logs(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the parent's name
-        """Silent."""
+        """Log nothing."""
 
     def do_GET(self) -> None:  # http.server's name
         parts = urlsplit(self.path)

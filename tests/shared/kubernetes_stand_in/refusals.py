@@ -1,4 +1,4 @@
-"""Refusals of the API server: its answers other than 2xx, with code, reason and words."""
+"""Error answers of the API server (not 2xx), with code, reason and message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REASONS = {
 
 
 class Refusal(Exception):
-    """An answer other than 2xx, with Kubernetes' body of kind ``Status``."""
+    """Error answer (not 2xx), with Kubernetes' body of kind ``Status``."""
 
     def __init__(
         self, code: int, message: str, reason: str = "", details: dict[str, Any] | None = None
@@ -46,18 +46,18 @@ class Refusal(Exception):
 
 
 def named(plural: str, group: str, name: str) -> str:
-    """An object as messages name it."""
+    """Return an object's name in messages."""
     return f'{plural}.{group} "{name}"' if group else f'{plural} "{name}"'
 
 
 def not_found(plural: str, group: str, name: str) -> Refusal:
-    """404: there is no such object."""
+    """Return the error 404: the object does not exist."""
     details = {"name": name, "group": group, "kind": plural}
     return Refusal(404, f"{named(plural, group, name)} not found", details=details)
 
 
 def conflict(plural: str, group: str, name: str, why: str = "") -> Refusal:
-    """409: somebody else has changed it."""
+    """Return the error 409: another client changed the object."""
     why = why or (
         "the object has been modified; please apply your changes to the latest version and try "
         "again"
@@ -67,7 +67,7 @@ def conflict(plural: str, group: str, name: str, why: str = "") -> Refusal:
 
 
 def invalid(kind: str, group: str, name: str, errors: list[str]) -> Refusal:
-    """422: the object breaks its schema, or a rule of its kind."""
+    """Return the error 422: the object violates its schema or a rule of its kind."""
     shown = f"{kind}.{group}" if group else kind
     return Refusal(
         422,

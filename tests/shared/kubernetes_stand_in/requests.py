@@ -63,18 +63,18 @@ def verb(method: str, at: Target, watch: bool) -> str:
 
 
 class Requests:
-    """Requests other than watches, carried out."""
+    """Executes requests other than watches."""
 
     def __init__(self, store: Store, access: Access) -> None:
         self._store = store
         self._access = access
-        #: Paged lists: the version, and the remaining objects.
+        #: Paged lists by continue token: the version, and the remaining objects.
         self._pages: dict[str, tuple[int, list[Object]]] = {}
 
     def answer(
         self, method: str, at: Target, query: dict[str, str], body: Body, content_type: str
     ) -> tuple[int, Object]:
-        """The status and the body of everything but a watch."""
+        """Return the status and the body of the answer to a request other than a watch."""
         if method == "GET" and not at.name:
             return 200, self._list(at, query)
         dry = query.get("dryRun", "")
@@ -233,7 +233,7 @@ class Requests:
     # -- the scale subresource ---------------------------------------------------------------------
 
     def _scale(self, method: str, at: Target, body: Body, content_type: str) -> Object:
-        """A part of the object under another name: its replicas are the object's size."""
+        """Read or change the object's size as the replicas of a ``Scale``."""
         paths = at.kind.subresources["scale"]
         with self._store.changed:
             found = self._store.get(at.kind, at.namespace, at.name)
@@ -269,7 +269,7 @@ class Requests:
 
 
 def _check_fields(kind: Kind, body: Body) -> None:
-    """Strict field validation. Raises for what would else be left out without a word."""
+    """Raise an error for unknown fields, which would otherwise be dropped (strict validation)."""
     if kind.schema is None or not isinstance(body, dict):
         return
     own = {**kind.schema, "properties": {**kind.schema.get("properties", {}), "metadata": _ANY}}

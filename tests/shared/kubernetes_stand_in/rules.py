@@ -1,4 +1,4 @@
-"""Rules of custom resources (``x-kubernetes-validations``), evaluated if a CEL package is installed."""
+"""Rules of custom resources (``x-kubernetes-validations``), checked if a CEL package exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MISSING = object()
 
 
 def broken_rules(value: Any, old: Any, schema: Schema, path: str = "") -> list[str]:
-    """The rules that a value does not keep; ``old`` is the value before, ``None`` of a new one."""
+    """Return the errors of a value that violates rules. ``old`` is the previous value, if any."""
     try:
         import cel
     except ImportError:
@@ -36,6 +36,6 @@ def _broken(evaluate: Any, value: Any, old: Any, schema: Schema, path: str) -> I
                 before = old.get(key, _MISSING) if isinstance(old, dict) else _MISSING
                 yield from _broken(evaluate, each, before, part, f"{path}.{key}".lstrip("."))
     elif isinstance(value, list) and "items" in schema:
-        # Below an atomic list nothing has a value before.
+        # Items of an atomic list have no previous value.
         for index, each in enumerate(value):
             yield from _broken(evaluate, each, _MISSING, schema["items"], f"{path}[{index}]")

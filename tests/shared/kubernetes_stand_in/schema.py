@@ -1,6 +1,6 @@
-"""The structural schemas of custom resources: defaults, pruning and validation.
+"""Structural schemas of custom resources: defaults, pruning and validation.
 
-The part of OpenAPI v3 that the MiniCluster's schema uses.
+Covers the part of OpenAPI v3 that the MiniCluster's schema uses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def complete(value: Any, schema: Schema) -> Any:
-    """The value with defaults filled in, and without what the schema does not know."""
+    """Return the value with defaults, and without fields that the schema does not define."""
     if isinstance(value, dict):
         return _complete_object(value, schema)
     if isinstance(value, list) and "items" in schema:
@@ -51,7 +51,7 @@ def _complete_object(value: dict[str, Any], schema: Schema) -> dict[str, Any]:
 
 
 def unknown(value: Any, schema: Schema, path: str = "") -> list[str]:
-    """Paths of what :func:`complete` leaves out."""
+    """Return the paths of the fields that :func:`complete` drops."""
     if isinstance(value, list) and "items" in schema:
         pairs = enumerate(value)
         return [p for i, each in pairs for p in unknown(each, schema["items"], f"{path}[{i}]")]
@@ -72,7 +72,7 @@ def unknown(value: Any, schema: Schema, path: str = "") -> list[str]:
 
 
 def errors(value: Any, schema: Schema, path: str = "") -> list[str]:
-    """The faults of a value, in the API server's manner: ``path: Invalid value …``."""
+    """Return the errors of a value in the API server's format: ``path: Invalid value …``."""
     if schema.get("x-kubernetes-int-or-string"):
         wrong = isinstance(value, bool) or not isinstance(value, (int, str))
         return [f"{path}: Invalid value: must be an integer or a string"] if wrong else []

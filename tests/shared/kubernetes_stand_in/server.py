@@ -27,17 +27,16 @@ from .requests import Requests, Target, target, verb
 from .store import Store
 from .tables import as_table, wants_table
 
-#: Given a request's method and path: ``None``, or what to answer instead (status, text), or the
-#: seconds to hang before nothing is answered at all. ``"drop"`` breaks the connection once the
-#: request has been carried out, ``"cut"`` in the middle of its answer.
+#: Fault for a request's method and path: ``None``, another answer (status, text), or the seconds to
+#: hang without an answer. ``"drop"`` breaks the connection after the
+#: request was executed, ``"cut"`` in the middle of its answer.
 Trouble = Callable[[str, str], "tuple[int, str] | float | str | None"]
 
 
 class Cluster:
-    """A Kubernetes API server on loopback. ``token`` may do everything; ``access`` has others.
+    """Kubernetes API server on loopback. ``token`` is the administrator's; ``access`` has others.
 
-    Without ``tls`` it speaks plain HTTP; ``authority`` is the certificate (PEM) that kubeconfigs
-    name.
+    Without ``tls`` it uses plain HTTP. ``authority`` is the CA certificate (PEM) in kubeconfigs.
     """
 
     def __init__(
@@ -48,17 +47,16 @@ class Cluster:
         self.access = Access(self.store)
         self.requests = Requests(self.store, self.access)
         self.trouble: Trouble = lambda method, path: None
-        #: Called after a request was let in and before it is carried out: for conflicts. Not of
-        #: dry runs, which change nothing.
+        #: Called before an authorized request is executed, to cause conflicts. Not called for dry
+        #: runs.
         self.meanwhile: Callable[[str, str], None] = lambda method, path: None
-        #: Called after a request was carried out and before it is answered: for answers that are
-        #: late.
+        #: Called after a request was executed and before the answer, to delay it.
         self.afterwards: Callable[[str, str], None] = lambda method, path: None
         #: Path of a pod's log on its node, or ``None``.
         self.logs: Callable[[str, str], Path | None] = lambda namespace, pod: None
-        #: Has the ``query`` and the ``headers`` of the request that a thread of the server is at.
+        #: ``query`` and ``headers`` of the request that this thread of the server handles.
         self.asked = threading.local()
-        #: Every request, with the path.
+        #: Method and path of each request.
         self.log: list[tuple[str, str]] = []
         self.token = self.access.token(ADMIN)
         self.stopping = threading.Event()
@@ -79,7 +77,7 @@ class Cluster:
         self._thread.start()
 
     def stop(self) -> None:
-        """Refuse connections from now on."""
+        """Stop the server: later connections are refused."""
         self.stopping.set()
         with self.store.changed:
             self.store.changed.notify_all()
@@ -92,7 +90,7 @@ class Cluster:
         self._server.cut()
 
     def kubeconfig(self, path: Path, token: str | None = None, namespace: str = "default") -> Path:
-        """Write a kubeconfig with that token (default: the one that may do everything)."""
+        """Write a kubeconfig with this token (default: the administrator's)."""
         cluster = {"server": self.url}
         if self._authority:
             data = base64.b64encode(self._authority.encode()).decode()
@@ -146,12 +144,12 @@ class _Server(ThreadingHTTPServer):
         self.cut()
 
     def cut(self) -> None:
-        for each in list(self._open):  # connections that are kept alive end with the server
+        for each in list(self._open):  # keep-alive connections end with the server
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that give up are no news."""
+        """Ignore clients that close their connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -160,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the parent's name
-        """Silent: the tests look at ``Cluster.log``."""
+        """Log nothing: tests use ``Cluster.log``."""
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -239,8 +237,8 @@ class _Handler(BaseHTTPRequestHandler):
     # -- logs ------------------------------------------------------------------------------------
 
     def _log(self, at: Target, query: dict[str, str]) -> None:
-        """The log of a pod's container as its node has it, from the beginning; with ``follow`` until
-        the container has ended."""
+        """Send the log of a pod's container from its node; with ``follow``, until the container
+        ends."""
         store = self.cluster.store
         name = query.get("container") or "?"
 
@@ -277,7 +275,7 @@ class _Handler(BaseHTTPRequestHandler):
         first: list[dict[str, Any]] = []
         with store.changed:
             version = int(query.get("resourceVersion") or 0) or store.version
-            if query.get("resourceVersion", "0") in ("", "0"):  # what there is, and then the news
+            if query.get("resourceVersion", "0") in ("", "0"):  # the existing objects first
                 first = store.all(at.kind, at.namespace)
         selected(_NOTHING, query.get("labelSelector", ""), query.get("fieldSelector", ""), fields)
         gone = Refusal(410, f"too old resource version: {version} ({store.forgotten})")
@@ -285,7 +283,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        # That is reported in the stream too.
+        # Kubernetes reports this error in the stream too.
         old = [("ERROR", gone.body())] if version < store.forgotten else None
         for what, found in old or self._news(at, query, version, first):
             line = json.dumps({"type": what, "object": found}).encode() + b"\n"
@@ -295,7 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _news(
         self, at: Target, query: dict[str, str], version: int, first: list[dict[str, Any]]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Changes until the watch ends, with a bookmark two seconds before (as in clusters)."""
+        """Yield changes until the watch ends, with a bookmark two seconds before that."""
         store = self.cluster.store
         labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
         for found in first:

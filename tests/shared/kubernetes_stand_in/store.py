@@ -1,5 +1,5 @@
-"""Store of objects in place of an etcd, with uid, resourceVersion and generation, and the history
-for watches.
+"""Store of objects in place of etcd, with uid, resourceVersion, generation, and a history for
+watches.
 
 Every write goes through :meth:`Store.write`, so one lock and one counter order them all.
 """
@@ -24,9 +24,9 @@ from .rules import broken_rules
 Object = dict[str, Any]
 Key = tuple[str, str, str, str]  # group, plural, namespace, name
 
-#: As in a cluster that has been up for a while, the oldest versions are long forgotten.
+#: Older versions are compacted, as in a cluster that has been up for a while.
 _FIRST_VERSION = 1000
-#: Bytes of an object's annotations.
+#: Maximum size of an object's annotations in bytes.
 _ANNOTATIONS = 256 * 1024
 _FOREGROUND = "foregroundDeletion"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.:-]{0,251}[a-z0-9])?")
 
 
 def now(later: int = 0) -> str:
-    """The time as Kubernetes writes it, so many seconds later."""
+    """Return the time ``later`` seconds from now in Kubernetes' format."""
     when = datetime.now(timezone.utc) + timedelta(seconds=later)
     return when.strftime(_TIME)
 
@@ -47,7 +47,7 @@ def _check_event(kind: Kind, namespace: str, found: Object) -> None:
 
 
 def copied(found: Object) -> Object:
-    """A deep copy of what JSON can say, ten times as fast as ``copy.deepcopy``."""
+    """Return a deep copy of JSON data, ten times as fast as ``copy.deepcopy``."""
     copy: Object = marshal.loads(marshal.dumps(found))
     return copy
 
@@ -60,7 +60,7 @@ class Store:
         self.version = _FIRST_VERSION
         self.forgotten = _FIRST_VERSION
         self.kinds = {(kind.group, kind.plural): kind for kind in BUILT_IN}
-        #: With the object as it was before.
+        #: Version, event type, key, the object, and its previous state.
         self.history: list[tuple[int, str, Key, Object, Object | None]] = []
         self._dry = False
         self._objects: dict[Key, Object] = {}
@@ -80,7 +80,7 @@ class Store:
         namespace: str = "",
         only: Callable[[Object], bool] = lambda found: True,
     ) -> list[Object]:
-        """Every object of a kind, of one namespace or of all; ``only`` those."""
+        """Return copies of a kind's objects, in one namespace or all, that ``only`` accepts."""
         with self.changed:
             found = [
                 (key, each)
@@ -90,7 +90,7 @@ class Store:
             return [copied(each) for _, each in sorted(found, key=lambda item: item[0])]
 
     def owned(self, kind: Kind) -> dict[str, list[Object]]:
-        """Return a kind's objects by the uid of their owners. They are not copies: don't change them."""
+        """Return a kind's objects by the uid of their owners, not copied: don't change them."""
         found: dict[str, list[Object]] = {}
         with self.changed:
             for (group, plural, *_), each in self._objects.items():
@@ -102,7 +102,7 @@ class Store:
     def since(
         self, version: int, kind: Kind, namespace: str
     ) -> Iterator[tuple[int, str, Object, Object | None]]:
-        """The changes after a version: for watches."""
+        """Yield the changes after a version, for watches."""
         start = bisect.bisect_right(self.history, version, key=lambda each: each[0])
         for when, what, (group, plural, where, _), found, before in self.history[start:]:
             if (group, plural) == (kind.group, kind.plural) and namespace in ("", where):
@@ -110,7 +110,7 @@ class Store:
 
     @contextmanager
     def dry(self, run: bool) -> Iterator[None]:
-        """In a dry run everything is checked, and nothing is kept."""
+        """Check writes without storing them if ``run`` is true."""
         with self.changed:
             self._dry = run
             try:
@@ -119,7 +119,7 @@ class Store:
                 self._dry = False
 
     def forget(self) -> None:
-        """Compact the history: versions of the past can no longer be watched from."""
+        """Compact the history: watches can no longer start from past versions."""
         with self.changed:
             self.history.clear()
             self.forgotten = self.version
@@ -162,7 +162,7 @@ class Store:
             return made
 
     def write(self, kind: Kind, namespace: str, given: Object, *, part: str = "spec") -> Object:
-        """Replace an object. ``part`` is what may change: ``status``, or all but that."""
+        """Replace an object: its ``status``, or everything else, as ``part`` says."""
         found = copied(given)
         name = found.get("metadata", {}).get("name", "")
         self._check_identity(kind, namespace, found)
@@ -188,12 +188,12 @@ class Store:
             return self._keep(kind, "MODIFIED", found)
 
     def delete(self, kind: Kind, namespace: str, name: str, grace: float = 0) -> Object:
-        """Delete an object; one with finalizers (or grace) stays, and is marked."""
+        """Delete an object. If it has finalizers or a grace period, only mark it as deleted."""
         with self.changed:
             found = self.get(kind, namespace, name)
             metadata = found["metadata"]
             if kind.plural == "pods" and found.get("spec", {}).get("nodeName"):
-                # Its node ends it, and only then it goes.
+                # The node ends it and then removes it.
                 grace = found["spec"].get("terminationGracePeriodSeconds", 30)
             if metadata.get("finalizers") or grace:
                 if "deletionTimestamp" in metadata:
@@ -205,7 +205,7 @@ class Store:
             return self._remove(kind, found)
 
     def delete_foreground(self, kind: Kind, namespace: str, name: str) -> Object:
-        """Delete what an object owns; it goes when the last of that is gone."""
+        """Delete the objects that an object owns, and then the object itself."""
         with self.changed:
             found = self.get(kind, namespace, name)
             metadata = found["metadata"]
@@ -228,7 +228,7 @@ class Store:
             return found
 
     def delete_now(self, kind: Kind, namespace: str, name: str) -> None:
-        """Delete an object whose time has come."""
+        """Remove an object immediately."""
         with self.changed:
             self._remove(kind, self.get(kind, namespace, name))
 
@@ -299,7 +299,7 @@ class Store:
             raise invalid(kind.kind, kind.group, name, [wrong])
 
     def _fixed(self, kind: Kind, old: Object, new: Object) -> Object:
-        """The metadata that writers cannot change. Raises for one who saw an older version."""
+        """Return the metadata that writers cannot change. Raises 409 if their version is old."""
         was, metadata = old["metadata"], new["metadata"]
         version = metadata.get("resourceVersion")
         if not version and kind.custom:
@@ -372,7 +372,7 @@ class Store:
         return found
 
     def _let_owners_go(self, gone: Object) -> None:
-        """Remove owners that wait for the last of what they own to be gone."""
+        """Remove owners in foreground deletion whose last object is gone."""
         owners = {each.get("uid") for each in gone["metadata"].get("ownerReferences", ())}
         if not owners:
             return
@@ -388,7 +388,7 @@ class Store:
                     self._remove(kind, copied(found))
 
     def orphan(self, uid: str) -> None:
-        """Take the references to an owner away, so that what belongs to it stays."""
+        """Remove references to an owner, so that its objects survive it."""
         with self.changed:
             for (group, plural, *_), found in list(self._objects.items()):
                 owners = found["metadata"].get("ownerReferences", [])
@@ -399,14 +399,14 @@ class Store:
                     self._keep(self.kinds[(group, plural)], "MODIFIED", changed)
 
     def _abandoned(self, found: Object) -> bool:
-        """Return whether all of its owners are gone."""
+        """Return whether all owners of an object are gone."""
         owners = {each.get("uid") for each in found["metadata"].get("ownerReferences", [])}
         return bool(owners) and not owners & {
             each["metadata"]["uid"] for each in self._objects.values()
         }
 
     def _collect(self, kind: Kind, gone: Object) -> None:
-        """Deletes the objects in a namespace that is gone, and those that an object owned."""
+        """Delete the objects that a deleted object owned, or that were in a deleted namespace."""
         uid, name = gone["metadata"]["uid"], gone["metadata"]["name"]
         for (group, plural, namespace, each), found in list(self._objects.items()):
             owners = found["metadata"].get("ownerReferences", [])

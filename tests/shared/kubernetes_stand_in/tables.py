@@ -20,13 +20,13 @@ _STEP = re.compile(
 
 
 def wants_table(accept: str) -> bool:
-    """True if the first thing that a client would have is a table."""
+    """Return whether a client prefers a table."""
     first = accept.partition(",")[0].replace(" ", "")
     return "as=Table" in first.split(";") and "g=meta.k8s.io" in first.split(";")
 
 
 def as_table(kind: Kind, answer: Object) -> Object:
-    """The table of an object, or of a list."""
+    """Return an object or a list as a table."""
     found = answer["items"] if answer.get("kind") == f"{kind.kind}List" else [answer]
     columns = list(kind.columns) or [_AGE]
     shown = [{"name": "Name", "type": "string", "format": "name", "priority": 0}]
@@ -61,7 +61,7 @@ def _cell(found: Object, column: Mapping[str, Any]) -> Any:
 
 
 def _at(found: Any, path: str) -> Iterable[Any]:
-    """The values at a path, in the part of JSONPath that definitions use."""
+    """Return the values at a path, in the part of JSONPath that definitions use."""
     values, end = [found], 0
     for step in _STEP.finditer(path):
         if step.start() != end:
