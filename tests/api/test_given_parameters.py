@@ -1,4 +1,7 @@
-"""Parameters from functions, called at each submit: ``parameters: {x: {function: next_x}}``."""
+"""Tests of parameters from functions called at each submit.
+
+In the file: ``parameters: {x: {function: next_x}}``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ensembles as mappings: objects for groups and rules, callables instead of names."""
+"""Tests of ensembles as mappings: objects for groups and rules, callables instead of names."""
 
 from __future__ import annotations
 

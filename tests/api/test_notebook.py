@@ -1,4 +1,4 @@
-"""Runs in executed notebooks: progress below the cell, tables, await, and Ctrl-C."""
+"""Tests of runs in notebooks: progress below the cell, tables, ``await``, and Ctrl-C."""
 
 from __future__ import annotations
 

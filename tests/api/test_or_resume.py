@@ -1,4 +1,4 @@
-"""``or_resume``: a restarted program resumes its run with its own functions."""
+"""Tests of ``or_resume``: a restarted program resumes its run with its current functions."""
 
 from __future__ import annotations
 
@@ -67,11 +67,12 @@ def program(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a killed program. Each test leaves a run that resumes or has ended."""
+    """Yield the folder of a killed program. Each test must leave a run that can be resumed or has
+    ended."""
     folder = tmp_path_factory.mktemp("killed")
     assert program(folder, "kill").returncode == -9
     yield folder
-    (folder / "go").touch()  # ends the job that the program started
+    (folder / "go").touch()  # ends the program's job
 
 
 def test_simulated_run_is_not_resumed_with_real_jobs(killed: Path) -> None:
@@ -105,7 +106,7 @@ def test_restarted_program_resumes_and_runs_no_job_twice(killed: Path) -> None:
     )
     assert refused.returncode == 2
     assert "or_resume=True" in refused.stderr
-    for _ in range(2):  # the second time, the run is over
+    for _ in range(2):  # the second time, the run has ended
         done = program(killed)
         assert (done.stdout, done.stderr) == ("ended 0 2 1\n", "")
     assert sorted((killed / "ran").read_text().split()) == ["0", "1", "long"]

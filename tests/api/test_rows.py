@@ -1,4 +1,4 @@
-"""Conversion of rows for pandas, polars and arrow, each imported only on use."""
+"""Tests of rows as pandas, polars and Arrow tables. Each library is imported on first use."""
 
 from __future__ import annotations
 

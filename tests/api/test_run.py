@@ -1,4 +1,4 @@
-"""The Python API: run an ensemble, read its results, wait for it and stop it."""
+"""Tests of the Python API: run an ensemble, read its results, wait for it and stop it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The six algorithms fulfil the contract and do what their documentation says."""
+"""Tests of the six algorithms: they fulfil the contract and behave as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The built-in plugins fulfil the contracts of plugins."""
+"""Contract tests of the built-in plugins."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ACTIONS: Mapping[str, Any] = {record.name: record for record in actions.ensemble
 TRIGGERS: Mapping[str, Any] = {record.name: record for record in triggers.ensemble_triggers()}
 OBSERVERS: Mapping[str, Any] = {record.name: record for record in observers.ensemble_observers()}
 
-#: Options for records that need some.
+#: Options of records that require some.
 ACTION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "submit": {"label": "sim"},
     "cancel": {"label": "sim"},
@@ -65,7 +65,7 @@ BAD_WINDOWS = tuple({"window": window} for window in (0, -1, 1.5, LONGEST + 1, "
 
 
 def check_contract(contract: type, **attributes: Any) -> None:
-    """Run each test of a record's contract, like a class that inherits the suite."""
+    """Run all contract tests of a record, like a class that inherits the suite."""
     suite = type("Suite", (contract,), attributes)()
     laws = [name for name in dir(suite) if name.startswith("test_")]
     assert len(laws) > 5
@@ -379,7 +379,7 @@ def test_statistics_over_all_values_equal_rivers_bit_by_bit(name: str) -> None:
         theirs.update(value)
         by_one.update(value)
         if number % 7 == 0:
-            found = by_one.get()  # which must not change later results
+            found = by_one.get()  # must not change later results
             if number >= EXACT or name not in ("iqr", "mad", "median", "p90", "quantile"):
                 assert found == theirs.get()
     for begin in range(0, len(values), 77):

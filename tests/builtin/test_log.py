@@ -1,4 +1,4 @@
-"""The action ``log``: placeholders in messages."""
+"""Tests of the action ``log``: placeholders in messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nelder-Mead: it finds the minimum in few points, and takes the same path when it is resumed."""
+"""Tests of Nelder-Mead: it finds the minimum in few points, and a resume does not change its path."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_simplex_resumed_with_a_changed_file_finds_the_minimum(
     for calls in range(1, 40):
         played = PlayedGenerator(lambda: built(before), before, at_once)
         played.play(calls, bowl)
-        # As in a run: points that the changed problem rejects are not passed on, but counted.
+        # As in a run, points that the changed problem rejects are counted but not passed on.
         changed = built(after, **options)
         changed.resume([Exchange(fit(e.told), (), e.suggested) for e in played.exchanges])
         points = list(played.points)

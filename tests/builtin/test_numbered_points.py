@@ -1,4 +1,4 @@
-"""Points that depend only on their numbers, resumed with other values or ranges in the file."""
+"""Tests of points that depend only on their numbers, resumed with changed values or ranges."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def axis(found: list[Mapping[str, Any]]) -> list[Any]:
         ((2, 3, 4), [4]),  # removed values do not shift the others
         ((1, 2, 2.5, 3, 4), [2.5, 4]),
         ((4, 3.0, 2, 1), [4]),
-        ((True, "1", 3, 5), [True, "1", 5]),  # neither equals the recorded 1
+        ((True, "1", 3, 5), [True, "1", 5]),  # True and "1" differ from the recorded 1
         ((5, 6), [5, 6]),
         (("True", 1, 2, 3), ["True"]),
     ],

@@ -254,7 +254,7 @@ class Crowd:
             await asyncio.sleep(random.uniform(1, 3))
 
     async def member(self, caller: Caller, number: int) -> None:
-        """Use a member's token: impersonate others, flood the service, and continue after the end."""
+        """Use a member's token: impersonate others, flood the service, and never stop."""
         await caller.begin()
         name, token = self.members[number % len(self.members)]
         stream = await caller.ask(f"{SERVICE}Member", token)

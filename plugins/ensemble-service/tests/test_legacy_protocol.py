@@ -1,4 +1,4 @@
-"""Tests of the legacy protocol: unmodified clients of the first implementation get correct answers."""
+"""Tests of the legacy protocol: clients of the first implementation work unmodified."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class World:
         )
 
     def ran(self) -> Counter[str]:
-        """Return how often each job of :func:`ensemble` has started, from the files that jobs write."""
+        """Return how often each job of :func:`ensemble` started, from the jobs' files."""
         return Counter(
             line
             for file in (self.folder / "ran").glob("*")

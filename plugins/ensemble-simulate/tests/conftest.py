@@ -1,4 +1,4 @@
-"""Fixtures of the simulation tests: a separate home folder, and no settings from outside."""
+"""Fixtures of the simulation tests: a temporary home folder and no user settings."""
 
 from __future__ import annotations
 

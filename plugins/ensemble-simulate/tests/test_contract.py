@@ -14,7 +14,7 @@ from ensemble_core import Emit, Executor, Job, Run, WhenBusy
 
 #: Longest virtual time to wait for, in seconds.
 _SOON = 1e6
-#: Lives by the first word of a command; any other command takes a second.
+#: A job's duration and end, by the first word of its command. Other commands take a second.
 _LIVES = {
     "sleep": Life(1e9),
     "there-is-no-such-command": Life(0.0, "submit"),
@@ -25,7 +25,7 @@ _LIVES = {
 
 
 class _ByCommand(Model):
-    """Takes a job's life from its command, so that a test can set it without a file."""
+    """Model that chooses a job's life by its command, so that a test needs no file."""
 
     def life(self, job: Job) -> Life:
         if job.stdout is not None and job.stdout.startswith("/proc"):
@@ -34,10 +34,10 @@ class _ByCommand(Model):
 
 
 class _OnItsClock(Executor):
-    """A simulator with its clock.
+    """A simulator with a clock.
 
-    After each request, the clock advances as long as something happens soon, so that the suite,
-    which waits for events, gets them.
+    The suite waits for events. So after each request, the clock advances until no event is due
+    soon.
     """
 
     capabilities = Simulator.capabilities
@@ -88,7 +88,7 @@ class _VirtualSession(Session):
 
 
 class TestVirtualExecutor(ExecutorContract):
-    """Tests of processes and files are skipped, because virtual jobs have none."""
+    """Skips tests of processes and files, because virtual jobs have none."""
 
     same_machine: ClassVar[bool] = False
     failing: ClassVar[tuple[str, ...]] = ("fails",)

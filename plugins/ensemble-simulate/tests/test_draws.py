@@ -1,4 +1,4 @@
-"""Tests of a model's numbers: notation, drawn values, and rejections."""
+"""Tests of a model's distributions: notation, drawn values, and invalid input."""
 
 from __future__ import annotations
 

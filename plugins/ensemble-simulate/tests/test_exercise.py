@@ -1,4 +1,4 @@
-"""Tests of the shipped exercise: its four planted faults are found before a job has run."""
+"""Tests of the shipped exercise: the simulation finds its four planted faults."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_budget_that_ends_before_the_last_stage_is_reported(told: str) -> No
 
 
 def test_without_the_faults_nothing_is_reported(tmp_path: Path) -> None:
-    """The reports about the exercise do not appear for every study."""
+    """The reports come from the faults: the corrected study has none."""
     text = STUDY.read_text()
     for wrong, right in (
         ("value >= 200", "value >= 1"),

@@ -1,4 +1,4 @@
-"""Tests of models learnt from a run: the simulation makes the run's decisions."""
+"""Tests of models learnt from a run: the simulation makes the same decisions as the run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _decisions(kept: Path, tag: str) -> list[tuple[Any, ...]]:
 
 
 def _times(kept: Path, name: str) -> dict[str, float]:
-    """Return the time of this event of each job of the real run."""
+    """Return the time of this event for each job of the real run."""
     told = _run("events", "real", "--json", "--state", str(kept / "state"))
     events = map(json.loads, told.stdout.splitlines())
     return {each["job"]: each["timestamp"] for each in events if each.get("name") == name}
@@ -90,7 +90,7 @@ def test_other_jobs_of_the_group_are_drawn_from_the_measured_ones(kept: Path) ->
     began, ended = (_times(kept, name) for name in ("start", "finish"))
     took = [ended[job] - began[job] for job in began]
     assert 8 * min(took) < low <= middle <= high < 25 * max(took)  # eight jobs, retries, and others
-    assert told["quantiles"]["failed"][1] > 2  # one of four failed, and all of the others
+    assert told["quantiles"]["failed"][1] > 2  # one 'sim' job and all 'after' jobs
 
 
 def test_durations_that_grow_with_a_parameter_are_found(kept: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_job_that_the_run_did_not_have_prints_the_nearest_jobs_rows() -> None:
 
 
 def test_a_life_belongs_to_the_job_with_its_parameters_whatever_its_id() -> None:
-    """If rules decide otherwise, an id may belong to another job."""
+    """If rules decide differently, an id may belong to another job."""
     from dataclasses import replace
 
     from ensemble_simulate.distributions import parse
@@ -211,8 +211,8 @@ def test_a_life_belongs_to_the_job_with_its_parameters_whatever_its_id() -> None
 def test_functions_that_read_files_of_jobs_return_recorded_results_if_requested(
     tmp_path: Path,
 ) -> None:
-    """A simulated run has no output of jobs. Each call ends before the next, because the order of
-    two concurrent ones depends on the machine.
+    """A simulated run has no output of jobs. The calls are sequential, because the order of
+    concurrent calls depends on the machine.
     """
     (tmp_path / "study.yaml").write_text(
         """
@@ -253,7 +253,7 @@ rules:
 def test_a_function_that_failed_fails_again_with_recorded_functions(
     tmp_path: Path,
 ) -> None:
-    """It reads a file of the run's jobs only; called now, it would succeed."""
+    """The function reads a file of the run's jobs. Called now, it would succeed."""
     (tmp_path / "study.yaml").write_text(
         """
 jobs:
@@ -311,7 +311,7 @@ def test_recorded_calls_have_their_durations_and_results_in_order() -> None:
 
 
 def test_a_cancelled_job_prints_and_runs_until_it_has_ended_as_recorded(tmp_path: Path) -> None:
-    """It cleans up for a second when it is cancelled."""
+    """When the job is cancelled, it cleans up for a second."""
     (tmp_path / "study.yaml").write_text("""
 jobs:
   - name: sim

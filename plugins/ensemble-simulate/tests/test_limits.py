@@ -1,6 +1,4 @@
-"""Tests of a simulated study's limits and costs: how often each limit applies, and what a run
-costs.
-"""
+"""Tests of a simulated study's limits and costs."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ def test_a_limit_that_applies_is_reported_by_name(
 
 
 def test_a_limit_that_only_delayed_jobs_was_not_used_up(tmp_path: Path) -> None:
-    """Time limits of two hours reserve all of it at first; the jobs take half as long."""
+    """The jobs' time limits reserve the whole budget at first, but the jobs end much earlier."""
     text = STUDY.replace("'uniform(30m, 90m)'", "6m")
     told = json.loads(
         _simulate(tmp_path, "core_hours: 12", "--runs", "2", "--json", text=text).stdout
@@ -80,7 +78,7 @@ def test_the_time_limit_of_a_stop_is_not_reported_as_a_limit_of_the_run(
 
 
 def test_a_limit_is_used_up_once_the_remaining_jobs_do_not_fit(tmp_path: Path) -> None:
-    """Each takes an hour: after two of them, half an hour is left."""
+    """Each job takes an hour: after two jobs, half an hour is left."""
     text = STUDY.replace("'uniform(30m, 90m)'", "1h").replace("duration: 2h", "duration: 1h")
     told = _many(tmp_path, "core_hours: 2.5, jobs: 30", text=text)
     assert told["used_up"] == {"jobs": 0.0, "core_hours": 1.0}
@@ -88,7 +86,7 @@ def test_a_limit_is_used_up_once_the_remaining_jobs_do_not_fit(tmp_path: Path) -
 
 
 def test_a_limit_may_be_reached_in_some_runs_and_another_in_none(tmp_path: Path) -> None:
-    """Of twenty jobs about three fail and are retried, so there are 23 or more."""
+    """About three of twenty jobs fail and are retried, so a run has about 23 jobs."""
     text = STUDY.replace("duration: 2h", "retry: {times: 1}")
     text = text.replace("'uniform(30m, 90m)'", "{duration: 1h, fail: 0.15}")
     arguments = ("--runs", "40", "--workers", "1", "--json")
@@ -145,7 +143,7 @@ def test_the_cost_of_a_run_has_quantiles_and_is_compared(tmp_path: Path) -> None
         tmp_path, "", "--runs", "20", "--vs", str(tmp_path / "other.yaml"), *cost, "--json"
     )
     mean, half = json.loads(result.stdout.splitlines()[-1])["difference"]["cost"]
-    assert mean + half < -15  # ten jobs of about one core-hour less, at two each
+    assert mean + half < -15  # ten jobs fewer, each about one core-hour at a cost of 2
     assert "cost" not in _many(tmp_path, "jobs: 100")["quantiles"]
 
 
@@ -258,7 +256,7 @@ def test_a_short_heartbeat_is_simulated_for_a_short_run(tmp_path: Path) -> None:
 def test_rows_of_a_job_cancelled_long_before_its_end_are_not_computed(
     tmp_path: Path,
 ) -> None:
-    """A server that would run for a century gets rows only for the simulated time."""
+    """The job would run for 95 years. Rows are computed only for the simulated time."""
     text = BIG.replace("duration: 1h", "duration: 3e9")
     result = _simulate(tmp_path, "", "--for", "10m", text=text)
     assert result.exit_code == 6, result.output

@@ -1,7 +1,7 @@
-"""Tests of examples that decide the same when simulated with a model of their real run.
+"""Tests of examples: simulated with a model of their real run, they make the same decisions.
 
-Here are those whose decisions do not depend on the machine's speed. ``make soak`` compares all
-examples, five times each, with their durations.
+This module has only examples whose decisions do not depend on the machine's speed. ``make soak``
+compares all examples and their durations, five times each.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_a_simulated_example_makes_the_real_runs_decisions(
 
 
 def test_every_example_that_runs_here_is_compared(script: ModuleType) -> None:
-    """Settings name only existing example files."""
+    """The script's settings name existing example files only."""
     found = script.local()
     assert {"hello-world.yaml", "chain/ensemble.yaml", "studies/asha/ensemble.yaml"} <= set(found)
     assert set(script.SPECIAL) <= set(found)

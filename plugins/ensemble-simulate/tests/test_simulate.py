@@ -1,4 +1,4 @@
-"""Tests of ``ensemble simulate``: its output for users."""
+"""Tests of the output of ``ensemble simulate``."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_rule_that_never_fired_is_named_with_its_assumptions(tmp_path: Path) -
 
 
 def test_two_files_are_compared_with_the_same_random_numbers(tmp_path: Path) -> None:
-    """Without a difference between the files, the result is exactly zero."""
+    """If the files are the same, the difference is exactly zero."""
     text = STUDY.replace("'100 * T'", "'lognormal(100 * T, 0.5)'")
     (tmp_path / "other.yaml").write_text(text.replace("E > 12", "E > 8"))
     (tmp_path / "same.yaml").write_text(text)
@@ -99,7 +99,7 @@ def test_two_files_are_compared_with_the_same_random_numbers(tmp_path: Path) -> 
     assert same["difference"]["length"] == [0.0, 0.0]
     other = _json(_simulate(tmp_path, text, *arguments, str(tmp_path / "other.yaml")))
     mean, half = other["difference"]["core-hours"]
-    assert mean + half < 0  # T = 3 is cancelled as well
+    assert mean + half < 0  # the job with T = 3 is cancelled as well
 
 
 def test_an_endless_loop_is_reported_with_its_rule(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_the_jobs_of_a_simulated_run_are_in_its_tables(tmp_path: Path) -> None:
     ],
 )
 def test_rows_come_from_a_recorded_file(tmp_path: Path, name: str, rows: str) -> None:
-    """E is above 12 at 20 s: each of the four jobs is cancelled then."""
+    """At 20 s, E exceeds 12 and all four jobs are cancelled."""
     (tmp_path / name).write_text(rows)
     text = STUDY.replace(
         "rows: {every: 10s, columns: {E: 'T * T'}}", f"rows: {{file: {name}, every: 10s}}"
@@ -322,7 +322,7 @@ simulate: {jobs: {small: 1m, large: 2m}}
 """
     result = _simulate(tmp_path, text, "--nodes", "2", "--cores-per-node", "1", "--tag", "one")
     assert result.exit_code == 0, result.output
-    # Four small ones on two nodes, two large ones, and the small ones again.
+    # Four small jobs on two nodes, then two large ones, then the small ones again.
     assert "ended after 8m" in result.output
     told = _json(
         _simulate(tmp_path, text, "--nodes", "2", "--cores-per-node", "1", "--json", "--runs", "2")
@@ -332,7 +332,7 @@ simulate: {jobs: {small: 1m, large: 2m}}
 
 
 def test_a_shared_queue_delays_jobs(tmp_path: Path) -> None:
-    """Each of the three waits for about an hour before it may start."""
+    """Each job waits for about an hour."""
     alone = _json(_simulate(tmp_path, STUDY, "--cores-per-node", "4", "--runs", "9", "--json"))
     shared = _json(
         _simulate(
@@ -374,7 +374,7 @@ tasks:
     text += "\nsimulate: {jobs: {build: 1m, test: 10m, report: 1m}}\n"
     result = _simulate(tmp_path, text, "--cores-per-node", "2")
     assert result.exit_code == 0, result.output
-    assert "ended after 22m" in result.output  # three tests on two cores
+    assert "ended after 22m" in result.output  # three 'test' jobs on two cores
 
 
 def test_a_jobspec_given_as_the_study_is_rejected_with_a_hint(

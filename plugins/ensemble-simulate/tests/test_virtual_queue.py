@@ -1,4 +1,4 @@
-"""Tests of the virtual cluster's scheduler: order of starts, and nodes."""
+"""Tests of the virtual cluster's scheduler: order of starts, and placement on nodes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_backfill_starts_jobs_that_delay_no_other() -> None:
     cluster.add("wide", 10, nodes=2, cores=4)
     cluster.add("short", 50, cores=4)
     cluster.add("long", 200, cores=4)
-    assert cluster.begin(0) == ["first", "short"]  # over before the wide one could start
+    assert cluster.begin(0) == ["first", "short"]  # "short" ends before "wide" can start
     cluster.end("short")
     assert cluster.begin(50) == []  # "long" would delay it
     cluster.end("first")
@@ -90,7 +90,7 @@ def test_a_long_job_may_use_a_node_that_no_job_waits_for() -> None:
     cluster.add("other", 20, cores=4)
     cluster.add("next", 10, cores=4)
     cluster.add("tiny", 1000, cores=1)
-    assert cluster.begin(0) == ["half", "other", "tiny"]  # beside "half"; "next" gets the other
+    assert cluster.begin(0) == ["half", "other", "tiny"]  # "next" gets the other node
 
 
 def test_tasks_are_spread_evenly_over_nodes() -> None:
@@ -130,7 +130,7 @@ def test_no_core_is_used_twice_and_every_job_runs(
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 50)), max_size=25))
 def test_backfill_never_delays_the_first_waiting_job(shapes: list[tuple[int, int, int]]) -> None:
-    """Its start with backfill is not after the reservation that it got when it became the first."""
+    """The job never starts later than its first reservation."""
     cluster = _Cluster(3, 4)
     for place, (nodes, cores, seconds) in enumerate(shapes):
         cluster.add(f"j{place}", seconds, nodes=nodes, cores=cores)

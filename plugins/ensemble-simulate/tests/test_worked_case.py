@@ -1,7 +1,7 @@
-"""Tests of the worked case of ``docs/simulate.md``: each of its figures is computed again.
+"""Tests of the worked case of ``docs/simulate.md``: they recompute each of its figures.
 
-The simulation is based on the page's pilot, whose journal is in ``data`` (with shortened paths),
-and is exact. Real runs take real time: ``make soak`` compares them with the page.
+The simulation uses the journal of the page's pilot in ``data`` (with shortened paths) and is exact.
+``make soak`` compares the page with real runs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ TABLE = {
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder in which the page's pilot is a kept run: 99 jobs in 22.5 s on two cores."""
+    """Return a folder with the run of the page's pilot: 99 jobs in 22.5 s on two cores."""
     folder = tmp_path_factory.mktemp("kept")
     run = folder / "state" / "runs" / "pilot"
     run.mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_the_number_of_jobs_does_not_depend_on_the_order_of_their_ends(
     found = _simulated(kept, 2, *_threshold(threshold), "--wait", "uniform(0, 3)")
     assert found["quantiles"]["jobs"] == [TABLE[threshold][0]] * 3
     low, _, high = found["quantiles"]["length"]
-    assert high - low > 1.0  # the orders differed
+    assert high - low > 1.0  # runs differ in the order of jobs
 
 
 @pytest.mark.parametrize("threshold", [0.047, 0.040])
@@ -122,6 +122,6 @@ def test_the_real_runs_agree_with_the_page(tmp_path: Path) -> None:
     chosen = _jobs(_really(tmp_path, "chosen", *_threshold(0.047)))
     foretold = _median(_simulated(tmp_path, 2, *_threshold(0.047)), "jobs")
     assert chosen == foretold == TABLE[0.047][1]
-    assert chosen < 0.5 * _jobs(pilot)  # "less than half of the jobs"
+    assert chosen < 0.5 * _jobs(pilot)  # as the page says
     lower = _jobs(_really(tmp_path, "lower", *_threshold(0.040)))
     assert lower == TABLE[0.040][1]

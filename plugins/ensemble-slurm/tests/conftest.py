@@ -1,7 +1,7 @@
 """Fixtures for tests on a real Slurm: munged, slurmctld and four slurmds on this machine.
 
-Everything is in one temporary folder and ends with the tests, as root or as an ordinary user.
-Without Slurm's programs (Debian: ``slurm-wlm`` and ``munge``) those tests are skipped.
+The daemons use one temporary folder and stop at the end of the tests. They need no root. Without
+Slurm's programs (Debian: ``slurm-wlm`` and ``munge``), the tests are skipped.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ PreemptMode=CANCEL
 
 
 def programs() -> str | None:
-    """Return what is missing for a cluster, or ``None``."""
+    """Return a message that names the missing programs, or ``None``."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     return f"no Slurm: {', '.join(missing)} not on the PATH" if missing else None
@@ -86,7 +86,7 @@ def _free_ports(count: int) -> list[int]:
 class Cluster:
     """A separate Slurm cluster on this machine; ``conf`` is added to its configuration."""
 
-    #: The folder in which the site's script records ended jobs.
+    #: Folder in which the site's script records ended jobs.
     ended: Path
 
     def __init__(self, conf: str = "") -> None:
@@ -181,7 +181,7 @@ class Cluster:
         return done.stdout
 
     def jobs(self, state: str = "all") -> list[tuple[str, str, str]]:
-        """Return id, name and state of jobs."""
+        """Return the id, name and state of each job."""
         text = self.run("squeue", "-har", "-t", state, "-O", "JobArrayID:30,Name:60,State:20")
         return [
             (line[:30].strip(), line[30:90].strip(), line[90:].strip())
@@ -197,7 +197,7 @@ class Cluster:
         self._wait(lambda: not self.active(), "an empty queue")
 
     def requests(self) -> int:
-        """Return the number of requests that slurmctld has received, of all types."""
+        """Return the total number of requests that slurmctld has received."""
         lines = self.run("sdiag").splitlines()
         at = next(i for i, line in enumerate(lines) if "message type" in line)
         count = 0
@@ -229,7 +229,7 @@ class Cluster:
         shutil.rmtree(self.base, ignore_errors=True)
 
     def _left(self) -> list[int]:
-        """Return processes that the cluster has left behind: slurmstepds and their children."""
+        """Return the ids of remaining processes of the cluster: slurmstepds and their children."""
         mark = os.fsencode(str(self.base))
         found = []
         for entry in Path("/proc").iterdir():
@@ -273,7 +273,7 @@ def _enter(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def _site(slurm_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start a cluster of a site that restarts jobs by exit code, limits arrays and records ends."""
+    """Start a cluster that requeues jobs by exit code, limits arrays and records ended jobs."""
     ended = tmp_path_factory.mktemp("ended")
     source = Path(ensemble_slurm.__file__).with_name("jobcomp-ensemble.sh").read_text()
     script = ended.with_name("jobcomp.sh")
@@ -291,16 +291,14 @@ def _site(slurm_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def site_cluster(_site: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Make this process submit to the site's cluster, whose folder of ended jobs is ``ended``."""
+    """Make this process submit to the site's cluster. ``ended`` is its folder of ended jobs."""
     _enter(_site, monkeypatch)
     return _site
 
 
 @pytest.fixture(scope="session")
 def shell_of() -> Callable[[str], int]:
-    """Return a function that finds the process of a batch script by a word in its job's command
-    line.
-    """
+    """Return a function that finds a batch script's process by a word in its job's command."""
 
     def shells(word: str) -> Iterator[int]:
         for entry in Path("/proc").iterdir():

@@ -32,7 +32,7 @@ class TestSlurm(ExecutorContract):
     def session(self, tmp_path: Path) -> Iterator[Session]:
         with Session(self.make_executor(), tmp_path, self.timeout, tidy=True) as session:
             yield session
-        # A node that an earlier test has taken down may not be back yet, and Slurm says so.
+        # Slurm may still report a node that an earlier test took down.
         problems = [event for event in session.events if isinstance(event, Problem)]
         assert [
             each for each in problems if "waits in slurm: PartitionConfig" not in each.message

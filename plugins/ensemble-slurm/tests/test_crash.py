@@ -1,6 +1,4 @@
-"""Crash tests on a real Slurm: controllers are killed with SIGKILL and resumed; each job runs
-once.
-"""
+"""Crash tests on a real Slurm: controllers are killed and resumed, and each job runs once."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ class TestSlurm(CrashSuite):
     @pytest.fixture(autouse=True)
     def _cluster(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        #: Jobs seen so far: after MinJobAge, Slurm forgets those of earlier tests.
+        #: Jobs seen so far. After MinJobAge, Slurm forgets jobs of earlier tests.
         self.seen: set[str] = set()
 
     def submitted(self) -> int:

@@ -1,4 +1,4 @@
-"""Tests with killed and restarted Slurm daemons: no end is missed, no job is lost or runs twice."""
+"""Tests with killed and restarted Slurm daemons: no end is missed, no job is lost or repeated."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ def test_with_the_sites_completion_script_a_killed_shell_is_noticed_at_once(
         session.submit(job)
         session.wait_for(job, "start")
         os.kill(shell_of("1002.5"), signal.SIGKILL)
-        session.wait_clean(job)  # long before the queue is asked
+        session.wait_clean(job)  # long before the next poll of the queue
         assert session.context(job, "finish")["status"] & 0x7F == signal.SIGKILL

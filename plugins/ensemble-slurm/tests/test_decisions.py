@@ -13,7 +13,7 @@ from ensemble_testing.decisions import ensemble_files
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 COMPAT = Path(os.environ.get("ENSEMBLE_COMPAT_DIR") or os.devnull)
-#: Examples for any queue, if the project is available; and one for LAMMPS.
+#: Examples for any queue (in a checkout), and one for LAMMPS.
 PLAIN = ensemble_files(EXAMPLES, "lammps-", "minicluster", "two-members")
 LAMMPS = [EXAMPLES / "lammps-sweep.yaml"]
 
@@ -26,7 +26,7 @@ class TestSlurm(DecisionSuite):
     files = (*PLAIN, *ensemble_files(COMPAT, "minicluster"))
     refused = ("grow-shrink.yaml", "workload-demand.yaml")  # a cluster has a fixed size
     timed = ("backoff.yaml", "heartbeat.yaml", "switch-algorithms.yaml")
-    unheeded = ("known-enough",)  # cancels what still waits
+    unheeded = ("known-enough",)  # cancels waiting jobs
 
 
 @pytest.mark.checkout

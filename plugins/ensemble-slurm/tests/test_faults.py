@@ -1,4 +1,4 @@
-"""Tests of a Slurm that is away, slow, garbled or forgetful: a real one behind faulty commands."""
+"""Fault tests: a real Slurm behind commands that fail, hang, garble their output or omit jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of job ends on a real Slurm with outside interference: each end is seen once."""
+"""Tests of job ends on a real Slurm: each is reported once, also if others interfere."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_a_job_that_slurm_restarts_ends_once_and_its_first_life_does_not_count(
     session.submit(job)
     session.wait_for(job, "start")
     wait_until((tmp_path / "lives").exists)
-    # Slurm waits for two minutes before it restarts a job. Earlier, the node would reject the job
-    # that it has just ended (credential revoked), which would end the job.
+    # Slurm waits for two minutes before it restarts a job. An earlier start would fail, because the
+    # node rejects a job that it has just ended (credential revoked).
     cluster.run("scontrol", "requeue", session.queue_id(job))
     memo = session.wait_for(job, "memo")
     assert memo["restarts"] == 1
@@ -117,7 +117,7 @@ def test_a_job_that_would_wait_forever_causes_a_warning(session: Session) -> Non
     session.submit(job)
 
     def told() -> list[str]:
-        """A busy cluster has other reasons while its daemons start."""
+        """Return the warnings about the limit. A starting cluster may have others."""
         return [each for each in session.problems() if "PartitionTimeLimit" in each]
 
     session.wait(lambda: bool(told()), "a warning")

@@ -1,6 +1,4 @@
-"""Tests of parsing Slurm's output: recorded from Slurm 22.05, and in the format of other
-releases.
-"""
+"""Tests of parsing Slurm's output: recorded from Slurm 22.05, and in other releases' formats."""
 
 from __future__ import annotations
 
@@ -201,7 +199,7 @@ def test_a_job_that_never_had_nodes_has_no_start() -> None:
     ("state", "meant"),
     [
         ("PENDING", "waiting"), ("CONFIGURING", "waiting"), ("REQUEUED", "waiting"),
-        ("REVOKED", "waiting"),  # in a federation, another cluster has it
+        ("REVOKED", "waiting"),  # in a federation, another cluster has the job
         ("RUNNING", "running"), ("SUSPENDED", "running"), ("COMPLETING", "ending"),
     ],
 )  # fmt: skip

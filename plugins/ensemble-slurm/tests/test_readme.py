@@ -1,6 +1,6 @@
 """Tests of the README: its ensemble files are valid, and it lists every option.
 
-The page ``docs/start-slurm.md`` is followed on a real cluster.
+A test follows the page ``docs/start-slurm.md`` on a real cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A slurmctld that has lost its state gives the ids of our jobs to other jobs."""
+"""Test of reused ids: a slurmctld that has lost its state gives our jobs' ids to other jobs."""
 
 from __future__ import annotations
 

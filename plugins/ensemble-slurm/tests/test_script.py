@@ -1,4 +1,4 @@
-"""Tests of batches, and of the options that sbatch gets for them."""
+"""Tests of batches and their sbatch options."""
 
 from __future__ import annotations
 

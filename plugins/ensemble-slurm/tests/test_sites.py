@@ -1,4 +1,4 @@
-"""Tests of a site's settings that a run must handle, on a real Slurm."""
+"""Tests of site settings that a run must handle, on a real Slurm."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def test_a_site_may_requeue_by_exit_code_and_limit_arrays(
             for line in text.splitlines():
                 if "1 PENDING" in line:  # Slurm waits for two minutes
                     words = ("scontrol", "update", f"jobid={line.split()[0]}", "starttime=now")
-                    site_cluster.run(*words, check=False)  # the array's other task is over
+                    site_cluster.run(*words, check=False)  # the array's other task has ended
             time.sleep(0.2)
     assert (tmp_path / "ran").read_text() == "ran\n"

@@ -1,7 +1,7 @@
-"""Stop tests on a real Slurm: stopped runs continue, and stopped studies have the same tables.
+"""Stop tests on a real Slurm: stopped runs can be resumed.
 
-A study whose controllers are stopped and killed at random has the tables of an undisturbed one.
-(``make soak`` plays a thousand rounds.)
+A study whose controllers are stopped and killed at random must have the tables of an undisturbed
+one. ``make soak`` runs a thousand such rounds.
 """
 
 from __future__ import annotations

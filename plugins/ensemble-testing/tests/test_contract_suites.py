@@ -1,4 +1,4 @@
-"""Tests of the published contract suites and fakes: each faulty plugin fails the intended test."""
+"""Tests of the published contract suites and fakes: every faulty plugin fails the intended test."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from ensemble_core import (
 
 
 def failures(contract: type, **attributes: Any) -> set[str]:
-    """Return the tests of a suite that fail for this plugin."""
+    """Return the names of a suite's tests that fail for this plugin."""
     suite = type("Suite", (contract,), attributes)()
     failed = set()
     for name in dir(suite):
@@ -55,7 +55,7 @@ def failures(contract: type, **attributes: Any) -> set[str]:
                 getattr(suite, name)()
             except pytest.skip.Exception:
                 continue
-            except Exception:  # a faulty plugin may raise anything
+            except Exception:  # a faulty plugin may raise any exception
                 failed.add(name)
     return failed
 
@@ -151,7 +151,7 @@ def test_wrong_statistic_fails(statistic: type[Sum], test: str) -> None:
 
 
 class Lines(Observer):
-    """Correct observer: reads numbers, one per line."""
+    """Correct observer: reads one number per line."""
 
     longest = 100
 
@@ -305,7 +305,7 @@ def test_statistic_whose_schema_does_not_require_needed_options_fails() -> None:
 
 
 class Sweep(Generator):
-    """Correct generator: suggests points one after another."""
+    """Correct generator: suggests points in sequence."""
 
     def __init__(self) -> None:
         self.at = 0

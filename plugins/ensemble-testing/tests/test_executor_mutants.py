@@ -1,6 +1,6 @@
-"""Tests of the executor suite with mutants: the local executor with one bug each.
+"""Mutation tests of the executor suite: each mutant is the local executor with one bug.
 
-Each mutant fails the intended test. The executor without a bug passes them all.
+Each mutant must fail the intended test. The executor without bugs must pass all tests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FAILED = (AssertionError, Exception, pytest.fail.Exception)
 
 
 class Sound(LocalExecutor):
-    """The local executor, with hooks for a bug."""
+    """The local executor with hooks for bugs."""
 
     def __init__(self) -> None:
         super().__init__(slots=2, grace=0.3)
@@ -51,11 +51,11 @@ class Sound(LocalExecutor):
         super().open(run, lambda events: emit(self.told(events)))
 
     def told(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Return the events to emit instead of these."""
+        """Return the events to emit instead of ``events``."""
         return events
 
     def given(self, job: Job) -> Job:
-        """Return the job to submit instead of this one."""
+        """Return the job to submit instead of ``job``."""
         return job
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -74,7 +74,7 @@ def takes(change: Callable[[Job], Job]) -> type[Sound]:
 
 
 def tells(change: Callable[[JobEvent], Iterable[JobEvent]], of: str = "") -> type[Sound]:
-    """Return a mutant that changes a job's events (of one name, or all)."""
+    """Return a mutant that changes all job events, or those named ``of``."""
 
     class Mutant(Sound):
         def told(self, events: Sequence[Event]) -> Sequence[Event]:
@@ -88,7 +88,7 @@ def tells(change: Callable[[JobEvent], Iterable[JobEvent]], of: str = "") -> typ
 
 
 def says(of: str, **context: Any) -> type[Sound]:
-    """Return a mutant that changes the context of these events; ``None`` removes it."""
+    """Return a mutant that changes the context of events named ``of``. ``None`` removes a key."""
 
     def change(event: JobEvent) -> list[JobEvent]:
         said = {**event.context, **context}
@@ -99,7 +99,7 @@ def says(of: str, **context: Any) -> type[Sound]:
 
 
 def after_its_end(of: str) -> Callable[[JobEvent], list[JobEvent]]:
-    """Return a change that emits events of this name after ``finish``."""
+    """Return a change that emits the event ``of`` after ``finish``."""
 
     def change(event: JobEvent) -> list[JobEvent]:
         late = replace(event, name=of, context={"type": "cancel", "severity": 0})
@@ -109,12 +109,12 @@ def after_its_end(of: str) -> Callable[[JobEvent], list[JobEvent]]:
 
 
 def later_by(seconds: float) -> Callable[[JobEvent], list[JobEvent]]:
-    """Return a change that moves each event to a later time."""
+    """Return a change that delays the timestamp of each event."""
     return lambda event: [replace(event, timestamp=event.timestamp + seconds)]
 
 
 def as_of(mark: str) -> Callable[[JobEvent], list[JobEvent]]:
-    """Return a change that confuses a job with the one whose name precedes the mark."""
+    """Return a change that attributes an event to the job whose id precedes ``mark``."""
     return lambda event: [replace(event, job=event.job.partition(mark)[0])]
 
 
@@ -249,7 +249,7 @@ class HearsNoFirstCancel(Sound):
     deaf = True
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        if not self.deaf:  # jobs that a test leaves behind must end
+        if not self.deaf:  # a test's remaining jobs must end
             super().cancel(jobs)
         self.deaf = False
 
@@ -305,7 +305,7 @@ class TellsNothingFree(Sound):
 
 
 class IgnoresItsSlots(Sound):
-    """It runs everything that is submitted, but its gauges show its slots."""
+    """Runs all submitted jobs at once, but its gauges show two slots."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -327,7 +327,7 @@ BAD_DEFAULT = {
 }
 NOT_DESCRIBED = {"type": "object", "properties": {"poll": {"type": "number"}}}
 
-#: Mutants that each test of the suite must detect, by their names.
+#: For each test of the suite: the mutants that it must detect.
 MUTANTS: Mapping[str, Mapping[str, type[Sound]]] = {
     "capabilities_are_declared": {"AnnouncesWhatNobodyKnows": AnnouncesWhatNobodyKnows},
     "successful_job_emits_its_events_in_order": {
@@ -461,7 +461,7 @@ ARGUMENTS: Mapping[str, Any] = {
     "[False]": {"same": False},
     "[True]": {"same": True},
 }
-#: Found only by a timeout, which may be short, because the correct executor never waits so long.
+#: Mutants that only a timeout detects. It can be short, because a correct executor is faster.
 WAITED_FOR = (
     "WaitsForItsJobs", "HearsNoFirstCancel", "TakesAnAttemptForTheFirst", "KnowsNoTimeLimit",
     "TakesAJobOfAResumeForTheFirst", "KillsWhatItClaimsToDetach", "ForgetsTheLastOfABulk",
@@ -483,7 +483,7 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ba
         count += 1
         folder = tmp_path / str(count)
         folder.mkdir()
-        monkeypatch.chdir(folder)  # files of a mutant outside of its job's folder are dropped
+        monkeypatch.chdir(folder)  # a mutant may write outside of its job's folder
         suite = type("Suite", (ExecutorContract,), {"many": 20, **knobs})()
         suite.make_executor = make
         name, bracket, value = test.partition("[")
@@ -504,7 +504,7 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ba
         except FAILED as error:
             return error
         finally:
-            suite.make_executor = Sound  # the mutant may be unable to
+            suite.make_executor = Sound  # the mutant may be unable to clean up
             suite.sweep(folder)
         return None
 
@@ -520,7 +520,7 @@ def test_a_mutant_is_detected(
     test: str,
     mutant: str,
 ) -> None:
-    sleep = time.sleep  # sleeps are counted instead
+    sleep = time.sleep  # shorter sleeps
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.05)))
     short = {"timeout": 1.5} if mutant in WAITED_FOR else {}
     assert examine(MUTANTS[test][mutant], test, **short) is not None

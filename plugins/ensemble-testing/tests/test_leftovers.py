@@ -1,7 +1,7 @@
 """Tests of clean-up: a failed test of the executor suite leaves no job in the queue.
 
-So no later test fails because of it. Each executor here is faulty, and its queue has a single slot
-for all tests.
+Otherwise later tests would fail too. Each executor here is faulty, and all its tests share a queue
+with one slot.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ def run_suite(folder: Path, *tests: str) -> str:
 
 
 def outcomes(output: str) -> dict[str, str]:
-    """Return the outcome of each test; a failed one may also have an error of its fixtures."""
+    """Return the outcomes of each test. A failed test may also have an error of its fixtures."""
     lines = re.findall(r"^(PASSED|ERROR|FAILED|SKIPPED) \S*::test_(\w+)", output, re.M)
     return {name: outcome for outcome, name in lines}
 
 
 def check_free(folder: Path) -> None:
-    """Check that the queue's slot is free and no process of the tests is left."""
+    """Check that the queue's slot is free and that no process of the tests remains."""
     executor = LocalExecutor(slots=1, pool=str(folder / "pool"))
     with Session(executor, folder, tidy=True) as session:
         session.run(session.job("true"))

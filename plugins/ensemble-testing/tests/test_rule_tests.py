@@ -1,4 +1,4 @@
-"""Tests of ``ensemble test``: rules are tested without a queue, a clock or a job."""
+"""Tests of ``ensemble test``, which tests rules without a queue, a clock or a job."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _test(folder: Path, text: str, *arguments: str, study: str = STUDY) -> Resul
 
 
 def _one(folder: Path, given: str, expect: str, study: str = STUDY, *arguments: str) -> Result:
-    """Run one test of these steps and expectations, each a line of YAML."""
+    """Run one test with these steps and expectations, one per line of YAML."""
     text = "ensemble: study.yaml\ntests:\n  - name: it\n    given:\n"
     text += "".join(f"      - {line.strip()}\n" for line in given.strip().splitlines())
     text += "    expect:\n"
@@ -106,7 +106,7 @@ def test_a_failure_shows_the_step_the_expectation_the_decisions_and_the_reason(
         ("", "metric: {count.sim.submitted: 5}", "count.sim.submitted is 4"),
         ("", "metric: {mean.sim-Temp: '> 1'}", "mean.sim-Temp has no value"),
         ("", "{at: 0s, fired: [], metric: {nodes.up: null}}", "begin fired"),
-        ("finished: sim", "ended: 1", "the run continues"),  # 'later' waits for time to pass
+        ("finished: sim", "ended: 1", "the run continues"),  # rule 'later' still waits
         ("{at: 11m, finished: sim}", "ended: 4", "ended with exit code 0: nothing more can happen"),
         ("{at: 11m, finished: sim}", "ended: false", "ended with exit code 0"),
         ("", "{at: 0s, fired: begin, decisions: [{submit: after}]}", "[{submit: [sim.0"),
@@ -156,7 +156,7 @@ def test_each_kind_of_event_has_a_word(tmp_path: Path, given: str, expect: str) 
     assert result.exit_code == 0, result.output
 
 
-#: Sixteen jobs per submit, of which a limit allows 15.
+#: A study whose submit has 16 jobs, of which limits may allow fewer.
 LIMITED = """
 limits: {LIMITS}
 jobs:
@@ -195,7 +195,7 @@ def test_jobs_held_by_a_limit_count_as_submitted_and_the_limit_is_named(
 
 
 def test_a_message_is_compared_only_if_the_test_names_one(tmp_path: Path) -> None:
-    """Neither the limit's own warning nor the rule's message counts as an expected decision."""
+    """Unless the test names them, the limit's warning and the rule's message are ignored."""
     study = LIMITED.replace("{LIMITS}", "{core_hours: 0.5}")
     given = "started: ising\n{at: 1s, row: {job: ising.3, E: 4}}"
     for expect in (
@@ -218,8 +218,8 @@ def test_a_message_is_compared_only_if_the_test_names_one(tmp_path: Path) -> Non
 
 
 def test_every_kind_of_event_has_a_word() -> None:
-    """A new event needs a word. Exempt are elapsed timers, received messages and job identities,
-    which happen automatically, and answers of the queue.
+    """A new event type needs a word. Exempt are events that happen automatically (elapsed timers,
+    received messages, job identities) and answers of the queue.
     """
     text = inspect.getsource(words)
     kinds = {kind.__name__ for kind in Event.kinds.values()} - {
@@ -372,7 +372,7 @@ def test_a_test_recorded_from_a_run_passes_and_has_its_decisions(
     events = CliRunner().invoke(main, ["events", "one", "--json", *state]).stdout
     told = [json.loads(line) for line in events.splitlines()]
     fired = [each["rule"] for each in told if each["type"] == "fired"]
-    # No decision of the run may be missing; the test would pass without some of its expectations.
+    # The recorded test would pass with fewer expectations, so check that it has every firing.
     assert fired
     assert len(re.findall(r"fired: \{", recorded.stdout)) >= 1
     for rule in set(fired):
@@ -381,7 +381,7 @@ def test_a_test_recorded_from_a_run_passes_and_has_its_decisions(
 
 
 def test_a_recorded_test_omits_rows_that_triggered_no_rule(tmp_path: Path) -> None:
-    """In many runs most rows belong to groups that no rule uses."""
+    """Most rows often belong to groups that no rule uses."""
     study = """
 jobs:
   - {name: quiet, command: 'sh -c "for i in 1 2 3; do echo {\\\\\\"x\\\\\\": $i}; done"', observe: {json-lines: {fields: [x]}}}
@@ -468,7 +468,7 @@ def test_a_run_with_a_generator_is_recorded_with_its_suggestions(
     test.write_text(recorded.stdout)
     result = CliRunner().invoke(main, ["test", str(test)])
     assert result.exit_code == 0, result.output
-    assert not (tmp_path / "ran").exists()  # neither while recording nor in the test
+    assert not (tmp_path / "ran").exists()  # executed neither while recording nor in the test
     changed = recorded.stdout.replace("points: [{x: ", "points: [{x: 7", 1)
     test.write_text(changed)
     result = CliRunner().invoke(main, ["test", str(test)])
@@ -493,7 +493,7 @@ def test_a_generator_may_fail_in_a_test_and_excess_points_are_rejected(
 def test_recording_a_run_executes_none_of_its_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, foreign: bool
 ) -> None:
-    """The journal of another user's run names a file with unknown content."""
+    """The run of another user names a plugin file whose content is not trusted."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "theirs.py").write_text(
         "from ensemble_core import ActionPlugin, hookimpl\n"

@@ -1,4 +1,4 @@
-"""Tests of the executor suites' messages: they say what an author forgot to set."""
+"""Tests of the executor suites' messages: they name the attribute that an author forgot to set."""
 
 from __future__ import annotations
 
