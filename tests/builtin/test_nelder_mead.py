@@ -1,4 +1,4 @@
-"""Tests of Nelder-Mead: it finds the minimum in few points, and a resume does not change its path."""
+"""Tests of Nelder-Mead: it finds the minimum in few points, and a resume keeps its path."""
 
 from __future__ import annotations
 

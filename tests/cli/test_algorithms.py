@@ -1,4 +1,4 @@
-"""``ensemble algorithms``, ``validate --expanded``, and ``why`` of an instance."""
+"""Tests of ``ensemble algorithms``, ``validate --expanded``, and ``why`` for an instance."""
 
 from __future__ import annotations
 

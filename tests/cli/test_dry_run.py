@@ -1,4 +1,4 @@
-"""``ensemble run --dry-run`` shows what would be submitted, and submits nothing."""
+"""Tests of ``ensemble run --dry-run``: it shows the jobs without submitting them."""
 
 from __future__ import annotations
 

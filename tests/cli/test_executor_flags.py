@@ -1,5 +1,7 @@
-"""Options of executors as flags of ``run``, ``resume`` and ``cancel``: found by annotations in the
-schemas, shown in ``--help``, passed to the chosen executor."""
+"""Tests of executor options as flags of ``run``, ``resume`` and ``cancel``.
+
+Annotations in the schemas define the flags. They are shown in ``--help`` and passed to the chosen
+executor."""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def run(*args: str) -> Result:
 
 
 def built(result: Result) -> str:
-    """Return the options of the executor, from the fixture's output line."""
+    """Return the executor's options, from the line that the fixture's executor prints."""
     return result.output.splitlines()[0]
 
 

@@ -1,4 +1,4 @@
-"""Failed actions: reported in one line; they fail the run unless ``on_error: warn``."""
+"""Tests of failed actions: each is one line of output and, by default, fails the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from ensemble_core import load
 from ensemble_core.cli.main import main
 
-#: A webhook without a server: the exception comes from deep inside the library.
+#: A webhook without a server: the exception has a long traceback.
 STUDY = """
 jobs: [{name: sim, command: "true"}]
 rules:

@@ -1,4 +1,4 @@
-"""Tables that filter and pivot, from the command line: results, reasons, metrics."""
+"""Tests of filtered and pivoted tables on the command line: results, ``why``, metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generators from the command line: a run, its points, a faulty generator, and a killed run."""
+"""Tests of generators on the command line: points of a run, a faulty generator, a killed run."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def ensemble_generators():
 def test_killed_run_neither_loses_nor_duplicates_points(
     tmp_path: Path, run_file: Path, pause: int
 ) -> None:
-    """Kill the run after a number of recorded events, and resume it."""
+    """Kill the run after some recorded events, and resume it."""
     state = tmp_path / "state"
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "ensemble_core.cli", "run", "--json", "--executor", "local"]
@@ -208,7 +208,7 @@ def ensemble_generators():
 def test_upgraded_plugin_does_not_change_recorded_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new version suggests other points: recorded ones stay, and it continues after them."""
+    """A new version would suggest other points. It keeps recorded points and continues."""
     monkeypatch.chdir(tmp_path)
     plugin, file = tmp_path / "walk.py", tmp_path / "study.yaml"
 

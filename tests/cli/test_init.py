@@ -1,4 +1,4 @@
-"""``ensemble init`` writes a study that runs, and overwrites nothing."""
+"""Tests of ``ensemble init``: it writes a study that runs, and overwrites nothing."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SAYS = {
 
 
 def adaptive(printed: str) -> None:
-    """Further points must be around the transition only."""
+    """Check that further points are near the transition only."""
     asked = [line for line in printed.splitlines() if "submit sim" in line]
     assert any("(x:1.5" in line or "(x:2.5" in line for line in asked[1:]), printed
     assert not any("(x:0.5" in line or "(x:3.5" in line for line in asked), printed
 
 
 def screening(printed: str) -> None:
-    """The best quarter must run again, and the table must have the best."""
+    """Check that the best quarter runs again and that the table has the best."""
     found = {}
     for table in ("promising", "best"):
         words = ["results", "last", table, "--state", "state", "--json"]
@@ -41,7 +41,7 @@ def screening(printed: str) -> None:
     assert abs(best - 1.7) < 0.3
 
 
-#: Further checks after the run.
+#: Additional checks of a template's output.
 MORE = {"adaptive": adaptive, "screening": screening}
 
 

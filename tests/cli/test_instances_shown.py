@@ -1,4 +1,4 @@
-"""Descriptions of rules with ``each`` and of rules without a limit."""
+"""Tests of descriptions of rules with ``each`` or ``repetitions``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that reach their limits: exit code 4, and a resume with larger limits."""
+"""Tests of runs that reach their limits: exit code 4, and a resume with larger limits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_resume_with_a_larger_limit_submits_held_jobs(
     ("limit", "raised"),
     [
         ("jobs: 2", "--set limits.jobs=4"),
-        ("core_hours: 0.00001", "--set limits.core_hours=0.01"),  # one sleep uses 0.00003
+        ("core_hours: 0.00001", "--set limits.core_hours=0.01"),  # one job uses 0.00003
         ("jobs: 2, core_hours: 0.00001", "--set limits.jobs=4 --set limits.core_hours=0.01"),
     ],
 )
@@ -83,7 +83,7 @@ def test_resume_command_shown_after_a_limit_raises_it(
 def test_limit_set_by_a_resume_applies_to_later_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is unchanged; a wrong name is rejected without effect."""
+    """The file stays the same. A misspelled limit is rejected without effect."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
     (tmp_path / "e.yaml").write_text(FILE)

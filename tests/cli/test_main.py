@@ -1,4 +1,4 @@
-"""The ``ensemble`` command itself: help, version, suggestions, errors and exit codes."""
+"""Tests of the ``ensemble`` command: help, version, suggestions, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_schema_is_json_with_the_requested_indent() -> None:
 
 
 def test_ctrl_c_ends_a_run_during_imports(tmp_path: Path) -> None:
-    """The interpreter drops some KeyboardInterrupts, and the run would never end."""
+    """The interpreter drops some KeyboardInterrupts. The run would never end."""
     (tmp_path / "deaf.py").write_text(
         "import sys, time\n"
         "print('importing', file=sys.stderr, flush=True)\n"
@@ -242,7 +242,7 @@ def test_ctrl_c_during_the_import_is_one_line_and_exit_code_130() -> None:
     whole = interrupted_at("none")
     assert whole.returncode == 0, whole.stderr
     names = [line for line in whole.stdout.splitlines() if line.replace(".", "").isidentifier()]
-    # Ignore imports of the interpreter and of this module's packages.
+    # Skip imports before the entry point: of the interpreter and of the package.
     names = names[names.index("ensemble_core.cli.entry") + 1 :]
     chosen = {"ensemble_core.cli.main", "click", "ensemble_core.cli.commands.version"}
     assert chosen <= {*names}

@@ -1,4 +1,4 @@
-"""Messages of a run: they never fail it, survive a kill, and no URL is stored."""
+"""Tests of a run's notifications: they never fail the run, survive a kill, and store no URL."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ SECRET = "s3cret-path"
 
 
 class Hook:
-    """Webhook server. If it ``kills``, it kills the sender at the first message; it hangs until
-    ``hangs`` is set."""
+    """Webhook server.
+
+    ``kills``: kill the sender at the first message. ``hangs``: an event that delays the answer.
+    """
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -90,7 +92,7 @@ def run(*more: str) -> Result:
 
 
 def kill_at_the_first_message(hook: Hook) -> None:
-    """Run it, and kill the controller before the delivery of its message is confirmed."""
+    """Start a run, and kill its controller before the delivery of a message is confirmed."""
     words = ["run", "e.yaml", "--executor", "local", "--tag", "study", "--state", "state"]
     hook.kills = True
     with subprocess.Popen(
@@ -184,7 +186,7 @@ def test_resume_repeats_a_message_that_was_not_confirmed(hook: Hook, trigger: st
     assert result.exit_code == 0, result.output
     assert hook.texts == ["study was heard"] * 2
     assert ensemble("replay", "study").exit_code == 0
-    assert ensemble("resume", "study").exit_code == 2  # it has ended and sends nothing more
+    assert ensemble("resume", "study").exit_code == 2  # the run has ended: no messages
     assert len(hook.texts) == 2
 
 

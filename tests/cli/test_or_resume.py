@@ -1,5 +1,7 @@
-"""``ensemble run --tag TAG --or-resume``: the same command resumes the run and submits nothing
-twice, for example in a restarted pod.
+"""Tests of ``ensemble run --tag TAG --or-resume``.
+
+If the same command is repeated, for example in a restarted pod, it resumes the run and submits no
+job twice.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from ensemble_core.cli.main import main
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.run_store import Lock
 
-#: A queue that is unreachable while a file 'away' exists, and lost while a file 'lost' exists.
+#: A queue that is unreachable while the file 'away' exists, and lost while the file 'lost' exists.
 FRAIL = """
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 def words(folder: Path, *more: str) -> list[str]:
-    """Run the same command each time."""
+    """Return the arguments of the repeated command."""
     queue = ["--plugin", str(CRASH / "disk_queue.py"), "--executor", "disk", "-o"]
     return ["run", "e.yaml", *queue, f"folder={folder}", "--state", "state", *more]
 
@@ -181,7 +183,7 @@ def test_invalid_tag_is_rejected(folder: Path, more: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("empty", [False, True])
 def test_lost_journal_of_a_started_run_is_not_removed(folder: Path, empty: bool) -> None:
-    """Its jobs may be alive, so the run must not be restarted."""
+    """The run must not be restarted, because its jobs may still be alive."""
     kill(folder, "told", 2, words(folder, *PLAIN))
     for each in Path("state/runs/study").glob(f"{NAME}*"):
         each.unlink()
@@ -207,13 +209,13 @@ def test_lost_journal_of_a_started_run_is_not_removed(folder: Path, empty: bool)
     ],
 )
 def test_run_killed_during_the_creation_of_its_journal_restarts(folder: Path, made: str) -> None:
-    """Part of the journal exists, but no event is recorded."""
+    """A part of the journal exists, but it has no event."""
     place = Path("state/runs/study")
     place.mkdir(parents=True)
     if made == "an empty file":
         (place / NAME).touch()
     elif made in ("an unwritten file", "a half-written file"):
-        # SQLite's rollback journal exists before and after the first page.
+        # SQLite creates its rollback journal before it writes the first page.
         database = sqlite3.connect("other.db")
         database.executescript("PRAGMA cache_size=1; BEGIN; CREATE TABLE t (x);")
         database.executemany("INSERT INTO t VALUES (zeroblob(4000))", [()] * 100)
@@ -253,7 +255,7 @@ def test_jobs_are_cancelled_once_the_queue_is_reachable_again(folder: Path, trou
 
 
 def ends(folder: Path, rule: str, *more: str) -> tuple[int, str]:
-    """Return the exit code of a run with this rule, and the content of the exit file."""
+    """Run a study with this rule. Return its exit code and the content of the exit file."""
     Path("e.yaml").write_text(f"jobs: [{{name: work, command: x}}]\nrules: [{rule}]\n")
     code = run(folder, *PLAIN, "--exit-file", "exit", *more).exit_code
     return code, Path("exit").read_text()
@@ -293,7 +295,7 @@ def test_exit_file_has_usage_errors_but_no_transient_ones(
     assert run(folder, "--tag", "study", "--exit-file", "exit").exit_code == 2, "no --or-resume"
 
 
-#: A queue whose ``open`` blocks until a file 'go' exists.
+#: A queue whose ``open`` blocks until the file 'go' exists.
 SLOW = """
 import time
 from dataclasses import replace
@@ -319,8 +321,9 @@ def ensemble_executors():
 
 @pytest.mark.parametrize("how", ["by a signal", "by a command"])
 def test_run_is_stopped_while_its_resume_waits_for_the_queue(folder: Path, how: str) -> None:
-    """The run counted as stopped already because of the earlier stop, so the signal was lost and the
-    run never ended."""
+    """Regression: after an earlier stop the run counted as stopped, so it lost the signal and never
+    ended.
+    """
     Path("slow.py").write_text(SLOW)
     rule = f"rules: [{WAITS}]\n"
     Path("e.yaml").write_text(f"jobs: [{{name: work, command: x}}]\n{rule}")

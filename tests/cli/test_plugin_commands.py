@@ -1,4 +1,4 @@
-"""Commands of plugins: listed without an import, run like others; broken ones do no harm."""
+"""Tests of plugins' commands: they are listed without an import, and broken ones do no harm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bell():
 
 
 class Site:
-    """Folder of installed distributions, each with one command."""
+    """Folder of installed distributions with one command each."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""``ensemble plugins``: lists of installed and broken plugins, and descriptions of records."""
+"""Tests of ``ensemble plugins``: installed and broken plugins, and descriptions of records."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_former_hook_name_works_with_a_note(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("former", [False, True])
 def test_statistics_are_registered_by_ensemble_statistics(tmp_path: Path, former: bool) -> None:
-    """A plugin that also has the former hook, for an earlier version, registers its records once."""
+    """A plugin may also have the deprecated hook. Its records are registered once."""
     file = tmp_path / "both.py"
     hook = "ensemble_statistics"
     also = f"\n@hookimpl\ndef ensemble_metrics():\n    return {hook}()\n" if former else ""

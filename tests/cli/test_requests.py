@@ -1,4 +1,4 @@
-"""``ensemble submit``, ``set``, ``enable`` and ``disable`` with a live run."""
+"""Tests of ``ensemble submit``, ``set``, ``enable`` and ``disable`` with a live run."""
 
 from __future__ import annotations
 

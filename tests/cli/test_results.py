@@ -1,4 +1,4 @@
-"""``ensemble results``, ``jobs`` and ``metrics``: tables on the terminal and in files."""
+"""Tests of ``ensemble results``, ``jobs`` and ``metrics``: tables on the terminal and in files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_table_is_written_in_each_format(kept: Path, tmp_path: Path) -> None:
 
 
 def test_rows_are_sorted_by_parameters_and_empty_columns_are_kept(tmp_path: Path) -> None:
-    """Numbers are sorted numerically, before strings."""
+    """Numbers come first, in numeric order, then strings."""
     study = """
 jobs:
   - name: sim
@@ -146,13 +146,13 @@ rules:
     assert len(_csv(_said(tmp_path, "jobs", "--csv"))) == 2
 
 
-#: Strings that run a program in a spreadsheet, forge a row, or control a terminal.
+#: Strings that start a program in a spreadsheet, forge a row, or control a terminal.
 _HOSTILE = ["=1+1|cmd", "+1", "-1", "@SUM(A1)", "\uff1dA1", "\t=A1", "a\r=A1", "b\x1b[2J", "\x9b2J"]
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run with such strings as values and as column names."""
+    """Return the folder of a run with hostile strings as values and as column names."""
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "row.jsonl").write_text(json.dumps({"=x": 1.5, "\x1b[2Jy": -2}))
     sim = {"name": "sim", "command": "cat {here}/row.jsonl", "observe": {"json-lines": {}}}

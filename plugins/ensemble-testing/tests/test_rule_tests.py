@@ -156,7 +156,7 @@ def test_each_kind_of_event_has_a_word(tmp_path: Path, given: str, expect: str) 
     assert result.exit_code == 0, result.output
 
 
-#: A study whose submit has 16 jobs, of which limits may allow fewer.
+#: A study of 16 values with 3 jobs each. Limits hold some of the jobs.
 LIMITED = """
 limits: {LIMITS}
 jobs:
