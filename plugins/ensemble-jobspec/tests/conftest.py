@@ -1,4 +1,4 @@
-"""Fixtures of the jobspec tests: a separate home folder, and no settings from outside."""
+"""Fixture: a temporary home folder, and no settings of the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of converted jobspecs: job groups, rules, and the texts for queues."""
+"""Tests of jobspecs converted to job groups and rules, or to texts for queues."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ _TREES = st.one_of(_SLOT, _NODE, _holder(st.tuples(_NODE), "rack"), _CORES)
 
 
 def cores_in(vertex: Vertex) -> int:
-    """Return the cores of a tree: counts multiply down."""
+    """Return the number of cores in a tree: counts multiply."""
     own = 1 if vertex.type == "core" else sum(map(cores_in, vertex.within))
     return vertex.count * own
 
@@ -269,7 +269,7 @@ def test_a_batch_of_several_nodes_on_slurm_runs_flux_if_available() -> None:
     assert words[words.index("/opt/bin/flux") :][:3] == ["/opt/bin/flux", "start", "/x/ensemble"]
     assert words[-2:] == ["--executor", "flux"]
     assert (batch["nodes"], batch["cores_per_task"], batch["gpus_per_task"]) == (2, 12, 3)
-    assert "tasks" not in batch  # one on each node
+    assert "tasks" not in batch  # one task per node
     assert batch["options"]["slurm"]["launch"] == "none"
     assert batch["environment"] == {"SLURM_MPI_TYPE": "pmi2"}
 
@@ -350,7 +350,7 @@ tasks:
     options = Options(
         executor="flux", executors=frozenset({"flux"}), shared=False, contents=lambda name: name
     )
-    (job,) = convert(read(text), options).jobs  # 'files' is not a job
+    (job,) = convert(read(text), options).jobs  # a single job: 'files' is not one
     assert job["options"]["flux"]["attributes"]["system.files"]["data"]["data"] == "data"
 
 
@@ -419,13 +419,13 @@ def test_a_group_without_resources_uses_those_of_the_enclosing_group() -> None:
 def test_a_task_starts_once_all_of_many_dependencies_are_done(
     many: int, row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversion, "_IN_A_ROW", row)  # 11 in rows of 3: parts of parts
+    monkeypatch.setattr(conversion, "_IN_A_ROW", row)  # 4 parts for 11 tasks, again more than 3
     names = [f"t{number}" for number in range(many)]
     lines = ["version: 1", "tasks:", *(f"- {{name: {name}, command: x}}" for name in names)]
     lines.append(f"- {{name: last, command: x, depends_on: [{', '.join(names)}]}}")
     told = Story(as_yaml(convert(read("\n".join(lines))).document))
     told.start()
-    for name in reversed(names):  # the first ends last: then all others are checked
+    for name in reversed(names):  # the first task ends last
         assert "last.0" not in told.submitted()
         told.play(f"{name}.0")
     assert "last.0" in told.submitted()
@@ -524,7 +524,7 @@ def test_files_are_written_into_a_folder(tmp_path: Path) -> None:
 
 
 def _plain(workload: Workload) -> object:
-    """Return a workload without its places."""
+    """Return a workload without positions in the file."""
     return [
         (t.name, t.command, t.script and t.script.text, t.replicas, [n.text for n in t.depends_on],
          t.local, t.attributes.duration, dict(t.attributes.environment), t.attributes.cwd,

@@ -1,4 +1,4 @@
-"""Property tests of the reader: any jobspec is read, or rejected with messages and places."""
+"""Property tests of the reader: any jobspec is read, or rejected with the place of each mistake."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TEXTS = st.text(st.sampled_from("ab {}$'\"\\;`%*é\t"), min_size=1, max_size=12
 
 @st.composite
 def jobspecs(draw: st.DrawFn) -> dict[str, Any]:
-    """Generate a jobspec whose names refer to existing things."""
+    """Generate a jobspec without dangling references."""
     core = {"type": "core", "count": draw(st.integers(1, 3))}
     slot = {"type": "slot", "count": draw(st.integers(1, 3)), "with": [core]}
     node = {"type": "node", "count": draw(st.integers(1, 3)), "with": [slot]}
@@ -81,7 +81,7 @@ def jobspecs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def _read(document: object) -> Workload | None:
-    """Return the workload, or ``None`` if it was rejected with a place for every mistake."""
+    """Return the workload, or ``None`` if it is rejected. Check that each mistake has a place."""
     found: tuple[EnsembleError, ...] = ()
     try:
         return read(json.dumps(document) + "\n")

@@ -1,6 +1,6 @@
-"""Tests of Kubernetes manifests: every field exists in Kubernetes and has its type.
+"""Tests of Kubernetes manifests: every field exists in Kubernetes and has the right type.
 
-Jobs are compared with the models of Kubernetes' Python client, MiniClusters with the definition of
+Jobs are validated by the models of Kubernetes' Python client, MiniClusters by the definition of
 the stand-in of ``ensemble-minicluster``.
 """
 
@@ -54,7 +54,7 @@ def written(text: str) -> list[dict[str, Any]]:
 
 
 def closed(schema: Any) -> Any:
-    """Return the schema with every object closed that lists its properties."""
+    """Return the schema without additional properties in objects that list theirs."""
     if isinstance(schema, list):
         return [closed(each) for each in schema]
     if not isinstance(schema, dict):
@@ -66,7 +66,7 @@ def closed(schema: Any) -> Any:
 
 
 def model(manifest: dict[str, Any]) -> Any:
-    """Return the client's model of a manifest. Raise for an unknown field or a wrong type."""
+    """Return the client's model of a manifest. Raise if a field is unknown or has a wrong type."""
     from kubernetes.client import models
 
     return getattr(models, f"V1{manifest['kind']}").model_validate(manifest)
@@ -90,7 +90,7 @@ def test_every_minicluster_fits_its_definition() -> None:
     (version,) = definition["spec"]["versions"]
     schema = closed(version["schema"]["openAPIV3Schema"])
     schema["properties"]["metadata"] = {"type": "object"}
-    # The operator has these fields, but the stand-in, which does not start pods from them, has not.
+    # The operator has these fields; the stand-in does not need them.
     spec = schema["properties"]["spec"]["properties"]
     spec["deadlineSeconds"] = {"type": "integer"}
     spec["pod"]["properties"]["nodeSelector"] = {"type": "object"}

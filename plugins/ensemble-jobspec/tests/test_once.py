@@ -1,6 +1,4 @@
-"""Tests of commands that run once beside the controller, and of the follower of watched jobs'
-output.
-"""
+"""Tests of commands that run once on the controller's machine, and of watched jobs' output."""
 
 from __future__ import annotations
 
@@ -80,7 +78,7 @@ def test_without_locks_in_the_file_system_the_record_decides(
     assert run(record) == 0
     assert run(record, again=True) == 0
     assert Path("notes").read_text() == "once\n"
-    record.with_name("call.0.code").unlink()  # it was interrupted: its shell is gone
+    record.with_name("call.0.code").unlink()  # as if its shell was killed
     assert run(record, again=True) is None
     assert Path("notes").read_text() == "once\n"
 

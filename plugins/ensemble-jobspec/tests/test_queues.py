@@ -1,7 +1,7 @@
 """Tests of jobspecs on real queues: Flux, Slurm and Grid Engine.
 
-Each example does what it should, and converted texts are accepted by their queue. The examples are
-rewritten from jobspec 0.0 and 0.1. The queues are started by the fixtures of their plugins.
+Examples work, and queues accept the converted texts. The examples are rewritten from jobspec 0.0
+and 0.1. Fixtures of the queues' plugins start the queues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAIN = [
 
 
 class Queue(NamedTuple):
-    """A running queue, with its options for ``ensemble``."""
+    """A running queue, with options of ``ensemble`` and an environment."""
 
     name: str
     environment: dict[str, str]
@@ -75,7 +75,7 @@ def queue(request: pytest.FixtureRequest) -> Iterator[Queue]:
             if name == "slurm"
             else ("-o", "poll=1", "-o", "environment=smp")
         )
-    # Jobs of a batch find the command where this process finds it.
+    # Jobs find ``ensemble`` where this process does.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     yield Queue(name, environment, ("--executor", name, *words))
     close()
@@ -171,8 +171,7 @@ def test_sign_on_set_and_unset_folders_and_copies_work(queue: Queue) -> None:
 
 
 NOTE = """sh, -c, 'echo "$0" >>notes'"""
-#: Each example with the expected words in the file (those of one line in any order) and its exit
-#: code.
+#: Each example: jobspec, expected lines of ``notes`` (words of a line in any order), exit code.
 EXAMPLES: dict[str, tuple[str, list[str], int]] = {
     "a script": ("tasks:\n- command: |\n    #!/bin/bash\n    for n in 1 2; do echo $n >>notes; done", ["1", "2"], 0),
     "a local task": (
@@ -285,7 +284,7 @@ def test_a_script_for_flux_submits_everything_in_order(queue: Queue) -> None:
     assert notes() == wanted
 
 
-#: A group of two nodes; its last task ends it, and 'after' waits for it.
+#: A group on two nodes that its last task ends, and 'after', which waits for the group.
 WIDE = """\
 version: 1
 resources: {two: {type: node, count: 2, with: [{type: slot, count: 1, with: [{type: core, count: 1}]}]}}

@@ -1,6 +1,4 @@
-"""Tests of ``ensemble jobspec validate``: the form, the summary, and every mistake with its
-place.
-"""
+"""Tests of reading and validating jobspecs, and of the place of each mistake."""
 
 from __future__ import annotations
 
@@ -86,7 +84,7 @@ def test_a_flux_jobspec_is_one_task_with_its_slots() -> None:
         "node", 2, "slot", 4,
     )  # fmt: skip
     assert task.attributes.duration == 60
-    assert task.attributes.environment == {"A": "1.10"}  # as it was written
+    assert task.attributes.environment == {"A": "1.10"}  # not 1.1
 
 
 def test_tasks_inherit_attributes_of_resources_groups_and_the_whole() -> None:
@@ -95,7 +93,7 @@ def test_tasks_inherit_attributes_of_resources_groups_and_the_whole() -> None:
     assert found.name == "study"
     assert build.command == ("make", "all")
     assert build.attributes.environment == {"A": "a", "B": "mine"}
-    assert build.attributes.duration == 600  # in seconds, for any notation
+    assert build.attributes.duration == 600  # seconds
     assert test.script is not None
     assert test.script.text.startswith("#!/usr/bin/env python3")
     assert test.request is not None
@@ -174,7 +172,7 @@ def test_a_file_gives_the_same_as_its_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "line", "said"),
     [
-        # upstream accepts these silently, or crashes
+        # upstream accepts these or crashes
         ("version: 1\ntsaks: [{command: x}]", "unknown-key", 2, "did you mean 'tasks'?"),
         ("version: 1\ntasks: [{command: x}]\ntsaks: []", "unknown-key", 3, "'tasks'"),
         ("version: 1", "jobspec-form", 1, "has no 'tasks', 'task'"),
@@ -245,7 +243,7 @@ def test_a_file_gives_the_same_as_its_text(tmp_path: Path) -> None:
             "version: 1\ntasks:\n- {command: x, group: g}\ngroups: [{name: g, tasks: [{command: x}]}]",
             "bad-value", 3, "only one is allowed",
         ),
-        # Flux's own
+        # Flux's jobspec
         (FLUX.replace("slot: default", "slot: defalt"), "no-such-slot", 7, "'default'"),
         (FLUX.replace("duration: 60, ", ""), "missing-key", 8, "no 'duration'"),
         (FLUX.replace("type: core", "type: cores"), "bad-value", 5, "did you mean 'core'?"),

@@ -19,7 +19,7 @@ def readme() -> str:
     file = Path(__file__).parents[1] / "README.md"
     if file.is_file():
         return file.read_text("utf-8")
-    return str(metadata("ensemble-jobspec").json["description"])  # as it was built into a wheel
+    return str(metadata("ensemble-jobspec").json["description"])  # of the wheel
 
 
 def test_the_first_commands_run_as_printed_and_so_does_the_file(
@@ -48,7 +48,7 @@ def test_the_first_commands_run_as_printed_and_so_does_the_file(
 
 
 def test_imported_packages_are_declared_as_requirements() -> None:
-    # The core provides the base of every plugin's command.
+    # The core's requirements are available to every plugin.
     needed = " ".join([*(requires("ensemble-jobspec") or ()), *(requires("ensemble-core") or ())])
     imported = set()
     for file in Path(ensemble_jobspec.__file__).parent.glob("*.py"):

@@ -1,4 +1,4 @@
-"""Tests of running jobspecs: order, failed dependencies, and resumes."""
+"""Tests of ``ensemble jobspec run``: order, failed dependencies, resumes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(document: Any, *arguments: str, code: int = 0) -> Result:
-    """Run ``ensemble jobspec run`` with a jobspec on this machine."""
+    """Run a jobspec on this machine by ``ensemble jobspec run``."""
     text = document if isinstance(document, str) else json.dumps(document)
     Path("work.yaml").write_text(text)
     words = ["jobspec", "run", "work.yaml", "--state", "state", *RUN, *arguments]
@@ -45,7 +45,7 @@ def tasks(*given: dict[str, Any]) -> dict[str, Any]:
 
 
 def note(word: str) -> list[str]:
-    """Return a command that adds a word to a file."""
+    """Return a command that appends a word to ``notes``."""
     return ["sh", "-c", 'echo "$0" >>"$1"', word, os.path.abspath("notes")]
 
 
@@ -287,7 +287,7 @@ def test_steps_can_be_skipped() -> None:
     assert notes() == ["ran"]
 
 
-# -- beside the controller, as an ensemble file ----------------------------------------------------
+# -- local tasks of converted ensemble files ------------------------------------------------------
 
 
 def test_an_ensemble_file_runs_local_tasks_beside_the_controller() -> None:
@@ -338,13 +338,13 @@ def test_a_failed_local_task_blocks_its_dependents() -> None:
 
 
 def wait_to_be_let_go(word: str) -> list[str]:
-    """Return a command that notes a word, and ends once there is a file ``go``."""
+    """Return a command that appends a word to ``notes`` and waits for the file ``go``."""
     script = 'echo "$0" >>notes; until test -e go; do sleep 0.05; done; echo let go'
     return ["sh", "-c", script, word]
 
 
 def killed_beside(kind: str) -> None:
-    """Run a local task and kill the controller while it runs."""
+    """Run a local task, and kill the controller meanwhile."""
     document = tasks(
         {"name": "a", "command": wait_to_be_let_go("once"), "local": True},
         {"name": "b", "command": note("b"), "depends_on": ["a"]},
@@ -370,7 +370,7 @@ def test_a_local_task_of_a_killed_controller_does_not_run_twice(kind: str) -> No
     killed_beside(kind)
     process = subprocess.Popen([*PROGRAM, *RESUME], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    process.stdout.readline()  # it has started
+    process.stdout.readline()  # wait for the start
     Path("go").touch()
     said, _ = process.communicate()
     assert process.returncode == 0, said
@@ -396,7 +396,7 @@ def test_output_of_watched_jobs_is_printed_while_they_run() -> None:
     process = subprocess.Popen([*PROGRAM, *words], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     before = []
-    while "said a\n" not in before:  # it may not end before
+    while "said a\n" not in before:  # the output comes before the end
         before.append(process.stdout.readline())
         assert before[-1], before
     assert "== a.0.out\n" in before
@@ -461,11 +461,11 @@ def test_options_before_run_are_accepted_as_in_jobspec_0_0() -> None:
     assert (result.exit_code, result.output) == (0, "")
 
 
-# -- many, and killed ------------------------------------------------------------------------------
+# -- many tasks, and kills--------------------------------------------------------------------------
 
 
 def many(count: int) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Return tasks with random dependencies, and the dependencies."""
+    """Return a jobspec with random dependencies, and the dependencies by task."""
     chance = random.Random(7)
     before = {
         f"t{n}": [f"t{m}" for m in chance.sample(range(n), min(n, chance.randrange(4)))]

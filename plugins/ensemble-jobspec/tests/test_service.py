@@ -1,6 +1,4 @@
-"""Tests of jobspecs in ensemble files, site requirements, third-party transformers, and served
-folders.
-"""
+"""Tests of jobspecs in ensemble files, requirements, other transformers and served folders."""
 
 from __future__ import annotations
 
@@ -163,7 +161,7 @@ def test_a_run_checks_the_given_subsystems_first() -> None:
     result = ensemble(*words, "--subsystem-dir", graphs(), code=2)
     assert "requirements are not met" in result.output
     assert not Path("state").exists()
-    ensemble(*words, "--no-progress")  # without subsystems there is nothing to check
+    ensemble(*words, "--no-progress")  # without subsystems, requirements are not checked
 
 
 def test_sql_in_a_requirement_is_plain_text() -> None:
@@ -172,7 +170,7 @@ def test_sql_in_a_requirement_is_plain_text() -> None:
     satisfy(text, "--subsystem-dir", "subsystems", code=1)
 
 
-# -- transformers of others ------------------------------------------------------------------------
+# -- third-party transformers ----------------------------------------------------------------------
 
 
 def transformer(name: str, text: str) -> dict[str, str]:
@@ -236,7 +234,7 @@ def move_in(name: str, document: Any) -> None:
 
 
 def names(folder: str) -> list[str]:
-    """Return the names of the jobspecs there, without their tags."""
+    """Return the names, without tags, of the jobspecs in a served folder."""
     return sorted(path.name.split("-")[0] for path in Path("served", folder).glob("*.yaml"))
 
 
@@ -264,8 +262,8 @@ def test_moved_in_jobspecs_are_run_and_moved_to_done_or_failed_with_a_reason() -
 
 NOTE = """sh, -c, 'echo "$0" >>notes'"""
 SMALL = "{type: node, count: 1, with: [{type: core, count: 1}]}"
-#: The larger examples of jobspec 0.1, with the expected words in their own file, those of one line
-#: in any order. They are moved into a served folder together, like by its receive-job.
+#: The larger examples of jobspec 0.1: jobspec, and expected lines of its notes (words of a line in
+#: any order). They are moved into a served folder together, as its receive-job does.
 RECEIVED = {
     "hello-world": (
         (f"resources: {{one: {SMALL[:-1]}, requires: [{{name: system, field: cpu.target, value: amd64}}]}}}}\n"
@@ -341,7 +339,7 @@ def test_a_folder_has_one_server() -> None:
 
 @pytest.mark.parametrize("folder", ["served", "served/new", "served/running"])
 def test_a_folder_that_others_can_write_to_is_not_served(folder: str) -> None:
-    """Their jobspecs would run as the server's user, perhaps root."""
+    """Others' jobspecs would run as the server's user, perhaps root."""
     move_in("good", task("good"))
     Path(folder).mkdir(exist_ok=True)
     Path(folder).chmod(0o777)
@@ -384,7 +382,7 @@ def test_a_jobspec_of_another_user_is_not_run_by_root() -> None:
     assert names("new") == ["linked.yaml", "theirs.yaml"]
 
 
-#: The command, whose queue is away while a file ``away`` exists; it notes each attempt.
+#: ``ensemble`` whose queue is unreachable while the file ``away`` exists. Attempts go to ``tries``.
 AWAY = """\
 import os, sys
 from ensemble_core.cli.main import main
@@ -398,7 +396,7 @@ main(sys.argv[1:])
 
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a file; the queue is away while it exists. Waits between attempts are short."""
+    """Return a file: while it exists, the queue is unreachable. Attempts follow quickly."""
     monkeypatch.setattr(folder_server, "_PROGRAM", (sys.executable, "-c", AWAY))
     monkeypatch.setattr(folder_server, "_FIRST", 0.01)
     Path("away").touch()
@@ -496,7 +494,7 @@ def test_a_file_system_without_locks_causes_a_warning_and_does_not_count_as_anot
 
 @pytest.fixture
 def claimed() -> Path:
-    """Return a jobspec that a server has claimed, which notes its name."""
+    """Return a jobspec claimed by a server. Its task appends its name to ``notes``."""
     folder_server._make_folders(Path("served"))
     file = Path("served/running/a-20260101T000000-abc123.yaml").absolute()
     file.write_text(json.dumps(task("a")))
@@ -504,7 +502,7 @@ def claimed() -> Path:
 
 
 def over(runs: folder_server.Runs) -> folder_server._Ended:
-    """Return the one finished jobspec."""
+    """Wait for a finished jobspec and return it."""
     found: list[folder_server._Ended] = []
 
     def looked() -> bool:

@@ -1,8 +1,7 @@
-"""Fixtures: a cluster for the tests.
+"""Fixtures: a cluster whose pods are processes on this machine.
 
-It is the stand-in for Kubernetes, or with ``--kubeconfig FILE`` a control plane without nodes. The
-pods of its node are processes of this machine. Runs have exactly the rights of
-``deploy/access.yaml``.
+It is the stand-in for Kubernetes or, with ``--kubeconfig FILE``, a real control plane without nodes.
+Runs have exactly the rights of ``deploy/access.yaml``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import pytest
 import yaml
 from ensemble_kubernetes.executor import KubernetesExecutor
 
-# Also without pytest, for scripts/soak.py.
+# scripts/soak.py imports this file without pytest.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "shared"))
 
@@ -38,11 +37,11 @@ IMAGE, MISSING = "registry.example/work:1", "registry.example/missing:1"
 
 
 def lacking() -> None:
-    """Return nothing: this cluster has no requirements."""
+    """Return what is missing for the cluster: nothing."""
 
 
 class Cluster:
-    """The cluster, its node, and what tests do to them; ``environment`` names it for a run."""
+    """A cluster with one node, and faults for it. ``environment`` selects it for a run."""
 
     namespace = "default"
     cluster: Any
@@ -93,7 +92,7 @@ class Cluster:
         return ("-o", f"kubeconfig={self.kubeconfig}", "-o", f"image={IMAGE}")
 
     def created(self) -> int:
-        """Return how many Jobs were created so far."""
+        """Return the number of Jobs created so far."""
         history = self.cluster.store.history
         return sum(what == "ADDED" and key[1] == "jobs" for _, what, key, *_ in history)
 
@@ -109,13 +108,13 @@ class Cluster:
         ]
 
     def job(self, words: str) -> str:
-        """Return the name of the Job whose name contains this."""
+        """Return the name of the active Job whose name contains this."""
         (name,) = [n for n in self.active() if words in n]
         return name
 
     @contextmanager
     def pods_forbidden(self) -> Iterator[None]:
-        """Deny the pods of Jobs by a policy for a while."""
+        """Reject pods by a policy inside the block."""
         store = self.cluster.store
         real = store.create
 
@@ -139,14 +138,14 @@ class Cluster:
             time.sleep(0.02)
 
     def sweep(self) -> None:
-        """Undo the changes of a test."""
+        """Remove faults and objects of a test."""
         self.cluster.trouble = lambda method, path: None
         self.cluster.meanwhile = self.cluster.afterwards = lambda method, path: None
         self.kubelet.lost = False
         store = self.cluster.store
         for kind in (self.quotas, self.jobs, self.pods):
             for each in store.all(kind):
-                with suppress(Refusal):  # it is gone already
+                with suppress(Refusal):  # already deleted
                     self._remove(kind, each["metadata"])
         self.wait(lambda: not store.all(self.pods))
 
@@ -217,6 +216,6 @@ def _world(
 
 @pytest.fixture
 def world(_world: Cluster) -> Iterator[Cluster]:
-    """Yield the cluster; what a test leaves in it is removed."""
+    """Yield the cluster; clean it up after the test."""
     yield _world
     _world.sweep()

@@ -1,4 +1,4 @@
-"""Tests of faults of a cluster: quotas, policies, images, nodes, namespaces. On the stand-in."""
+"""Tests of a cluster's faults (quotas, policies, images, nodes, namespaces), on the stand-in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ensemble_core import ExecutorError, Job, UsageError
 if TYPE_CHECKING:
     from conftest import Cluster
 
-#: Seconds for which the API server is away in a test.
+#: Duration of the API server's outage, in seconds.
 AWAY = float(os.environ.get("ENSEMBLE_AWAY", "5"))
 LASTING = ("sh", "-c", "until [ -e gate ]; do sleep 0.1; done")
 
@@ -49,7 +49,7 @@ def quota(world: Cluster, what: str, limit: int) -> None:
 
 
 def note(session: Session, job: Job) -> str:
-    """Return the reason of a job's end; nothing of it may have run."""
+    """Return the reason why a job ended; check that it never started."""
     assert "start" not in session.names(job)
     return str(session.context(job, "exception")["note"])
 
@@ -62,12 +62,12 @@ def test_jobs_rejected_by_a_quota_wait_and_run_when_quota_is_free(
     jobs = [lasting(session) for _ in range(5)]
     session.submit(*jobs)
     session.wait(lambda: bool(session.problems()), "a warning")
-    told = session.problems()[0]  # on a slow machine, a retry may have come, too
+    told = session.problems()[0]  # on a slow machine, retries may follow
     assert "exceeded quota: few" in told
     assert "jobs wait for free quota" in told
     (session.folder / "gate").touch()
 
-    def forget(job: Job) -> None:  # as the run does when the job's end is recorded
+    def forget(job: Job) -> None:  # as a run does once the job's end is recorded
         session.wait_clean(job)
         session.executor.forget([job.id])
 
@@ -80,7 +80,7 @@ def test_jobs_rejected_by_a_quota_wait_and_run_when_quota_is_free(
 
 
 def refuse_once(world: Cluster, method: str, refusal: Refusal) -> None:
-    """Let the API server refuse the next request with this method for Jobs."""
+    """Make the API server reject the next request for Jobs with this method."""
     refusals = [refusal]
 
     def refuse(asked: str, path: str) -> None:
@@ -101,7 +101,7 @@ def refuse_once(world: Cluster, method: str, refusal: Refusal) -> None:
 def test_a_job_rejected_while_a_quota_is_counted_is_submitted_again(
     world: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
 ) -> None:
-    """Concurrent creations in a namespace with a quota can get a 409 about the quota."""
+    """The API server may reject a Job while it counts a quota (403, 409)."""
     monkeypatch.setattr(kubernetes_run, "_FULL", 0.5)
     refuse_once(world, "POST", refusal)
     session.run(job := session.job("true"))
@@ -111,7 +111,7 @@ def test_a_job_rejected_while_a_quota_is_counted_is_submitted_again(
 def test_a_cancellation_that_is_forbidden_for_a_moment_is_repeated(
     world: Cluster, session: Session
 ) -> None:
-    """An API server that has just started may forbid what its roles allow."""
+    """An API server that has just started may reject what its roles allow."""
     session.submit(job := lasting(session))
     session.wait_for(job, "start")
     said = 'jobs.batch is forbidden: User "x" cannot deletecollection resource'
@@ -296,7 +296,7 @@ def test_when_a_namespace_is_deleted_its_jobs_end_and_later_ones_are_rejected(
 def test_a_cluster_that_is_away_for_long_is_reported_once_and_costs_nothing(
     world: Cluster, session: Session
 ) -> None:
-    """Watches break and requests fail, while jobs are submitted and cancelled."""
+    """Jobs are submitted and cancelled while watches and requests fail."""
     running, doomed = lasting(session), lasting(session)
     session.submit(running, doomed)
     for job in (running, doomed):
@@ -488,7 +488,7 @@ def test_output_of_an_observed_job_is_available_to_a_later_controller(
 
 
 def observed(session: Session, last: str = "true") -> tuple[Job, Path]:
-    """Return a running job that writes a second line after the gate opens, and its output file."""
+    """Start a job that writes a second line once ``gate`` exists; return it and its output file."""
     script = f"echo one; until [ -e gate ]; do sleep 0.1; done; echo two; exec {last}"
     job = session.job("sh", "-c", script, workdir=str(session.folder), observe={"json-lines": {}})
     session.submit(job)

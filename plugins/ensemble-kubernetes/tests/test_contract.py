@@ -1,4 +1,4 @@
-"""Contract tests on the stand-in for Kubernetes, with decisions, stops and crashes."""
+"""Contract, decision, stop and crash tests on the stand-in for Kubernetes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from conftest import Cluster
 
 
-#: Prints the number of threads and descriptors after each of four sessions.
+#: Prints the numbers of threads and descriptors after each of four sessions.
 OPEN_AND_CLOSE = """
 import json, os, sys, threading
 from pathlib import Path
@@ -50,7 +50,7 @@ class TestKubernetes(ExecutorContract):
     def test_jobs_inherit_the_environment_of_the_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It does not: a pod has the environment of its image and of the job."""
+        """Unlike elsewhere, it does not: pods have the environment of the image and of the job."""
         monkeypatch.setenv("DB_PASSWORD", "s3cret")
         with self.new_session(tmp_path) as session:
             script = 'echo "password: $DB_PASSWORD"'
@@ -58,13 +58,13 @@ class TestKubernetes(ExecutorContract):
         assert (tmp_path / "told.txt").read_text() == "password: \n"
 
     def test_close_releases_threads_and_descriptors(self, tmp_path: Path) -> None:
-        """In a separate process, because this one has the threads of the cluster."""
+        """Count in a separate process, because this one runs the cluster's threads."""
         done = subprocess.run(
             [sys.executable, "-c", OPEN_AND_CLOSE, str(self.world.kubeconfig), IMAGE],
             cwd=tmp_path, capture_output=True, text=True, check=False, timeout=self.timeout,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        _, first, *others = json.loads(done.stdout)  # the first session loads modules for good
+        _, first, *others = json.loads(done.stdout)  # the first session imports modules
         for each in others:
             assert each[0] <= first[0], (first, others)
             assert each[1] <= first[1], (first, others)
@@ -80,7 +80,7 @@ class TestKubernetes(ExecutorContract):
         return self._ended(session, lambda pod: pod.disrupt("PreemptionByScheduler"))
 
     def _ended(self, session: Session, how: object) -> Cause:
-        """Return the cause of a running job's end when this happens to its pod."""
+        """Apply ``how`` to the pod of a running job; return the cause of the job's end."""
         job = session.job(*self.lasting)
         session.submit(job)
         session.wait_for(job, "start")
@@ -90,7 +90,7 @@ class TestKubernetes(ExecutorContract):
         return session.cause(job)
 
     def end_by_lost(self, session: Session) -> Cause:
-        """For a job that is gone when Kubernetes is back."""
+        """Delete a job during an outage of Kubernetes."""
         job = session.job(*self.lasting, urgency=0)
         session.submit(job)
         session.wait_for(job, "priority")
@@ -134,7 +134,7 @@ class TestCrashes(CrashSuite):
         self.world, self.options = world, world.words
 
     def submitted(self) -> int:
-        """Return how many Jobs were created."""
+        """Return the number of Jobs created."""
         return self.world.created()
 
     def active(self) -> int:

@@ -1,6 +1,4 @@
-"""Tests of a Kubernetes that is away, slow, garbled or forgetful: the stand-in with faulty
-answers.
-"""
+"""Tests with a stand-in for Kubernetes whose answers are missing, late, garbled or empty."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ PURPOSES = {"POST": "create", "GET": "list", "DELETE": "delete"}
 
 @pytest.mark.timeout(300)
 class TestKubernetes(FaultSuite):
-    """In this suite, commands are requests: listing and watching count as one command."""
+    """The suite's commands are requests here: listing and watching count as one command."""
 
     commands: ClassVar = {"connect": "list", "submit": "create", "ask": "list", "cancel": "delete"}
     away = nothing = ""
@@ -44,13 +42,13 @@ class TestKubernetes(FaultSuite):
         with self._lock:
             self._plans = {self.commands[what]: lines.split("\n") for what, lines in faults.items()}
         if "ask" in faults:
-            self.world.cluster.cut()  # so that it must ask again
+            self.world.cluster.cut()  # the executor must list again
 
     def calls(self, what: str, mode: str) -> int:
         return int(self._calls.get((self.commands[what], mode), 0))
 
     def trouble(self, method: str, path: str) -> Any:
-        """Return the planned fault for the answer to this request."""
+        """Return the planned faulty answer to this request, or ``None``."""
         if not path.endswith(("/jobs", "/pods", "/events")):
             return None
         name, query = PURPOSES[method], self.world.cluster.asked.query
@@ -66,7 +64,7 @@ class TestKubernetes(FaultSuite):
                 mode = mode.removesuffix(" always")
             else:
                 del plan[:1]
-            if not (watch and not mode):  # a working watch is not a question
+            if not (watch and not mode):  # watches that work are not counted
                 self._calls[name, mode] = self._calls.get((name, mode), 0) + 1
         if mode == "slow":
             time.sleep(2)
@@ -82,7 +80,7 @@ class TestKubernetes(FaultSuite):
         }.get(mode)
 
     def test_queue_outage_loses_no_job(self, session: Session) -> None:
-        """Only the API server reports a job's end, so it is known when that is back."""
+        """Only the API server reports the end of jobs, so it is known after the outage."""
         running, doomed = self.counted(session, 1), session.job("sleep", "600")
         session.submit(running, doomed)
         session.wait_for(running, "start")
@@ -112,7 +110,7 @@ class TestKubernetes(FaultSuite):
         assert sorted(self.ran_in.read_text().split()) == sorted(["t.0", *(job.id for job in jobs)])
 
     def test_unreported_end_is_found_by_polling(self, session: Session) -> None:
-        """The job ends while there is no watch, and the versions since are forgotten: 410."""
+        """The job ends during an outage, after which its versions are expired (410)."""
         gate = self.folder / "gate"
         script = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; until [ -e {gate} ]; do sleep 0.1; done"
         job = session.job("sh", "-c", script)

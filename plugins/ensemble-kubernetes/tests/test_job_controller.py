@@ -1,4 +1,4 @@
-"""Test of the stand-in's Job controller: it keeps a promise of Kubernetes that jobs rely on."""
+"""Test of the stand-in's Job controller: a reconcile that races with the end of a pod."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_job_whose_pod_ends_during_a_reconcile_gets_no_second_pod(
 
     def owned_a_moment_later(*kind: object) -> object:
         ending.start()
-        ending.join(0.3)  # it waits for the lock, or is done
+        ending.join(0.3)  # waits for the lock, or has ended
         return owned(*kind)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store, "owned", owned_a_moment_later)

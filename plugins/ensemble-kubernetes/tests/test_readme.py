@@ -16,7 +16,7 @@ def readme() -> str:
     file = Path(__file__).parents[1] / "README.md"
     if file.is_file():
         return file.read_text("utf-8")
-    return str(metadata("ensemble-kubernetes").json["description"])  # as it was built into a wheel
+    return str(metadata("ensemble-kubernetes").json["description"])  # of the wheel
 
 
 def test_the_ensemble_file_in_the_readme_is_valid_and_shows_every_option() -> None:

@@ -1,4 +1,4 @@
-"""Checks of the ``--kubeconfig`` mode of the tests, with the stand-in as the real control plane."""
+"""Tests of the test suite's ``--kubeconfig`` mode, with the stand-in as the control plane."""
 
 from __future__ import annotations
 

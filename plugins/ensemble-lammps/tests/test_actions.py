@@ -1,4 +1,4 @@
-"""Tests of actions on LAMMPS jobs: vary, continue, check."""
+"""Tests of the actions ``lammps-vary``, ``lammps-continue`` and ``lammps-check``."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def story(action: str, workdir: object = "/nowhere") -> Story:
 
 
 def carry_out(told: Story, call: Call) -> list[Any]:
-    """Carry out a call like a run: in a thread, up to its decisions."""
+    """Run the action of a call; return the decisions that follow from its result."""
     record = next(each for each in actions() if each.name == call.name)
     assert record.run is not None
     result = record.run(
@@ -345,7 +345,7 @@ def test_a_link_that_wrote_nothing_continues_where_it_started(tmp_path: Path) ->
 def test_files_of_an_earlier_run_in_the_folder_are_ignored(tmp_path: Path) -> None:
     write_restart(tmp_path / "melt.200", 200)
     os.utime(tmp_path / "melt.200", (500, 500))
-    told = story("{name: lammps-continue}", tmp_path)  # it is 1000 now
+    told = story("{name: lammps-continue}", tmp_path)  # time is 1000 now
     decided = fail(told)
     assert submitted(decided) == []
     ((level, message),) = logged(decided)

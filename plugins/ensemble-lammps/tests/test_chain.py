@@ -1,7 +1,6 @@
-"""Tests of a chain of restarts with real LAMMPS: each link continues where the previous one
-stopped.
+"""Tests of a chain of restarts with real LAMMPS, also with a killed controller.
 
-Also if the controller is killed in between.
+Each link continues where the previous one stopped.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def controller(study: Path, *args: str) -> subprocess.Popen[str]:
 
 
 def check(study: Path) -> None:
-    """Check the links in the logs: consecutive, none missing, none twice."""
+    """Check in the logs that each link ran once and continued the previous one."""
     links = sorted(int(path.name) for path in (study / "runs").iterdir())
     assert links == list(range(LINKS))
     for link in links:
@@ -110,7 +109,7 @@ def test_a_controller_killed_between_links_loses_and_repeats_none(
             assert run.poll() is None, run.communicate()[0]
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        time.sleep(wait)  # with or without enough time to request the next link
+        time.sleep(wait)  # long enough to request the next link, or not
         run.kill()
         run.communicate()
         run = controller(study, "resume", "last")

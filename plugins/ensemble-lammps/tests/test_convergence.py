@@ -1,4 +1,4 @@
-"""Tests of convergence with known numbers, and with series that fool a careless test."""
+"""Tests of convergence with known errors, and with series that mislead simple criteria."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from ensemble_lammps.convergence import (
 
 
 def ar1(phi: float, count: int, seed: int) -> Iterator[float]:
-    """Yield correlated noise of mean 0 and variance 1: each value has ``phi`` of the previous
-    one.
-    """
+    """Yield AR(1) noise of mean 0, variance 1 and lag-one correlation ``phi``."""
     source = random.Random(seed)
     value = source.gauss(0, 1)
     fresh = math.sqrt(1 - phi * phi)
@@ -65,14 +63,14 @@ def test_the_error_is_that_of_correlated_data(phi: float, count: int) -> None:
         assert error is not None
         ratios.append(error / truth)
         covered += abs(blocking.mean) <= 2 * error
-    # 95 % of means are within two errors of the truth; fewer than 33 of 40 happen by chance once in
-    # a thousand times. Without blocking, the ratio for 0.9 is 0.23.
+    # 95 % of means are within two errors of the truth; the probability of fewer than 33 of 40 is
+    # 0.001. Without blocking, the ratio for 0.9 is 0.23.
     assert covered >= 33
     assert 0.95 < sum(ratios) / len(ratios) < 1.25
 
 
 def test_waiting_for_an_error_does_not_make_it_too_small() -> None:
-    # A test that stops as soon as the error is small enough stops where it happens to be small.
+    # Optional stopping: the run stops where the estimate happens to be small.
     covered = 0
     for seed in range(60):
         blocking = BlockedMean()
@@ -88,8 +86,8 @@ def test_waiting_for_an_error_does_not_make_it_too_small() -> None:
 
 
 def test_a_slow_motion_under_fast_noise_is_detected() -> None:
-    # A tenth of the variance has a correlation time two hundred times longer than the rest. The
-    # first plateau is two thirds as high as it should be.
+    # The correlation time of a tenth of the variance is 200 times longer than that of the rest. The
+    # first plateau is at two thirds of the true error.
     truth = math.hypot(0.1**0.5 * true_error(0.99, 8000), 0.9**0.5 * true_error(0, 8000))
     ratios = []
     for seed in range(20):
@@ -103,7 +101,7 @@ def test_a_slow_motion_under_fast_noise_is_detected() -> None:
 
 
 def test_a_relaxing_run_does_not_count_as_converged_at_once() -> None:
-    # exp(-t / 300), and noise as large as its initial value.
+    # The mean relaxes as exp(-t / 300); the noise has its initial size.
     wrong = 0
     for seed in range(30):
         blocking = BlockedMean()
@@ -134,7 +132,7 @@ def test_mean_and_blocks_agree_with_numpy() -> None:
     )
     assert len(series) // candidates[-1][0] >= FEWEST_CHECKED
     wanted = math.sqrt(max(variance for _, variance in candidates[begin:]))
-    blocking._look = 0  # the cached value may be 1/64 of the rows old
+    blocking._look = 0  # the cached value may lag by 1/64 of the rows
     assert blocking.error() == pytest.approx(wanted, rel=1e-6)
 
 
@@ -186,7 +184,7 @@ def test_a_step_revokes_convergence() -> None:
 
 def test_convergence_does_not_flicker_at_its_threshold() -> None:
     changes = [len(marks(follow({"error": 0.05}, ar1(0, 4000, seed)))) for seed in range(8)]
-    assert sum(changes) <= 13  # 8 is perfect; with one threshold for both ways it is 18
+    assert sum(changes) <= 13  # ideally 8; 18 without hysteresis
     assert min(changes) == 1
 
 
@@ -197,7 +195,7 @@ def test_the_drift_is_the_change_of_the_running_mean_over_the_window() -> None:
     assert all("Temp.drift" not in row for row in rows[:100])
     for i in range(100, 600):
         exact = max(means[i - 100 : i + 1]) - min(means[i - 100 : i + 1])
-        # The window may be one piece (4 rows) longer, and is never shorter.
+        # The window may be longer by one piece (4 rows).
         wider = means[max(0, i - 108) : i + 1]
         assert exact - 1e-12 <= rows[i]["Temp.drift"] <= max(wider) - min(wider) + 1e-12
 
@@ -235,7 +233,7 @@ def test_a_second_run_with_restarted_steps_converges_separately() -> None:
 
 
 def test_the_step_shared_by_two_runs_is_one_row() -> None:
-    # LAMMPS prints the last step of a run again as the first of the next.
+    # LAMMPS prints the last step of a run again as the first one of the next run.
     found = Convergence({"Temp": {"error": 1}})
     assert found.update(10, {"Temp": 1.0}) == {"Temp.mean": 1.0}
     assert found.update(10, {"Temp": 1.0}) == {}
@@ -262,7 +260,7 @@ def test_a_relative_tolerance_is_a_fraction_of_the_mean() -> None:
     ((row, _),) = marks(follow({"error": 0.0005, "relative": True}, series))
     ((same, _),) = marks(follow({"error": 0.1}, series))
     assert abs(row - same) < 20
-    # No positive error is below a fraction of zero.
+    # The mean is 0, so no error is small enough relative to it.
     assert not marks(follow({"error": 0.01, "relative": True}, ar1(0, 2000, 13)))
 
 

@@ -1,4 +1,4 @@
-"""Tests of the examples with real LAMMPS, steered by its thermo output."""
+"""Tests of the LAMMPS examples with real LAMMPS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not EXAMPLES.exists(), reason="the project's examples are not here"),
 ]
 
-#: The run's name, which is in its jobs' folders.
+#: The run's tag, part of its jobs' folders.
 TAG = "told"
 
 
@@ -89,12 +89,12 @@ def test_a_killed_link_continues_from_its_last_restart_file(tmp_path: Path) -> N
 
 
 def process_in(folder: Path) -> int:
-    """Return the LAMMPS process that works in this folder."""
+    """Return the id of the LAMMPS process that runs in this folder."""
     for place in Path("/proc").glob("[0-9]*"):
         try:
             works_here = os.readlink(place / "cwd") == str(folder)
             if works_here and b"in.chain" in (place / "cmdline").read_bytes():
                 return int(place.name)
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # ended, or another user's
             continue
     raise AssertionError(f"LAMMPS does not work in {folder}")

@@ -1,6 +1,4 @@
-"""Property tests of the log reader: any content, cut anywhere, gives the same rows, and only real
-rows.
-"""
+"""Property tests of the log reader: rows are real, and the same wherever a log is cut."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ Told = list[tuple[list[tuple[str, float | None]], float | None]]
 
 
 def told(rows: Iterable[Row]) -> Told:
-    """Return rows in a comparable form: nan equals nan."""
+    """Return rows with ``None`` for nan, so that they compare as equal."""
     return [
         ([(n, None if v != v else v) for n, v in row.values.items()], row.clock) for row in rows
     ]
@@ -63,7 +61,7 @@ LINES = [line + "\n" for line in LOG.splitlines()]
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """Generate lines of logs, in order or shuffled, with some damage."""
+    """Generate damaged logs, with lines in order or shuffled."""
     start = draw(st.integers(0, len(LINES) - 1))
     whole = [line.encode() for line in LINES[start : start + draw(st.integers(0, 25))]]
     lines = draw(
@@ -105,7 +103,7 @@ NOISE = [
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[bytes, Told]:
-    """Generate a table in printf's format with noise in it, and its rows."""
+    """Generate a table with noise; return it and its rows."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True))
     place = draw(st.integers(0, len(names)))
     style = draw(st.sampled_from(["one", "yaml", "multi"]))
@@ -159,7 +157,7 @@ def test_any_bytes_cut_anywhere_give_the_same_rows(data: bytes, cuts: list[int])
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     whole = read([data])
     assert read(data[start:end] for start, end in itertools.pairwise(places)) == whole
-    # A line at a time, a block never has several lines.
+    # Also line by line.
     assert read(data.splitlines(keepends=True)) == whole
     for values, clock in whole:
         assert values
@@ -168,7 +166,7 @@ def test_any_bytes_cut_anywhere_give_the_same_rows(data: bytes, cuts: list[int])
 
 
 def taken_apart(data: bytes) -> Told:
-    """Return the rows of a log with one table of style ``one``, parsed word by word."""
+    """Return the rows of a log with one table of style ``one``, by a simple parser."""
     rows: list[Row] = []
     names: list[bytes] = []
     first: tuple[int, int] | None = None
@@ -251,7 +249,7 @@ def test_every_truncated_log_gives_the_rows_before_the_cut() -> None:
     whole = read([data])
     for cut in range(len(data)):
         found = read([data[:cut]])
-        # The last row, completed by the end of the log, may lack later values.
+        # The cut may be inside the last row, which then lacks values.
         assert found[:-1] == whole[: max(0, len(found) - 1)]
         if found:
             values, clock = found[-1]

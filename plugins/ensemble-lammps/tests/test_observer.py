@@ -1,4 +1,4 @@
-"""Tests of the plugin: its entry point, and the contract of observers."""
+"""Tests of the observer: entry point and contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of outcomes: the end of a LAMMPS job is classified, and unknown if it cannot be known."""
+"""Tests of outcomes: how a LAMMPS job ended, according to its log and exit status."""
 
 from __future__ import annotations
 
@@ -145,13 +145,13 @@ def test_thermo_that_is_not_finite_at_the_end_is_reported(
 
 
 def test_a_users_column_counts_only_if_there_is_no_other(tmp_path: Path) -> None:
-    # In log.nan, v_odd is always 0/0, and the temperature is fine.
+    # In log.nan, v_odd is always 0/0; the temperature is finite.
     assert read(LOGS / "log.nan").kind == "completed"
     assert read(edited(tmp_path, "nan", ("'Temp'", "'c_x'"))).kind == "nan"
 
 
 def test_a_stop_followed_by_complete_runs_does_not_count(tmp_path: Path) -> None:
-    # "error continue", and the second run was completed.
+    # As with "error continue" and a second run that completes.
     first = (LOGS / "log.halt-soft").read_text().partition("Total wall time")[0]
     last = (LOGS / "log.balance").read_text()
     path = tmp_path / "log"
@@ -179,7 +179,7 @@ def test_run_upto_requests_the_remaining_steps(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_command_is_not_in_the_log_has_no_negative_begin(tmp_path: Path) -> None:
-    # As with 'echo none' in the middle of a script: the previous command is not that of this run.
+    # As after 'echo none': the last command in the log belongs to an earlier run.
     text = (LOGS / "log.balance").read_text()
     table = text[text.index("Per MPI rank") : text.index("Total wall time")]
     path = edited(tmp_path, "balance", ("Total wall time", table + "Total wall time"))
@@ -225,7 +225,7 @@ def test_only_the_relevant_parts_of_a_long_log_are_read(
     monkeypatch.setattr(outcome, "_AROUND", 1500)
     monkeypatch.setattr(outcome, "_BLOCK", 500)
     assert read(LOGS / f"log.{name}") == expected
-    # A table much longer than the part that is read.
+    # The same with a much longer table.
     if name in ("killed", "balance", "timeout"):
         row = re.findall(r"^ +\d+ +-?\d[^\n]*\n", text, re.M)[0]
         rows = "".join(f"{n / 1e9:10.0f}" + row[10:] for n in range(500))

@@ -1,8 +1,8 @@
-"""Tests with real LAMMPS: the rows read are those printed.
+"""Tests of the log reader with logs of real LAMMPS.
 
-The folder ``logs`` has logs of many kinds, with their inputs. ENSEMBLE_LAMMPS_LOGS can name a
-further folder. If ``lmp`` is installed, more logs are written here and compared with LAMMPS' own
-output files, or with the results of its own reader.
+The folder ``logs`` has logs of many kinds, with their inputs; ENSEMBLE_LAMMPS_LOGS can name another
+one. If ``lmp`` is installed, tests create more logs and compare the rows with other output files of
+LAMMPS, or with the results of its log reader.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def thermo(rows: list[Row]) -> list[dict[str, float]]:
 
 
 def tables(text: str) -> list[dict[str, float]]:
-    """Return the rows of complete tables, found in another way: backwards from ``Loop time``."""
+    """Return the rows of complete tables, by a different method: from ``Loop time`` upwards."""
     found = []
     for run in re.findall(r"memory allocation[^\n]*\n(.*?)^Loop time", text, re.M | re.S):
         header, *lines = run.splitlines()
@@ -127,7 +127,7 @@ def test_every_log_gives_the_same_in_pieces(piece: int) -> None:
     ],
 )
 def test_every_row_is_read_from_every_kind_of_log(name: str, expected: list[int]) -> None:
-    # Rows with a user-defined format, as in a table of log.modify, are left out.
+    # Rows in user-defined formats, as in log.modify, are skipped.
     rows = thermo(read((HERE / f"log.{name}").read_bytes()))
     assert [row["Step"] for row in rows] == expected
 
@@ -138,7 +138,7 @@ def test_all_styles_give_the_same_values_of_the_same_run() -> None:
         step for run in range(6) for step in (20 * run, 20 * run + 10, 20 * run + 20)
     ]
     for before, after in zip(rows[2::3], rows[3::3], strict=False):
-        # The last row of a run and the first of the next, printed in another style.
+        # Same step: last row of a run, and first row of the next in another style.
         for name in {"Temp", "Press", "TotEng", "Atoms"} & set(before) & set(after):
             assert before[name] == pytest.approx(after[name], abs=1e-4)
 
@@ -153,7 +153,7 @@ def test_values_that_are_not_finite_are_reported_in_every_style() -> None:
 
 
 def test_the_row_in_which_a_run_blows_up_is_read() -> None:
-    # Its values are too wide for their columns, so its format differs from all others.
+    # The values are wider than their columns.
     row = thermo(read((HERE / "log.lostwarn").read_bytes()))[2]
     assert (row["Temp"], row["Press"]) == (6.3018893e19, 5.2707952e19)
 

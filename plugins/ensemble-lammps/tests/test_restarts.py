@@ -47,7 +47,7 @@ write_restart final
 def restart(
     step: int, *, order: str = "<", bigint: int = 8, revision: int = 3, parts: int | None = None
 ) -> bytes:
-    """Return a restart file with the relevant values and some other bytes."""
+    """Return the bytes of a restart file: the values that are read, and filler."""
     version = b"22 Jul 2025\0"
     file = MAGIC + struct.pack(f"{order}2i", 1, revision)
     file += struct.pack(f"{order}2i", 0, len(version)) + version
@@ -252,7 +252,7 @@ class TestSeveralFiles:
         assert "cannot read melt.1.5" in found.passed[0][1]
 
     def test_a_part_from_an_earlier_step_spoils_them(self, tmp_path: Path) -> None:
-        # Killed after the first file was rewritten, and before the others were.
+        # As if LAMMPS was killed after it rewrote the first file.
         self.make(tmp_path, part_time=400.0)
         found = find(str(tmp_path))
         assert found.newest is None

@@ -1,4 +1,4 @@
-"""Tests of steering real LAMMPS: the examples of the manual, run as a user would."""
+"""Tests of the manual's examples with real LAMMPS."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ thermo_modify flush yes
 
 
 def ensemble(folder: Path, file: str) -> list[str]:
-    """Run the file; return the printed lines."""
+    """Run an ensemble file; return the printed lines."""
     (folder / "study.yaml").write_text(file)
     done = subprocess.run(
         [sys.executable, "-m", "ensemble_core.cli", "run", "study.yaml"],
@@ -59,7 +59,7 @@ def test_the_example_of_the_manual_runs(tmp_path: Path) -> None:
     assert script
     assert file
     (tmp_path / "in.melt").write_text(script[1].replace("0 4 0 4 0 4", "0 3 0 3 0 3"))
-    # Fewer jobs and atoms and less precision than in the manual, to be fast.
+    # Fewer jobs and atoms and less precision than in the manual, to save time.
     small = file[1].replace("[1.1, 1.5, 2.0, 3.4]", "[3.4]").replace("error: 0.05", "error: 0.3")
     shown = ensemble(tmp_path, small.replace("begin: 1000", "begin: 0"))
     assert "cancel melt.0" in shown
@@ -121,7 +121,7 @@ ENDS = {
     "error": "fix 2 all nvt temp 1.0\nrun 50",
     "killed": "thermo 1\nrun 20\nshell sh ../../kill.sh",
 }
-#: Kills the LAMMPS process that runs it.
+#: Script that kills the LAMMPS process that runs it.
 KILL = """p=$PPID
 while [ "$(cat /proc/$p/comm)" = sh ]; do p=$(cut -d ' ' -f 4 /proc/$p/stat); done
 kill -9 $p

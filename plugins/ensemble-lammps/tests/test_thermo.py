@@ -1,4 +1,4 @@
-"""Tests of the thermo reader: rows are read as printed, and similar lines are not rows."""
+"""Tests of the thermo reader: it reads all rows, and no similar lines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read(text: str | bytes, columns: Sequence[str] | None = None) -> list[Row]:
 
 
 def told(rows: Sequence[Row]) -> list[tuple[dict[str, float | str], float | None]]:
-    """Rows as they can be compared: nan equals nan."""
+    """Return rows with "nan" for nan, so that they compare as equal."""
     return [({n: v if v == v else "nan" for n, v in row.values.items()}, row.clock) for row in rows]
 
 
@@ -133,7 +133,7 @@ def test_values_that_are_not_finite_are_reported(word: str, value: float | str) 
 
 
 def test_a_value_that_grows_wider_than_its_column_is_read() -> None:
-    # The run blows up: no space is left for the blank at the end of the line.
+    # The run blows up: the values fill the blank at the end of the line.
     text = ONE.replace(" 1.13          -2.62        \n", " 6.3018893e+19  5.2707952e+19\n")
     assert read(text)[1] == Row({"Step": 10, "Temp": 6.3018893e19, "Press": 5.2707952e19}, 10)
     text = ONE.replace("        20   0.63 ", "12345678901   0.63 ")
