@@ -1,4 +1,4 @@
-"""Controllers are killed with SIGKILL at chosen places and resumed: no job is lost or duplicated.
+"""Runs whose controller is killed with SIGKILL at chosen places: no job is lost or duplicated.
 
 The queue is a file (``tests/journal/crash``), so all submissions are known exactly.
 ``ENSEMBLE_CRASH=SEED:COUNT`` sets the first seed and the number of rounds for each ensemble. Failures
@@ -30,7 +30,7 @@ def rounds(base: Path, *args: str) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(180 + 15 * COUNT * len(ENSEMBLES))
 def test_a_run_killed_anywhere_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
-    """In one process for all ensembles, which imports everything once."""
+    """One process for all ensembles, so that imports happen only once."""
     found = rounds(tmp_path, "--rounds", str(COUNT), *ENSEMBLES)
     assert [each["name"] for each in found] == [*ENSEMBLES] * COUNT
     for name in ENSEMBLES:
@@ -40,7 +40,7 @@ def test_a_run_killed_anywhere_ends_like_an_undisturbed_one(tmp_path: Path) -> N
 
 @pytest.mark.timeout(300)
 def test_a_run_survives_a_kill_at_every_write(tmp_path: Path) -> None:
-    """Kills a small run at each place in turn; by default at one in 32."""
+    """A small run is killed at each place in turn; by default at every 32nd."""
     step = 32 if COUNT <= 2 else 1
     found = rounds(tmp_path, "--every", str(step), "--start", str(SEED % step), "small")
     assert len(found) > 100 // step

@@ -1,5 +1,5 @@
-"""A full disk is reported once, and no unrecorded decision is performed. The run continues when there
-is space again, is stopped, or is left and resumed."""
+"""Runs on a full disk: the problem is reported once, and no unrecorded decision is performed. The run
+continues when there is space again, or is stopped, or exits and is resumed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 
 REGISTRY = discover(())
 CRASH = Path(__file__).parent / "crash"
-#: Long commands, so that each decision needs new pages.
+#: Long commands, so that each decision needs new pages of the database.
 TEXT = f"""
 jobs: [{{name: work, command: x {"y" * 6000}, count: 2}}, {{name: next, command: x {"z" * 6000}}}]
 rules:
@@ -59,13 +59,13 @@ def decided(path: Path) -> Counter[str]:
 
 
 class Witness(FakeExecutor):
-    """An executor that checks that its orders are in the journal."""
+    """Executor that checks that submitted jobs are in the journal."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(instant=True)
         self._path = path
         self.unrecorded: list[str] = []
-        #: Set while jobs are accepted.
+        #: While this is unset, ``submit`` blocks.
         self.open_to_jobs = threading.Event()
         self.open_to_jobs.set()
         self.asked = threading.Event()
@@ -88,7 +88,7 @@ class Told(Watcher):
 
 
 class Going:
-    """A run on a separate thread, with its journal."""
+    """A run with a journal, on a separate thread."""
 
     def __init__(self, folder: Path, *, held: bool = False) -> None:
         self.path = folder / NAME
@@ -232,7 +232,7 @@ def test_a_run_survives_a_quota(
 def test_a_run_that_ends_on_a_full_disk_has_no_recorded_end(
     started: Callable[[], Going], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its newest events are missing, so a resume must ask the queue."""
+    """The journal lacks the newest events, so a resume must ask the queue."""
     from ensemble_core.journal.reader import JournalError
 
     monkeypatch.setattr(writer_module, "_RETRY_FIRST", 0.02)
@@ -401,7 +401,7 @@ def test_a_run_left_on_a_full_disk_can_be_resumed(tmp_path: Path) -> None:
         wait_until(lambda: "no space for the journal" in command.said.read_text())
         command.process.send_signal(signal.SIGINT)
         wait_until(lambda: "stopping" in command.said.read_text())
-        time.sleep(0.4)  # nearer ones count as one key press
+        time.sleep(0.4)  # signals in quick succession count as one
         command.process.send_signal(signal.SIGINT)
         assert command.wait() == 130, command.said.read_text()
         said = command.said.read_text()
@@ -416,7 +416,7 @@ def test_a_run_left_on_a_full_disk_can_be_resumed(tmp_path: Path) -> None:
         assert max(Counter(submits(tmp_path)).values()) == 1
         replayed = Command(tmp_path, disk / "state", "replay", "last")
         assert replayed.wait() == 0, said
-        # Jobs in the queue are over; the others are known to have never been submitted.
+        # Jobs in the queue have ended; the others were never submitted.
         status = Command(tmp_path, disk / "state", "status", "last", "--json")
         assert status.wait() == 0
 

@@ -1,4 +1,4 @@
-"""A controller that is killed at the worst moment: nothing is lost or done twice, and the run can
+"""Runs whose controller is killed at the worst moments: nothing is lost or repeated, and the run can
 always be resumed."""
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def test_a_repeated_call_gets_the_rule_that_requested_it(tmp_path: Path) -> None
 
 
 class Again(FakeExecutor):
-    """A queue with these running jobs of an earlier controller; they end at once."""
+    """Executor whose queue has these running jobs of an earlier controller."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "reattach"})
 
@@ -276,7 +276,7 @@ def test_a_cancel_after_a_kill_does_not_count_lost_jobs_as_cancelled(tmp_path: P
             return {job: job in self._states for job in jobs}
 
         def cancel(self, jobs: Any) -> None:
-            self.finish("work.0", status=0)  # before the cancel came to it
+            self.finish("work.0", status=0)  # ends before it is cancelled
 
     executor = Left(["work.0"])
     runtime = runtime_of(story.ensemble, executor, tmp_path, engine=story.engine)
@@ -433,7 +433,7 @@ def test_events_that_arrive_with_the_greeting_are_handled(tmp_path: Path) -> Non
     gauges = Resources(1.0, {"cores.free": 1.0})
 
     class Meeting(SupervisorClient):
-        """A connection to a supervisor that sends all messages at once."""
+        """Client of a supervisor that sends all its messages at once."""
 
         def _find(self) -> socket.socket:
             return ours

@@ -1,4 +1,4 @@
-"""File systems of folders."""
+"""Detection of a folder's file system."""
 
 from __future__ import annotations
 

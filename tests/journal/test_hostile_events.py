@@ -1,4 +1,4 @@
-"""A journal can be read, resumed and replayed regardless of a plugin's events."""
+"""Odd events of plugins: the journal can still be read, resumed and replayed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Odd(FakeExecutor):
 
 
 def told(folder: Path, event: Any) -> tuple[list[Event], int]:
-    """Return the journal and the exit code of a run in which this event was sent."""
+    """Return the journaled events and the exit code of a run whose queue sends this event."""
     writer = JournalWriter(folder / NAME)
     writer.describe({"tag": "run"})
     writer.text("e.yaml", TEXT, ())

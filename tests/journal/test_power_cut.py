@@ -38,13 +38,13 @@ class Disk:
     """Content of a disk: for each file, what was synced, and the writes since, in order."""
 
     synced: dict[str, bytes] = field(default_factory=dict)
-    #: Since the last sync of each file: ``(offset, bytes)``, or ``(length, None)`` if truncated.
+    #: Writes since the last sync of each file: ``(offset, bytes)``, or ``(length, None)`` if truncated.
     since: dict[str, list[tuple[int, bytes | None]]] = field(default_factory=dict)
     #: Files whose names may be lost: their folder was not synced since.
     nameless: set[str] = field(default_factory=set)
 
     def image(self, chance: random.Random) -> dict[str, bytes]:
-        """Return files as they may be after a power cut at this moment."""
+        """Return a possible state of the files after a power cut at this moment."""
         found = {}
         for name in self.synced.keys() | self.since.keys():
             if name in self.nameless and chance.random() < 0.5:
@@ -52,7 +52,7 @@ class Disk:
             content = bytearray(self.synced.get(name, b""))
             way = chance.random()
             for offset, data in self.since.get(name, ()):
-                # All, nothing, or any part of what was written since.
+                # Keep all, none or a random part of the unsynced writes.
                 share = 1.0 if way < 0.2 else 0.0 if way < 0.4 else 0.5
                 if data is None:
                     if chance.random() < share:
@@ -152,7 +152,7 @@ def written(
 
 
 def replayed(found: list[Step], folder: Path) -> Iterator[tuple[Disk, int, Step]]:
-    """Yield the disk after each step, and the newest performed event."""
+    """Yield the disk after each step, the newest performed event, and the step."""
     disk, performed = Disk(), 0
     for step in found:
         name = Path(step.file).name
@@ -162,7 +162,7 @@ def replayed(found: list[Step], folder: Path) -> Iterator[tuple[Disk, int, Step]
         elif step.file == str(folder):
             disk.nameless.clear()
         elif name.endswith("-shm") or name == PERFORMED:
-            continue  # memory, for all that it matters; and what may be behind
+            continue  # shared memory; and a file that may lag behind
         elif step.call == "create":
             if name not in disk.synced:
                 disk.synced[name] = b""
@@ -182,7 +182,7 @@ def replayed(found: list[Step], folder: Path) -> Iterator[tuple[Disk, int, Step]
 
 
 class All(random.Random):
-    """Random numbers that are always 0, so that no write is lost."""
+    """Source of random numbers that are always 0, so that no write is lost."""
 
     def random(self) -> float:
         return 0.0

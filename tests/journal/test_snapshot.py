@@ -47,7 +47,7 @@ custom: |
 
 
 def told(values: int) -> Story:
-    """Return a run with so many finished jobs, each with a different duration."""
+    """Return a run with ``values`` finished jobs of different durations."""
     ensemble = load_text(TEXT.replace("count: 3", f"count: {values + 2}"), REGISTRY)
     story = Story(ensemble)
     story.start()
@@ -108,7 +108,7 @@ class Last:
 
 
 class Of(Last):
-    """A statistic that contains another one and functions."""
+    """A statistic with another statistic and functions as attributes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -304,4 +304,4 @@ def test_the_product_never_unpickles() -> None:
     assert len(product) > 100
     found = [path for path in product if unsafe.search(path.read_text("utf-8"))]
     assert found == []
-    assert "pickle" in sys.modules  # this test has it, and the product does not
+    assert "pickle" in sys.modules  # imported by this test; the product may not

@@ -1,4 +1,4 @@
-"""A run that is stopped and killed many times has the same tables as an undisturbed one.
+"""Runs that are stopped and killed many times have the same tables as undisturbed ones.
 
 A short version of ``make soak``, which has a thousand rounds.
 """
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 STOPS = Path(__file__).parent / "crash" / "stops.py"
-#: Plays rounds, the last one with a different expected table. Prints what became of each.
+#: Runs some rounds, the last one with a wrong expected table, and prints the result of each.
 PROGRAM = """
 import json, sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run's folder made by another user: reading it never blocks, runs code, or ends in a traceback."""
+"""Run folders made by another user: reading them never blocks, runs code or ends in a traceback."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ from ensemble_core.journal.snapshot import load
 from ensemble_core.plugin.discovery import discover
 
 DATA = Path(__file__).with_name("data") / "version-1.0"
-#: The executors, with which the runs' names begin; those of plugins that are missing in tests of the
-#: core alone are last.
+#: Names of runs, which begin with the executor. Last are those that need plugins, which tests of the
+#: core alone do not have.
 RUNS = sorted(
     (path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz")),
     key=lambda name: (name.startswith(("remote", "mini")), name),
@@ -39,7 +39,7 @@ ELSEWHERE = ("flux-killed", "remote-killed", "slurm-killed")
 THEN = "/home/user/state"
 #: The line about snapshots in a replay's output depends on the installed versions.
 SNAPSHOTS = ("snapshots", "snapshots_of_other_versions")
-#: Patterns of the output of `ensemble why` in version 1.0, and the present wording.
+#: Patterns of the output of `ensemble why` in version 1.0, with the current wording.
 REWORDED = (
     ("so it is exhausted", "so its limit is reached"),
     (r"nothing that it waits for (\(.*?\)) happened after", r"no matching event \1 after"),
@@ -132,8 +132,9 @@ def test_the_events_are_unchanged(recorded: Recorded) -> None:
 
 @cache
 def different_rules() -> dict[str, list[str]]:
-    """Return the rules of each run that are not explained like those of an earlier run: verdicts
-    and conclusions differ in more than numbers and the rule's id.
+    """Return the rules of each run whose explanation differs from those in earlier runs.
+
+    Numbers and the rule's id are ignored.
     """
     seen: set[str] = set()
     found: dict[str, list[str]] = {name: [] for name in RUNS}
@@ -158,7 +159,7 @@ def test_the_explanations_of_rules_are_unchanged(recorded: Recorded) -> None:
         said = recorded.ensemble("why", "--json", recorded.tag, rule, code=None)
         found = [json.loads(line) for line in said.splitlines()]
         for span in (span for one in found for span in one["spans"]):
-            del span["job"], span["parameters"]  # version 1.0 did not tell them
+            del span["job"], span["parameters"]  # missing in version 1.0
         for one in wanted:
             for then, now in REWORDED:
                 one["conclusion"] = re.sub(then, now, one["conclusion"])
@@ -200,7 +201,7 @@ def test_its_snapshots_are_ignored(recorded: Recorded) -> None:
 
 
 def moved(recorded: Recorded, work: Path) -> None:
-    """Change the run's recorded start folder to this one."""
+    """Replace the recorded start folder of the run by ``work``."""
     with sqlite3.connect(recorded.journal) as journal:
         here = {"cwd": work, "output": recorded.folder / "output", "file": work / "study.yaml"}
         for key, place in here.items():

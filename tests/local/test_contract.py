@@ -1,4 +1,4 @@
-"""The local executor keeps the contract of executors."""
+"""The local executor satisfies the contract of executors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 @contextmanager
 def little_memory() -> Iterator[Callable[[], object]]:
-    """Limit processes that are started meanwhile to 100 MB in total, with cgroups v1 or v2.
+    """Limit processes that start in this context to 100 MB in total, with cgroups v1 or v2.
 
-    Yields a function with which the test's process leaves the cgroup, so that the kernel does not
+    Yields a function that moves the test's process out of the cgroup, so that the kernel does not
     kill it.
     """
     memory = CGROUPS / "memory"
@@ -60,14 +60,14 @@ class LocalContract(ExecutorContract):
         small = Session(self.make_executor(), self.folder / "small", self.timeout)
         much = "echo 1000 > /proc/self/oom_score_adj; exec python3 -c 'bytearray(300_000_000)'"
         with little_memory() as leave, small as session:
-            session.run(session.job("true"))  # the supervisor is there, and stays in there
+            session.run(session.job("true"))  # starts the supervisor, which stays in the cgroup
             leave()
             job = session.job("sh", "-c", much)
             session.run(job)
             return session.cause(job)
 
     def end_by_submit(self, session: Session) -> Cause:
-        """Includes a job whose program does not exist."""
+        """Includes a job with a missing program."""
         job = session.job(*self.missing)
         session.run(job)
         assert session.cause(job) == super().end_by_submit(session)

@@ -1,4 +1,4 @@
-"""Controllers of local jobs are killed with SIGKILL and resumed: each job runs once.
+"""Local runs whose controller is killed with SIGKILL and resumed: each job runs once.
 
 The supervisor survives the controllers and leaves nothing behind.
 """

@@ -1,4 +1,4 @@
-"""The same file leads to the same decisions on a single core as on eight."""
+"""Decisions do not depend on the number of cores: one or eight."""
 
 from __future__ import annotations
 

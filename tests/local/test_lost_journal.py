@@ -1,4 +1,4 @@
-"""If a run's journal is lost or damaged while its jobs are alive, they are reported and can be ended."""
+"""Runs whose journal is lost or damaged: live jobs are reported and can be ended."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from ensemble_core.local.memory_kills import MemoryKills
 
-#: Content of /proc/self/cgroup, and the file with the counter.
+#: Content of /proc/self/cgroup, and the path of the counter's file.
 PLACES = [
     ("0::/user.slice/run-7", "sys/fs/cgroup/user.slice/run-7/memory.events"),
     ("4:cpu,memory:/jobs/7\n0::/", "sys/fs/cgroup/memory/jobs/7/memory.oom_control"),

@@ -1,7 +1,6 @@
-"""A supervisor of version 1.0 that still has a run's jobs: it is used, or rejects the controller with
-a hint.
+"""Supervisors of version 1.0 that still have a run's jobs: they are used, or an error gives a hint.
 
-``data/supervisor-1.0.json`` has the recorded answers of one to each request of a later controller.
+``data/supervisor-1.0.json`` has the recorded answers of such a supervisor to a later controller.
 """
 
 from __future__ import annotations
@@ -100,9 +99,9 @@ def test_a_supervisor_of_version_1_0_is_understood(old: Old, tmp_path: Path) -> 
 
 
 def test_jobs_have_no_field_that_a_supervisor_of_version_1_0_ignores() -> None:
-    """It does not check for unknown fields.
+    """That supervisor does not check for unknown fields.
 
-    If this fails, raise ``protocol.VERSION``, so that it rejects the controller, and let the
+    If this fails, raise ``protocol.VERSION``, so that the supervisor rejects the controller, and let the
     ledger's reader accept both versions. (It may ignore numbers that are also in the job's id,
     except that ENSEMBLE_ATTEMPT is then missing.)
     """

@@ -1,4 +1,4 @@
-"""The runs of the executor suites pass on a queue that runs one job at a time."""
+"""The executor suites pass on a queue that runs one job at a time."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_jobs_inherit_no_descriptors(tmp_path: Path) -> None:
             session.run(job)
             assert set(output(session, job).split()) <= {"0", "1", "2", "3"}
             os.close(writing)
-            assert os.read(reading, 1) == b""  # the supervisor has it neither
+            assert os.read(reading, 1) == b""  # nor did the supervisor inherit it
     finally:
         os.close(reading)
 
@@ -282,7 +282,7 @@ def test_output_is_never_in_the_file_of_another_job(local: Session) -> None:
 
 
 def test_a_followed_file_never_becomes_that_of_another_job(local: Session, tmp_path: Path) -> None:
-    """A follower keeps a job's output open for a while after the job has ended."""
+    """A follower keeps a job's output open for a while after the job's end."""
     gate = tmp_path / "gate"
     waits = f"while [ ! -e {gate} ]; do sleep 0.01; done"
     silent = [sh(local, waits, observe={"lines": {}}) for _ in range(4)]
@@ -456,7 +456,7 @@ def test_calls_before_open_are_rejected(tmp_path: Path) -> None:
         pass
     with pytest.raises(ExecutorError, match="not open"):
         executor.cancel(["x"])
-    with Session(executor, tmp_path) as session:  # and it may be opened again
+    with Session(executor, tmp_path) as session:  # it can be opened again
         session.run(session.job("true"))
 
 

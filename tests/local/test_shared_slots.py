@@ -1,4 +1,4 @@
-"""Runs that share a machine's slots together use no more than one run may."""
+"""Runs that share a machine's slots: together they use no more than a single run could."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_single_run_may_use_all_slots(machine: Machine) -> None:
     first, second = machine.run("first"), machine.run("second")
     long = [machine.job(first, "a", 600) for _ in range(2)]
     first.submit(*long)
-    wait_until(lambda: machine.begun() == ["a", "a"])  # each says so some time after its start
+    wait_until(lambda: machine.begun() == ["a", "a"])  # each job logs its start with a delay
     waits = [machine.job(second, "b") for _ in range(4)]
     second.submit(*waits)
     second.wait_for(waits[3], "priority")

@@ -1,4 +1,4 @@
-"""A supervisor waits for a controller that is slow to start."""
+"""Supervisors of controllers that start slowly or end early."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_supervisor_exits_if_a_fork_of_a_killed_controller_keeps_the_socket_op
     ):
         _, (line_of_it, *_), _, _ = socket.recv_fds(ours, 1, 1)
         with socket.socket(fileno=line_of_it) as its:
-            for _ in range(2):  # before and after its parent notices its end
+            for _ in range(2):  # before and after the controller is reaped
                 waiting = threading.Thread(
                     target=lambda: heard.append(supervisor._hello(its, Splitter())), daemon=True
                 )
@@ -70,7 +70,7 @@ def test_a_supervisor_exits_if_a_fork_of_a_killed_controller_keeps_the_socket_op
                 assert heard == [None]
                 heard.clear()
                 controller.wait(60)
-            assert not select.select([its], [], [], 0)[0]  # the line itself is open
+            assert not select.select([its], [], [], 0)[0]  # the socket itself is still open
 
 
 def test_closing_an_unopened_executor_ends_its_supervisor(
@@ -82,5 +82,5 @@ def test_closing_an_unopened_executor_ends_its_supervisor(
     assert started is not None
     executor.close()
     assert started.sock.fileno() < 0
-    with pytest.raises(ChildProcessError):  # it was waited for
+    with pytest.raises(ChildProcessError):  # already reaped
         os.waitpid(started._child, os.WNOHANG)

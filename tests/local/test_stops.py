@@ -1,4 +1,4 @@
-"""A stop and a resume of a run whose jobs are processes of this machine."""
+"""Stop and resume of runs with local jobs."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class TestLocal(StopSuite):
     options = ("--slots", "3")
     slots = 3
     ways = ("SIGTERM", "SIGHUP", "SIGINT", "stop", "wall")
-    on_stop = "cancel"  # who interrupts a run here wants the processors back
+    on_stop = "cancel"  # the user wants the machine's cores back

@@ -1,4 +1,4 @@
-"""Local jobs survive their controller and are found again after kills at any time."""
+"""Supervisors of local jobs: the jobs survive their controller, and a resume reattaches them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ time.sleep(1000)
 
 
 class Stage:
-    """A run's folder, controllers that are killed, and the controller that comes after them."""
+    """A run's folder, the controllers to be killed, and the controller that follows them."""
 
     def __init__(self, folder: Path, slots: int = 2) -> None:
         self.folder = folder
@@ -223,7 +223,7 @@ def test_no_job_is_lost_or_run_twice_after_a_kill_at_any_time(
     stage.start(*jobs)
     supervisor = 0
     if victims == "controller" and seed == 0:
-        time.sleep(chance.uniform(0.0, 0.2))  # perhaps before there is a supervisor
+        time.sleep(chance.uniform(0.0, 0.2))  # perhaps before the supervisor starts
     else:
         supervisor = stage.supervisor()
         time.sleep(chance.uniform(0.0, 0.25))
@@ -232,7 +232,7 @@ def test_no_job_is_lost_or_run_twice_after_a_kill_at_any_time(
     stage.kill_controller()
     left = {job.id: job for job in jobs}
     lost: set[str] = set()
-    for step in range(3):  # the second is closed at once, the third sees the end
+    for step in range(3):  # the second controller closes at once; the third waits for the end
         with stage.next() as session:
             session.tidy = False
             found = session.executor.reattach(everything(*jobs))
@@ -508,7 +508,7 @@ def test_no_job_starts_while_the_disk_is_full(stage: Stage) -> None:
         session.wait_clean(jobs[-1])
         stage.open_gate()
         session.wait_clean(running)
-        time.sleep(1.2)  # it is tried again, and still full
+        time.sleep(1.2)  # the write is retried; the disk is still full
         assert not any("start" in session.names(job) for job in jobs)
         assert not any(stage.runs(job) for job in jobs)
         assert len(problems()) == 1
@@ -620,7 +620,7 @@ def test_an_unwritable_ledger_is_an_error_of_open(tmp_path: Path) -> None:
 
 
 def hello(folder: Path, tag: str = "same") -> tuple[LocalExecutor, list[Event]]:
-    """Return an executor for a run with this tag, kept in this folder."""
+    """Return an executor for a run with this tag and folder, and the list of its events."""
     heard: list[Event] = []
     executor = LocalExecutor(slots=1, grace=0.3)
     executor.open(Run(tag, folder, time.time, folder / "executor"), heard.extend)
@@ -673,7 +673,7 @@ def test_a_socket_name_taken_by_another_user_is_replaced(tmp_path: Path) -> None
 
 
 def test_a_run_of_an_earlier_version_finds_its_supervisor(tmp_path: Path) -> None:
-    """The socket's name of that version is derived from the tag."""
+    """That version derived the socket's name from the tag."""
     (tmp_path / "local.log").write_text("")
     assert address("tag-1", tmp_path) == address("tag-1", None)
     assert not (tmp_path / SECRET).exists()
@@ -684,7 +684,7 @@ def test_a_prepared_supervisor_without_a_hello_exits(tmp_path: Path) -> None:
     started = StartedSupervisor("prepared-1", tmp_path / "executor")
     wait_until(lambda: supervisors_of("prepared-1"))
     started.sock.close()
-    assert started.last_error_line() == ""  # it waits for the process that was started
+    assert started.last_error_line() == ""  # waits for the supervisor's exit
     wait_until(lambda: not supervisors_of("prepared-1"))
 
 

@@ -1,4 +1,4 @@
-"""Frequent events with a fast ``__init__`` behave like all other events."""
+"""Events with a fast ``__init__`` behave like all other events."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def test_copies_and_pickles_of_a_condition_have_no_code(when: str) -> None:
     for twin in (
         copy.copy(condition),
         copy.deepcopy(condition),
-        pickle.loads(pickle.dumps(condition)),  # noqa: S301  (written a moment ago)
+        pickle.loads(pickle.dumps(condition)),  # noqa: S301  (pickled here)
     ):
         assert (twin.text, twin.names, twin.comparison) == (
             when,

@@ -444,7 +444,7 @@ def test_a_rule_on_missing_rows_is_rejected_with_a_hint(
     assert error.hint == "add 'mean: true' to the observer"
     assert error.where is not None
     assert error.where.line == 7
-    ensemble(registry, rule, "{columns: [Temp], mean: true}")  # and then it is right
+    ensemble(registry, rule, "{columns: [Temp], mean: true}")  # with the hint's change, it is valid
 
 
 def test_a_trigger_on_a_group_without_observers_is_rejected(registry: Registry) -> None:
@@ -543,7 +543,7 @@ def test_expressions_that_are_never_numbers_are_rejected(text: str, reason: str)
 def test_only_expressions_in_options_are_evaluated(
     registry: Registry,
 ) -> None:
-    """A metric that an expression uses is kept, even if no rule waits for it."""
+    """A metric is computed if only an expression uses it."""
     told = begun(
         registry,
         "{trigger: observed, name: sim, when: clock == 30, action: {name: change, variables: "

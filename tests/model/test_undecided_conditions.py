@@ -1,5 +1,5 @@
-"""Conditions with missing values: ``or`` and ``and`` need only the values that decide them, and the
-summary names values that a rule missed."""
+"""Conditions with missing values: ``or`` and ``and`` need only the values that decide them. The
+summary names the missing values of a rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Discovery of plugins in real distributions: folders with metadata on the path, as pip creates
+"""Discovery of plugins in installed distributions: folders with metadata on the path, as pip creates
 them. Broken plugins are listed with the reason and do not affect others."""
 
 from __future__ import annotations
@@ -748,7 +748,7 @@ def test_executor_record_finds_plugin_files_while_an_executor_is_built(site: Sit
         executor_record("elsewhere")
 
 
-#: How Python before 3.12 raises a Ctrl-C during the creation of a class.
+#: The exception of Python before 3.12 for a Ctrl-C during the creation of a class.
 CTRL_C = "raise RuntimeError('in a class') from KeyboardInterrupt()"
 
 

@@ -13,7 +13,7 @@ from ensemble_core.cli.main import main
 from ensemble_core.plugin import fragments, records
 from ensemble_core.plugin.validation import _FUNCTIONS
 
-#: The rest of a record with one faulty function, and a file that uses it. "{odd}" is that function.
+#: A plugin with one record, which has a faulty function ``odd``.
 PLUGIN = """
 from ensemble_core import *
 from ensemble_core import hookimpl
@@ -91,7 +91,8 @@ GENERATORS = (
     "objectives: {E: minimize}, until: count.done >= 1}]\n"
 )
 BUILT = "build=lambda *given: {}"
-#: By kind and function: the rest of the record, the file, and further command-line arguments.
+#: For each kind of record and function: other arguments of the record, the file, and further
+#: command-line arguments.
 USES: dict[tuple[str, str], tuple[str, str, list[str]]] = {
     ("executor", "build"): ("", study(), ["run", "--executor", "odd"]),
     ("executor", "available"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
@@ -153,7 +154,7 @@ USES: dict[tuple[str, str], tuple[str, str, list[str]]] = {
         [],
     ),
 }
-#: Cases without an error: functions that are not called here, or may return anything.
+#: Cases without an error: functions that are not called here, or that may return any value.
 UNASKED = {
     ("resizer", "build"),
     ("executor", "available"),

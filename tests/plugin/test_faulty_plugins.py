@@ -1,5 +1,5 @@
-"""Faulty plugins: they do not affect runs that do not use them; otherwise the message names the
-plugin and says what to write."""
+"""Faulty plugins: they do not affect runs that do not use them. Otherwise, the message names the
+plugin and says how to fix it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def ensemble_statistics():
     ]
 """
 
-#: A run with a function, which may read any metric, so that every statistic is kept.
+#: A run with a function, which may read any metric, so that every statistic is computed.
 WITH_FUNCTION = """
 jobs: [{name: a, command: "true"}]
 rules:

@@ -1,5 +1,5 @@
-"""Plugins that fail during a run: the error is reported with its place, and the run does not end
-with exit code 0."""
+"""Plugins that fail during a run: the error is reported with its location, and the exit code is
+not 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plugins that misbehave while they are imported: messages name them, and others still work."""
+"""Plugins that misbehave when they are imported: messages name them, and other plugins still work."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_installed_plugin_that_exits_is_listed_as_broken(tmp_path: Path) -> None
     site = install(tmp_path, "import os\nos._exit(0)\n")
     ended, out, err = done(run(tmp_path, path=site))
     assert ended == 0
-    assert out  # the run did not need the plugin
+    assert out  # the command did not need the plugin
     assert "ensemble-odd" in err
     ended, out, _ = done(ensemble(tmp_path, "plugins", "list", path=site))
     assert ended == 0

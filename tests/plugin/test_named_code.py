@@ -1,4 +1,4 @@
-"""Code that files name is loaded only by a run, and every option of a file is classified."""
+"""Code that files name: only a run loads it. Every option of a file is classified as code or data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NAMES = ("canary_module.touch", "canary_module:touch", "canary_module", "./canar
 
 @pytest.fixture
 def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return the file that exists once code was loaded."""
+    """Yield the file that exists if code was loaded."""
     monkeypatch.chdir(tmp_path)
     Path("canary_module.py").write_text(CANARY)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -72,9 +72,9 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 CODE: Mapping[str, Kind] = {"source": "source", "function": "source", "class": "class"}
 
 #: Options whose text is data: a name, the path of a data file, text for a queue or a job, or an
-#: expression. A new option of the schema or a plugin must be added here, which states that its value
-#: is never imported, executed or called. Options that name code are annotated ("x-ensemble":
-#: "class"), and ``named_code`` loads it.
+#: expression. Their values are never imported, executed or called. Add new options of the schema or a
+#: plugin here. Options that name code are annotated ("x-ensemble": "class"), and ``named_code``
+#: loads it.
 PLAIN = """
 action-jobspec-files.files.content action-jobspec-files.files.name action-jobspec-files.files.source
   action-jobspec-files.folder action-jobspec-files.task
@@ -117,7 +117,7 @@ variable.values
 
 
 def places(schema: Mapping[str, Any]) -> dict[str, str]:
-    """Yield every option of the schema that takes free text, with its annotation."""
+    """Return every option of the schema that accepts free text, with its annotation."""
     found: dict[str, str] = {}
 
     def walk(node: Any, name: str, around: str = "") -> None:
@@ -239,7 +239,7 @@ def with_text(data: Any, path: tuple[Any, ...], text: str) -> Any:
     return copied
 
 
-#: The fast loader, if PyYAML has it: each worker reads all examples when it collects its tests.
+#: The fast loader, if available, because each worker reads all examples at collection.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FILES = {
     file: data
@@ -249,8 +249,7 @@ FILES = {
 
 
 def option(data: Any, path: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return which option of the schema a path leads to: the path, with the kind of each entry
-    instead of its number in a list."""
+    """Return the schema's option for a path: the path, with kinds of entries instead of indices."""
     found: list[Any] = []
     kind = ("trigger", "use", "algorithm", *(("name",) if "action" in path else ()))
     for step in path:
@@ -268,7 +267,7 @@ def registry() -> Registry:
 
 @cache
 def changes() -> Mapping[Path, Sequence[tuple[tuple[Any, ...], str]]]:
-    """Return the texts to replace in each file: each option once by each of the names."""
+    """Return the replacements for each file, so that each option has each of ``NAMES`` once."""
     times: Counter[tuple[Any, ...]] = Counter()
     found: dict[Path, list[tuple[tuple[Any, ...], str]]] = {file: [] for file in FILES}
     for file, data in FILES.items():
@@ -299,7 +298,7 @@ def test_check_of_a_file_loads_none_of_its_code(
 # -- every command ---------------------------------------------------------------------------------
 
 #: Arguments for each command: FILE is a study that names code, TEST a rule test of it, RUN a stored
-#: run of it. ``None``: it reads no such file, or its purpose is to run one.
+#: run of it. ``None``: not tested here, for the reason beside it.
 COMMANDS: Mapping[str, Sequence[Sequence[str]] | None] = {
     "algorithms": [["list"]],
     "cancel": [["RUN"]],
@@ -359,7 +358,7 @@ def test_only_run_and_resume_load_code_of_a_file(canary: Path) -> None:
         main, ["run", "-q", "--executor", "local", *state, "--tag", "one", "study.yaml"]
     )
     assert ran.exit_code == 0, ran.output
-    assert canary.read_text() == "importedexecuted"  # shows that the canary works
+    assert canary.read_text() == "importedexecuted"  # proves that the canary works
     for command, lines in COMMANDS.items():
         for line in lines or ():
             canary.unlink(missing_ok=True)

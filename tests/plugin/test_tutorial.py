@@ -78,7 +78,7 @@ def steps(page: Path) -> Iterator[File | Command]:
 
 
 class Reader:
-    """Reader that follows the page in a separate folder."""
+    """A reader who follows the page in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, site, programs = folder / "ensemble-anneal", folder / "site", folder / "bin"
@@ -110,7 +110,7 @@ class Reader:
         path.write_text(file.text, encoding="utf-8")
 
     def run(self, command: str) -> str:
-        """Return what the command prints on both streams."""
+        """Return the command's stdout and stderr."""
         done = subprocess.run(
             ["sh", "-c", command],
             cwd=self.folder,
@@ -130,12 +130,14 @@ def plain(printed: str) -> str:
     text = re.sub(r", at \d\d:\d\d:\d\d$", "", text, flags=re.M)
     text = re.sub(r"\d{8}T\d{6}-[0-9a-f]+", "TAG", text)
     text = re.sub(r"\S+/ensemble/runs/", "~/.local/state/ensemble/runs/", text)
-    text = re.sub(r"(?m)^(executor local \(slots=1\)): .*", r"\1", text)  # and why others did not
+    text = re.sub(
+        r"(?m)^(executor local \(slots=1\)): .*", r"\1", text
+    )  # without the reasons against other executors
     return "".join(re.sub(r" +", " ", line).strip() + "\n" for line in text.splitlines())
 
 
 def fits(told: str, printed: str) -> bool:
-    """Return whether the output is as shown. The lines of a run may be in another order, because a
+    """Return whether the output matches the page. Lines of a run may be in another order, because a
     function's result and the end of a job can arrive in either order."""
     lines = plain(told).splitlines()
     if lines and lines[0].startswith("executor local") and "…" not in lines:

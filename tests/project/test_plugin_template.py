@@ -1,4 +1,4 @@
-"""The template for plugin packages: its tests pass, and Ensemble finds it once it is installed."""
+"""The template for plugin packages: its tests pass, and Ensemble discovers it when installed."""
 
 from __future__ import annotations
 

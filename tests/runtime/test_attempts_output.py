@@ -50,6 +50,6 @@ def test_a_file_is_read_from_the_earlier_attempts_end_or_from_its_start_if_it_sh
         assert attempt("sim.7-1") == [3]
         file.write_text("4\n")
         assert attempt("sim.7-2") == [4]
-        assert attempt("sim.8") == [4]  # another job reads the whole file
+        assert attempt("sim.8") == [4]  # a new job reads the whole file
     finally:
         follower.close()

@@ -1,4 +1,4 @@
-"""The runtime: threads around the engine, users' functions, and executors that misbehave."""
+"""The runtime: its threads, users' functions, and executors that misbehave."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Recorder(Watcher):
 
 
 class Bench:
-    """A runtime that runs on a thread, with a time limit."""
+    """A runtime on a thread, with a time limit."""
 
     def __init__(
         self,
@@ -354,7 +354,7 @@ rules:
   - {trigger: job-success, name: sim, action: {name: log, message: x}}
 """
     bench = Bench(text, tmp_path, actions={"log": ActionPlugin(name="log", summary="x", run=run)})
-    # Make the bound action a slow one.
+    # Without a plan, the action counts as slow.
     rule = bench.runtime.engine.state.rules.states["rule-2"].rule
     object.__setattr__(rule.actions[0], "plan", None)
     bench.end()
@@ -551,7 +551,7 @@ rules:
 
 
 class Early(FakeExecutor):
-    """Writes a job's output, dated some seconds back, before its start is reported."""
+    """Executor that backdates a job's output and writes it before it reports the job's start."""
 
     def __init__(self, out: Path, behind: float) -> None:
         super().__init__()
@@ -567,7 +567,7 @@ class Early(FakeExecutor):
 
 
 def output_messages(folder: Path, behind: float, stdout: str) -> list[str]:
-    """Return what a run says of a job whose output is dated ``behind`` seconds before its start."""
+    """Return log messages of a run with a job whose output is ``behind`` seconds older than its start."""
     text = f"""
 jobs: [{{name: sim, command: sim, {stdout} observe: {{json-lines: {{}}}}}}]
 rules:
