@@ -461,7 +461,7 @@ def test_options_before_run_are_accepted_as_in_jobspec_0_0() -> None:
     assert (result.exit_code, result.output) == (0, "")
 
 
-# -- many tasks, and kills--------------------------------------------------------------------------
+# -- many tasks, and kills ------------------------------------------------------------------------
 
 
 def many(count: int) -> tuple[dict[str, Any], dict[str, list[str]]]:

@@ -1,7 +1,7 @@
 """Fixtures: a cluster whose pods are processes on this machine.
 
-It is the stand-in for Kubernetes or, with ``--kubeconfig FILE``, a real control plane without nodes.
-Runs have exactly the rights of ``deploy/access.yaml``.
+It is the stand-in for Kubernetes, or a control plane without nodes with ``--kubeconfig FILE``. Runs
+have exactly the rights of ``deploy/access.yaml``.
 """
 
 from __future__ import annotations
