@@ -67,8 +67,7 @@ def program(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield the folder of a killed program. Each test must leave a run that can be resumed or has
-    ended."""
+    """Yield the folder of a killed program. Each test must leave its run resumable or ended."""
     folder = tmp_path_factory.mktemp("killed")
     assert program(folder, "kill").returncode == -9
     yield folder

@@ -179,7 +179,7 @@ def test_schema_is_json_with_the_requested_indent() -> None:
 
 
 def test_ctrl_c_ends_a_run_during_imports(tmp_path: Path) -> None:
-    """The interpreter drops some KeyboardInterrupts. The run would never end."""
+    """The interpreter drops some KeyboardInterrupts, and then the run might never end."""
     (tmp_path / "deaf.py").write_text(
         "import sys, time\n"
         "print('importing', file=sys.stderr, flush=True)\n"

@@ -26,7 +26,7 @@ def serve_member(
     """Return a function that starts a service and a member that runs jobs on this machine.
 
     The function takes options of the local executor. It returns the service's port and a
-        controller's token.
+    controller's token.
     """
     with contextlib.ExitStack() as stack:
 

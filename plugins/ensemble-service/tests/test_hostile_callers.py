@@ -46,7 +46,7 @@ class Endless:
     """One connection with many requests whose messages are announced and never end.
 
     ``first`` is the initial window of each request, ``room`` the additional window granted by the
-        service, and ``over`` the requests that the service has ended.
+    service, and ``over`` the requests that the service has ended.
     """
 
     def __init__(self, port: int) -> None:

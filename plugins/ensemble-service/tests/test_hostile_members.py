@@ -481,7 +481,7 @@ def two_members(tmp_path: Path) -> Any:
     """Yield functions for runs on an honest member ``a`` and a hostile member ``b``.
 
     ``begin()`` opens a run, and ``speak`` sends arbitrary events as ``b``. The executor of ``b``
-        claims to know every job.
+    claims to know every job.
     """
     settings = Settings(state=tmp_path / "service", port=0, grace=1)
     file = TokenFile(settings.token_path)

@@ -427,7 +427,7 @@ def test_a_request_whose_deadline_passes_before_its_turn_is_never_carried_out(wo
         world.nodes.hold.set()
         first.result(PATIENCE)
     assert world.nodes.calls == [("lab/one", 1)]
-    # A repeated request is carried out.
+    # A retry is carried out.
     assert one.resize("lab/one", "b", 2).granted == 7
 
 

@@ -1,4 +1,4 @@
-"""Tests of the command ``ensemble-server``, as people and supervisors use it."""
+"""Tests of the command ``ensemble-server``, as users and process supervisors call it."""
 
 from __future__ import annotations
 

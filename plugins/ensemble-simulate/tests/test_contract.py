@@ -36,8 +36,7 @@ class _ByCommand(Model):
 class _OnItsClock(Executor):
     """A simulator with a clock.
 
-    The suite waits for events. So after each request, the clock advances until no event is due
-    soon.
+    The suite waits for events, so the clock advances after each request until none is due soon.
     """
 
     capabilities = Simulator.capabilities

@@ -174,7 +174,7 @@ rules:
     played = _run("simulate", "--model-from", "real", "--tag", "played", *more)
     assert played.exit_code == 0, played.output
     assert _decisions(tmp_path, "played") == _decisions(tmp_path, "real")
-    assert (tmp_path / "asked").read_text() == "."  # once, for real
+    assert (tmp_path / "asked").read_text() == "."  # once, in the real run
 
 
 def test_a_job_that_the_run_did_not_have_prints_the_nearest_jobs_rows() -> None:

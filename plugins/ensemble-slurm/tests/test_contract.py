@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.mark.usefixtures("cluster")
 class TestSlurm(ExecutorContract):
     (plugin,) = ensemble_executors()
-    contains = False  # without cgroups, Slurm follows parents
+    contains = False  # without cgroups, Slurm tracks child processes
     many: ClassVar[int] = 20
 
     @pytest.fixture(autouse=True)

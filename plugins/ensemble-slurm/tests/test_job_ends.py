@@ -64,7 +64,7 @@ def test_the_end_of_a_job_whose_shell_is_killed_is_noticed(
 def test_a_job_that_slurm_restarts_ends_once_and_its_first_life_does_not_count(
     session: Session, cluster: Cluster, tmp_path: Path
 ) -> None:
-    # Each life lasts long enough to be seen.
+    # Each attempt lasts long enough to be observed.
     job = session.job(
         "bash", "-c", "echo life >> lives; exec sleep 1000", options={"slurm": {"requeue": True}}
     )
