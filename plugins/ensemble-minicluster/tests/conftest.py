@@ -1,8 +1,8 @@
-"""Fixtures of the executor's tests: a Flux instance behind a handle, simulated or real.
+"""Fixtures of the executor's tests: a simulated and a real Flux instance.
 
-The real one is a small MiniCluster on this machine: brokers configured like those of the Flux
+The real instance is a small MiniCluster on this machine: brokers configured like those of the Flux
 Operator's pods, started and killed one by one. ``flux`` is taken from ``ENSEMBLE_FLUX_PREFIX/bin``
-or from the PATH; without it, or without ensemble-flux, those tests are skipped.
+or from the PATH. Without ``flux`` or ensemble-flux, the tests that need it are skipped.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
 
 
 class Instance:
-    """A simulated Flux instance behind a handle; the test sets which nodes are up and where jobs
+    """Simulated Flux instance with a handle. The test sets which nodes are up and where jobs
     are.
     """
 
@@ -107,7 +107,7 @@ class _Future:
 
 
 class FakeFlux(FakeExecutor):
-    """An executor like ``flux``: it cannot resize, and has a handle and gauges of nodes."""
+    """Executor like ``flux``: it has a handle and gauges of nodes, and cannot resize."""
 
     capabilities = frozenset({"submit", "cancel", "reattach", "detach"})
 
@@ -133,9 +133,9 @@ class FakeFlux(FakeExecutor):
 
 
 class Cloud:
-    """The ensemble service for one member, with ``size`` nodes.
+    """Simulated ensemble service for one member with ``size`` nodes.
 
-    ``act`` changes the nodes; it is called with the size before and after. The next requests raise
+    ``act`` changes the nodes; it is called with the old and the new size. The next requests raise
     the errors in ``fails``.
     """
 
@@ -144,7 +144,7 @@ class Cloud:
         self.requests: list[tuple[str, int]] = []
         self.answers: dict[str, tuple[int, Resized]] = {}
         self.fails: list[EnsembleError] = []
-        #: Errors raised by the next requests after they were carried out.
+        #: Errors that the next requests raise after their change took effect.
         self.loses: list[EnsembleError] = []
         self.act: Callable[[int, int], None] = lambda before, after: None
         self.knows_size = True
@@ -181,13 +181,12 @@ class Cloud:
         self.closed = True
 
 
-#: Short waits for tests; ``arrival`` and ``drain`` are long, so a test that depends on them must
-#: set them.
+#: Waits for tests. ``arrival`` and ``drain`` are long; a test that depends on them sets its own.
 QUICK = Patience(arrival=150, drain=150, settle=0.3)
 
 
 class Played:
-    """An open minicluster over a simulated Flux, with its emitted events."""
+    """Open minicluster executor over a simulated Flux, with its emitted events."""
 
     def __init__(
         self, folder: Path, size: int, patience: Patience = QUICK, *, handle: bool = True
@@ -213,7 +212,7 @@ class Played:
         return self.session.tag
 
     def follow(self) -> None:
-        """Let nodes come and go at once, as the service decides."""
+        """Let nodes appear and disappear as soon as the service resizes."""
 
         def act(before: int, after: int) -> None:
             self.instance.online |= set(range(before, after))
@@ -223,7 +222,7 @@ class Played:
         self.cloud.act = act
 
     def looked(self, times: int = 4) -> None:
-        """Wait until the executor has asked Flux several times more."""
+        """Wait until the executor has polled Flux ``times`` more times."""
         before = len(self.instance.asked)
         wait_until(lambda: len(self.instance.asked) >= before + times)
 
@@ -247,7 +246,7 @@ class Played:
         return [e.message for e in self.session.events if e.type == "problem"]  # type: ignore[attr-defined]
 
     def kill(self) -> None:
-        """Replace the controller, as after a kill."""
+        """Simulate a kill of the controller and a resume."""
         executor = self.session.executor
         assert isinstance(executor, MiniCluster)
         executor._emit = None  # it emits nothing more
@@ -306,7 +305,7 @@ for line in sys.stdin:
 
 
 class Pods:
-    """A Flux instance for up to ``room`` brokers, each as in a separate pod; ``size`` run."""
+    """Flux instance for up to ``room`` brokers, each as in its own pod. ``size`` of them run."""
 
     def __init__(self, command: str, folder: Path, size: int, room: int = 4) -> None:
         self.command = command
@@ -389,7 +388,7 @@ noverify = true
         return self.ranks("drained", "draining")
 
     def resize(self, before: int, after: int) -> None:
-        """Start or kill brokers, as pods come and go."""
+        """Start or kill brokers, as if their pods started or ended."""
         for rank in range(before, after):
             self._ask("start.run", rank=rank)
         for rank in range(after, before):
@@ -428,7 +427,7 @@ def flux_command() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def pods(flux_command: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
-    """Yield a MiniCluster of two nodes, with room for four; tests restore it."""
+    """Yield a MiniCluster of two nodes with room for four. Tests restore its size."""
     # A socket's path is limited to 107 characters.
     folder = Path(os.path.realpath("/tmp")) / f"pods-{os.getpid()}-{time.monotonic_ns() % 10**9}"
     folder.mkdir()

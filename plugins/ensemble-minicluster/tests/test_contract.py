@@ -1,4 +1,4 @@
-"""Contract tests, with the executor ``local`` composed."""
+"""Contract tests of the executor over ``local``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ensemble_core import Executor, executor_record
 
 
 class TestOverLocal(ExecutorContract):
-    """A queue without changing nodes: granted nodes never arrive."""
+    """Queue with a fixed number of nodes: granted nodes never arrive."""
 
     many = 20
 

@@ -1,4 +1,4 @@
-"""Contract tests over a real Flux whose brokers come and go as the service decides."""
+"""Contract tests of the executor over a real Flux whose brokers the service starts and kills."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ pytestmark = pytest.mark.checkout
 
 
 class TestOverFlux(ExecutorContract):
-    """Brokers that come and go as the service decides."""
-
     contains = False  # without cgroups, Flux signals a job's process groups
     many = 20
 

@@ -1,8 +1,7 @@
-"""End-to-end test from a rule to a MiniCluster's size: ``ensemble run``, service and Kubernetes
-stand-in.
+"""End-to-end test: a rule changes a MiniCluster's size.
 
-Each is a separate process or server. Jobs run on this machine; the number of nodes is the
-stand-in's number of pods.
+``ensemble run``, the service and the Kubernetes stand-in are separate processes or servers. Jobs
+run on this machine; the number of nodes is the stand-in's number of pods.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent / "kubernetes"))  # for the stand-i
 from kubernetes_stand_in import Cluster, definition
 from kubernetes_stand_in.kinds import FLUX
 
-#: An executor like ``flux`` for this purpose: jobs on this machine, and a gauge of the cluster's
-#: nodes.
+#: Executor in place of ``flux``: jobs run on this machine, and a gauge has the number of nodes.
 PODS = """
 import json, os, threading, urllib.request
 from ensemble_core import ExecutorPlugin, Resources, hookimpl
@@ -84,7 +82,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def sizes(cluster: Cluster) -> list[int]:
-    """Record every size in order, at each change."""
+    """Record the size after each change."""
     kind = cluster.store.kinds[(FLUX, "miniclusters")]
     seen: list[int] = []
 
@@ -98,7 +96,7 @@ def sizes(cluster: Cluster) -> list[int]:
 
 
 def _install(folder: Path) -> None:
-    """Install the executor under its name, like pip."""
+    """Install the executor as pip would."""
     about = folder / "pods-1.0.dist-info"
     about.mkdir(parents=True)
     (folder / "pods.py").write_text(PODS)

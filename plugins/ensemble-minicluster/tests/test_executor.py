@@ -1,4 +1,4 @@
-"""Tests of growing: requests, timing of the outcomes, and nodes that never come."""
+"""Tests of growing: requests, the time of their outcomes, and nodes that never arrive."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_gauges_include_the_nodes_before_a_rule_learns_of_the_grant(
     cluster.cloud.act = lambda before, after: cluster.instance.online.update(range(after))
     cluster.session.executor.resize("resize-1", 1)
     wait_until(lambda: 2 in cluster.instance.online)
-    cluster.looked()  # Flux has the node, its gauges lag
+    cluster.looked()  # Flux has the node, but its gauges lag
     assert cluster.outcomes("resize-1") == []
     cluster.flux.tell_up(3)
     assert cluster.answer("resize-1").size == 3
@@ -154,7 +154,7 @@ def test_nodes_that_return_after_a_shrink_accept_jobs(played: Play) -> None:
     cluster = played(3)
     cluster.follow()
     assert cluster.resize("resize-1", -1).outcome == "granted"
-    # A shrink of an earlier run has left its mark.
+    # One node is still drained by a shrink of an earlier run.
     cluster.instance.drained[2] = "ensemble gives this node back (run other)"
     cluster.instance.drained[1] = "bad disk"
     assert cluster.resize("resize-2", 1).outcome == "granted"
@@ -238,7 +238,7 @@ def test_a_request_in_progress_is_not_taken_twice(played: Play) -> None:
     cluster.flux.tell_up(3)
     cluster.answer("resize-1")
     cluster.follow()
-    cluster.resize("resize-2", 1)  # which had to wait for the previous request
+    cluster.resize("resize-2", 1)  # it had to wait for the previous request
     assert len(cluster.outcomes("resize-1")) == 1
 
 
@@ -458,9 +458,7 @@ def test_an_executor_of_a_plugin_file_can_be_composed(
 def test_the_options_of_upstreams_operator_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It calls 'ensemble run --kubernetes --executor minicluster', which is ignored with a
-    message.
-    """
+    """The operator passes ``--kubernetes --executor minicluster``: ignored, with a message."""
     monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
     monkeypatch.delenv("FLUX_URI", raising=False)
     (tmp_path / "ensemble.yaml").write_text(
@@ -482,13 +480,13 @@ def test_the_options_of_upstreams_operator_are_accepted(
 def test_a_flux_that_started_later_is_another_queue_until_it_gets_jobs(
     played: Play,
 ) -> None:
-    """As after a kill of the pod with the lead broker: it has no jobs any more."""
+    """As after a kill of the lead broker's pod: the new Flux has no jobs."""
     minicluster = played()
     executor = minicluster.session.executor
     assert not executor.queue_is_new
     minicluster.kill()
     assert not minicluster.session.executor.queue_is_new, "only the controller was killed"
-    for _ in range(2):  # another controller may be killed before it did anything
+    for _ in range(2):  # a second controller is killed before it submits
         minicluster.instance.began = "2.0"
         minicluster.kill()
         assert minicluster.session.executor.queue_is_new

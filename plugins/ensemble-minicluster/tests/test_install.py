@@ -1,4 +1,4 @@
-"""Tests of the installed plugin: its entry point, and light imports."""
+"""Tests of the installed plugin: its entry point, imports and README."""
 
 from __future__ import annotations
 

@@ -48,5 +48,5 @@ def test_an_invalid_member_name_is_rejected_with_the_reason(text: str, cause: st
     assert cause in str(caught.value.cause)
     assert "NAMESPACE/NAME" in str(caught.value.hint)
     (record,) = ensemble_executors()
-    with pytest.raises(UsageError):  # by the executor too, before submitting
+    with pytest.raises(UsageError):  # the executor checks it, too
         record.build({"name": text, "mock": True})

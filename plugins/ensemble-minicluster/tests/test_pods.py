@@ -1,4 +1,4 @@
-"""Tests of growing and shrinking a real Flux instance, whose brokers come and go like pods."""
+"""Tests of growing and shrinking a real Flux instance whose brokers act as pods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Over = Callable[..., tuple[Any, Any]]
 
 
 class Run:
-    """An open minicluster over the pods, with its emitted events."""
+    """Open minicluster executor over the pods, with its emitted events."""
 
     def __init__(self, over_flux: Over, folder: Path) -> None:
         self.executor, self.cloud = over_flux()
@@ -61,7 +61,7 @@ def test_a_job_for_more_nodes_than_there_are_starts_once_they_have_come(run: Run
     run.session.wait_for(wide, "priority")
     outcome = run.resize("resize-1", 2)
     assert (outcome.outcome, outcome.size, outcome.reason) == ("granted", 4, "")
-    assert run.executor.resources()["nodes.up"] == 4  # with the outcome, not some time later
+    assert run.executor.resources()["nodes.up"] == 4  # already when the outcome arrives
     run.session.wait_clean(wide)
     assert run.session.context(wide, "finish")["status"] == 0
 

@@ -22,7 +22,7 @@ from ensemble_core import Event, ExecutorError, Problem, Run, UsageError
 
 pytest.importorskip("grpc", reason="no gRPC: pip install 'ensemble-core[service]'")
 
-#: A cluster in a file: its size is one line, and each change is recorded below.
+#: Resizer of a simulated cluster: a file to which each new size is appended.
 PAPER = """
 import os
 from pathlib import Path
@@ -286,7 +286,7 @@ def test_a_run_reports_its_queues_state_to_the_service(service: Service, tmp_pat
 def test_a_run_with_another_members_token_reports_once_it_has_its_own(
     service: Service, tmp_path: Path
 ) -> None:
-    """A rejected token, as after its expiry, does not end the reporter."""
+    """The reporter continues after a rejected token, for example an expired one."""
     from ensemble_service import Reporter
 
     refused: list[str] = []

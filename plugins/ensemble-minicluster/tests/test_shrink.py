@@ -238,7 +238,7 @@ def test_no_job_starts_on_nodes_whose_fate_is_unknown(
     cluster.cloud.loses = [undelivered]
     assert cluster.resize("resize-1", -2).outcome == "undelivered"
     assert set(cluster.instance.drained) == {2, 3}
-    # They are gone already; a repeated request must not choose others.
+    # These nodes have left; a repeated request must not choose others.
     assert cluster.resize("resize-1", -2).size == 2
     assert drains(cluster) == ["2-3"]
     assert cluster.cloud.count == 2

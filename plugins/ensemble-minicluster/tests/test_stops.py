@@ -1,6 +1,7 @@
-"""Stop test: a study on a MiniCluster whose controllers are stopped and killed at random.
+"""Stop test: the controllers of a study on a MiniCluster are stopped and killed at random.
 
-It has the tables of an undisturbed one. With ``--mock``, each node is a core of this machine.
+The run's tables must equal those of an undisturbed run. With ``--mock``, each node is a core of
+this machine.
 """
 
 from __future__ import annotations

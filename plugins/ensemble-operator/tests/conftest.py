@@ -1,4 +1,4 @@
-"""The cluster that most tests use, and the path of the modules beside them."""
+"""Cluster fixture of most tests, and the import path of their shared modules."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from operator_cluster import Stand
 
 @pytest.fixture
 def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
-    # On a busy machine, the test's own process may not run for ten seconds. An operator then loses
-    # its Lease and exits, and here nobody starts it again.
+    # On a busy machine, the test's process may stall for ten seconds. The operator would then lose
+    # its Lease and exit, and no Deployment restarts it here.
     slow = partial(Lease, duration=600.0, renew=600.0)
     monkeypatch.setattr("ensemble_operator.watch.Lease", slow)
     stand = Stand()

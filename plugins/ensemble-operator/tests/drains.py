@@ -1,10 +1,10 @@
-"""Soak rounds in which the first pod of a member is drained at a random moment.
+"""Soak rounds that drain the first pod of a member at random moments.
 
-A round is one Ensemble with one member of one or three nodes, whose run is in its first pod and has
-its journal in a claim. Pods are processes, on the stand-in or with ``--kubeconfig FILE`` on a
-control plane without nodes. The pod is deleted, as when a drained node evicts it, during its setup
-or while its jobs run. In the end the Ensemble has succeeded, and every job has ended once. Prints a
-line of JSON for each round, for ``scripts/soak.py``; also used by a test.
+Each round has one Ensemble with one member of one or three nodes. The run is in the member's first
+pod, and its journal is in a claim. Pods are processes, on the stand-in or, with ``--kubeconfig
+FILE``, on a control plane without nodes. The pod is evicted during its setup or while its jobs run.
+In the end, the Ensemble must have succeeded, and every job must have ended once. Prints a line of
+JSON for each round, for ``scripts/soak.py``. A test plays rounds, too.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from kills import Scene, arguments, free_ports, on_real, place_of, rounds, verdi
 
 __all__ = ["played"]
 
-#: Seconds for a round, even on a slow machine.
+#: Time limit of a round, in seconds.
 _LONGEST = 900.0
 JOBS = 12
-#: The last job does not end before the drain. A job that is recording its end cannot be cancelled.
+#: The last job waits for the drain. A job ignores SIGTERM while it records its end.
 JOB = """\
 echo "$*" >> {folder}/started
 sleep 1
@@ -43,7 +43,7 @@ rules: [{{trigger: start, action: {{name: submit, label: sim}}}}]
 
 
 def played(folder: Path, seed: int, drains: int = 1, *, place: Any = None) -> dict[str, Any]:
-    """Play a round with this many drains; return what was wrong in the end."""
+    """Play a round with this many drains; return its verdict."""
     chance = random.Random(seed)
     size = chance.choice([1, 3])
     job = JOB.format(folder=folder, last=JOBS - 1)
@@ -66,7 +66,7 @@ def _drain(scene: Scene, folder: Path, chance: random.Random, drains: int) -> li
     done = []
     for _ in range(drains):
         before = _started(folder)
-        # With 0 more jobs: as soon as one of its containers runs.
+        # If ``more`` is 0, drain as soon as one of its containers runs.
         more, pause = chance.randint(0, JOBS - 3), chance.uniform(0, 2)
         wait(lambda: _started(folder) >= min(before + more, JOBS))  # noqa: B023
         time.sleep(pause)

@@ -1,6 +1,6 @@
 """In-memory namespace for tests of ``plan``: objects, a Flux Operator that creates pods, and time.
 
-Plans are carried out at once, as by an API server.
+Changes take effect at once.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def encoded(text: str) -> str:
 
 
 class World:
-    """One Ensemble, its objects, and their environment."""
+    """Simulated namespace with one Ensemble and its objects."""
 
     def __init__(self, found: Object, **observed: Any) -> None:
         self.found = found
@@ -77,7 +77,7 @@ class World:
         self.written = 0.0
         self.ended: dict[str, float] = {}
         self.tried: dict[tuple[str, str], str] = {}
-        #: The API server's rejections of objects, by kind and name.
+        #: Message with which the API server rejects an object, by kind and name.
         self.refuses: dict[tuple[str, str], str] = {}
         self.refused: dict[tuple[str, str], tuple[str, str]] = {}
         self._count = 0
@@ -123,7 +123,7 @@ class World:
         return plan(copy.deepcopy(self.found), self.observed(), SETTINGS, self.now)
 
     def step(self) -> Plan:
-        """Reconcile once: the status first, then the changes."""
+        """Reconcile once: write the status, then make the changes."""
         made = self.plan()
         if made.status != self.status:
             self.found["status"] = dict(made.status)
@@ -219,7 +219,7 @@ class World:
                 self.pod(name, {"waiting": {"reason": "PodInitializing"}}, phase="Pending")
 
     def job_made_of(self, name: str, status: Object) -> None:
-        """Create the Job of a MiniCluster, like the Flux Operator, with this status."""
+        """Create the Job of a MiniCluster as the Flux Operator does, with this status."""
         owner = self.children[("MiniCluster", name)]["metadata"]["uid"]
         found = self.children.setdefault(("Job", name), {"metadata": {"uid": self.uid()}})
         found["kind"], found["status"] = "Job", status
@@ -251,7 +251,7 @@ class World:
         }
 
     def runs(self, job: str, **gauges: float) -> None:
-        """Make its ensemble run and send heartbeats."""
+        """Let the pod run, with a new heartbeat of its run."""
         self.pod(job, {"running": {}})
         known = {"nodes.up": 1, "nodes.free": 1, "queue.run": 1, **gauges}
         self.figures[f"default/{job}"] = Figures(self.now, known, ({"name": "a", "success": 1},))
@@ -269,7 +269,7 @@ class World:
 
 
 def running(found: Object | None = None, **observed: Any) -> World:
-    """Return a world in which everything runs."""
+    """Return a world in which all members and runs are running."""
     world = World(found or ensemble(), **observed)
     world.settle()
     for kind, name in list(world.children):
@@ -284,7 +284,7 @@ def running(found: Object | None = None, **observed: Any) -> World:
 
 
 def quick_keys(ensemble: Ensemble, secrets: dict[str, Object | None], now: float) -> list[Object]:
-    """Return Secrets like ``credentials``, without cryptography."""
+    """Return the Secrets that ``credentials`` would create, without real keys."""
 
     def secret(name: str, data: Object) -> Object:
         texts = {key: encoded(text) for key, text in data.items()}

@@ -1,10 +1,10 @@
-"""Soak rounds in which the operator, the service and the first pod are killed at random moments.
+"""Soak rounds that kill the operator, the service and the first pod at random moments.
 
-A round is one Ensemble in the stand-in, with processes for the operator, its service, and the run
-in its first pod, whose journal is in a claim. ``kill -9`` hits one of the three at a time, which is
-then restarted as by a node. In the end every job has started and ended once, and the one request
-for a node was carried out once. Prints a line of JSON for each round, for ``scripts/soak.py``; also
-used by a test.
+Each round has one Ensemble in the stand-in. The operator, the service and the run in the first pod
+are processes; the run's journal is in a claim. ``kill -9`` hits one of the three at a time, which
+is then restarted. In the end, every job must have started and ended once, and the MiniCluster must
+have grown once. Prints a line of JSON for each round, for ``scripts/soak.py``. A test plays rounds,
+too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 WHAT = ("operator", "service", "pod")
-#: Seconds for a round, even on a slow machine.
+#: Time limit of a round, in seconds.
 _LONGEST = 1200.0
 JOBS, LATER = 24, 6
 FILE = """\
@@ -69,7 +69,7 @@ echo "$*" >> {folder}/ended
 
 
 class OperatorProcess:
-    """The operator's process, restarted when it has ended."""
+    """Process of the operator, restarted whenever it ends."""
 
     def __init__(
         self, folder: Path, config: Path, environment: dict[str, str], namespace: str = "default"
@@ -98,9 +98,9 @@ class OperatorProcess:
 
 
 class Scene:
-    """The processes of a round: ``operator`` and ``node`` with its pods, around the stand-in.
+    """Processes of a round, around the stand-in: the ``operator``, and a ``node`` with its pods.
 
-    ``job`` is the command of jobs; ``outlived`` says that a queue outlives its container.
+    ``job`` is the script that jobs run. ``outlived``: the queue survives its container.
     """
 
     def __init__(self, folder: Path, job: str, *, outlived: bool = True, place: Any = None) -> None:
@@ -143,9 +143,9 @@ class Scene:
 
 
 def played(folder: Path, seed: int, kills: int) -> dict[str, Any]:
-    """Play a round; return who was killed, and what was wrong in the end."""
+    """Play a round; return its verdict."""
     chance = random.Random(seed)
-    # About as long as this many kills take, so that they come while jobs run.
+    # Jobs take about as long as the kills, so that kills hit running jobs.
     scene = Scene(folder, JOB.format(folder=folder, seconds=0.15 * kills))
     try:
         scene.stand.apply(_ensemble(folder))
@@ -169,8 +169,8 @@ def _ensemble(folder: Path) -> dict[str, Any]:
     spec = {"size": 1, "maxSize": 8, "backoffLimit": 1000, "containers": [{"image": "any"}]}
     text = FILE.format(folder=folder, jobs=JOBS, later=LATER)
     member = {"minicluster": {"spec": spec}, "ensemble": text}
-    # Jobs run on this machine, because this tests the communication. Granted nodes never arrive,
-    # which triggers the rule for 'resize-timeout'.
+    # Without Flux, jobs run on this machine, and granted nodes never arrive. This triggers the rule
+    # for 'resize-timeout'.
     member["options"] = {"compose": "local", "arrival_timeout": "1"}
     return {
         "apiVersion": "ensemble.flux-framework.org/v1alpha1",
@@ -195,9 +195,9 @@ def _disturb(
     kills: int,
     enough: Path,
 ) -> list[str]:
-    """Kill one after another until there were enough kills and everything is over.
+    """Kill processes in random order until the Ensemble is finished; return the killed ones.
 
-    The last job waits for the file ``enough``.
+    After the last kill, create the file ``enough``, for which the last job waits.
     """
     killed: list[str] = []
     plan = [WHAT[index % 3] for index in range(kills)]
@@ -213,7 +213,7 @@ def _disturb(
                 "service": lambda: scene.node.kill_service("study"),
                 "pod": lambda: scene.node.kill_pod("study-0"),
             }[what]
-            if kill():  # otherwise it is not running (again) yet
+            if kill():  # false while it is not running yet
                 killed.append(plan.pop())
                 due = time.monotonic() + chance.uniform(0, 2)
         if not plan:
@@ -248,9 +248,9 @@ def verdict(
     *,
     once: Collection[str] = ("ended",),
 ) -> dict[str, Any]:
-    """Compare what jobs have written to the files ``started`` and ``ended`` with the expectation.
+    """Return the verdict on a round: the ``wanted`` jobs, compared with ``started`` and ``ended``.
 
-    ``once`` are the files in which a job may occur only once.
+    In the files ``once``, each job may occur only once.
     """
     counts = {
         each: Counter((folder / each).read_text().splitlines() if (folder / each).exists() else ())
@@ -288,9 +288,7 @@ def on_real(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def place_of(chosen: argparse.Namespace) -> Iterator[Any]:
-    """Create the place of a round: a namespace of the control plane of ``--kubeconfig``, or
-    none.
-    """
+    """Yield a new namespace of the control plane of ``--kubeconfig``; ``None`` without it."""
     if chosen.kubeconfig is None:
         yield None
         return

@@ -1,7 +1,7 @@
 """Cluster for tests of the whole operator.
 
-The stand-in over sockets, the Flux Operator, simulated pods, and operators that are started,
-stopped and killed.
+It has the stand-in over sockets, the Flux Operator, simulated pods, and operators that a test
+starts, stops and kills.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from kubernetes_stand_in.refusals import Refusal
 
 Object = dict[str, Any]
 _LEFT: list[Any] = []
-#: The default settings, but services, which are simulated, are polled more often.
+#: Default settings with faster polling of the (simulated) services.
 QUICK = Settings(ask=0.2)
 
 
 class ServicePoller:
-    """Simulated services: every member whose pod runs has sent a heartbeat."""
+    """Simulated services: each member with a running first pod has just sent a heartbeat."""
 
     def __init__(self, stand: Stand) -> None:
         self._stand = stand
@@ -62,7 +62,7 @@ class ServicePoller:
 
 
 class Running:
-    """One operator in its own thread. ``kill`` cuts its connections."""
+    """Operator in its own thread."""
 
     def __init__(self, stand: Stand, token: str | None = None, **more: Any) -> None:
         self.stand = stand
@@ -95,8 +95,7 @@ class Running:
         except BaseException as error:
             self.error = None if self.killed else error
         finally:
-            # A stopped loop is kept as it is: nothing in it runs any more, and its coroutines are
-            # not finished by the garbage collector.
+            # Keep the stopped loop, so that the garbage collector does not finish its coroutines.
             if self.killed:
                 _LEFT.append((loop, asyncio.all_tasks(loop), self.operator))
             self._ready.set()
@@ -110,7 +109,7 @@ class Running:
         return self._thread.is_alive()
 
     def kill(self) -> None:
-        """End it immediately; what it was about to do is not done."""
+        """Stop it at once, like a kill: pending work is not done."""
         if self._loop is not None and self._thread.is_alive():
             self.killed = True
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -130,10 +129,10 @@ def _with_tls(folder: Path) -> Cluster:
 
 
 class Stand:
-    """The cluster.
+    """Stand-in cluster with the Flux Operator and the definition of Ensembles.
 
-    ``tls`` is an empty folder for its certificates; without it, it uses plain HTTP. If it does not
-    simulate pods, a node runs them.
+    ``tls`` is an empty folder for its certificates; without it, the cluster uses plain HTTP. If not
+    ``plays_pods``, a node has to run the pods.
     """
 
     def __init__(

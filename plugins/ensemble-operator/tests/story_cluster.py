@@ -1,4 +1,4 @@
-"""Place of stories and rounds: a namespace of the stand-in or of a real cluster."""
+"""Namespace for stories and rounds, in the stand-in or a real cluster."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from operator_cluster import Stand
 __all__ = ["DEFINITIONS", "Place", "real"]
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-#: Seconds between requests to a real cluster while waiting.
+#: Seconds before each read request to a real cluster.
 _PAUSE = 0.1
 
 Object = dict[str, Any]
 
 
 class Place:
-    """A namespace of a cluster with an operator.
+    """Namespace of a cluster, with its operators.
 
-    ``stand`` is ``None`` on a real cluster; ``images`` are empty if none can be run.
+    ``stand`` is ``None`` on a real cluster. ``images`` is empty if the cluster cannot run them.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Place:
         self._loop = asyncio.new_event_loop()
 
     def __call__(self, method: str, path: str, body: object = None, **more: Any) -> Any:
-        """Return the answer. Raise :class:`ApiError`."""
+        """Send a request and return the response. Raise :class:`ApiError` if it fails."""
         if self.stand is None and method == "GET":
             time.sleep(_PAUSE)
         with pytest.MonkeyPatch.context() as patch:
@@ -95,7 +95,7 @@ class Place:
                 return each["status"], each["reason"]
         return "", ""
 
-    # -- as the stand-in is asked ------------------------------------------------------------------
+    # -- the interface of the stand-in -------------------------------------------------------------
 
     def apply(self, found: Mapping[str, Any]) -> Object:
         name = found["metadata"]["name"]
@@ -132,11 +132,11 @@ class Place:
 
     @property
     def said(self) -> str:
-        """Return the output of its operators."""
+        """Return the log of the operators."""
         return self._log.read_text() if self._log is not None else ""
 
     def minutes_pass(self) -> None:
-        """Let two minutes pass: simulated in the stand-in, by waiting in a real cluster."""
+        """Let two minutes pass in the stand-in. A real cluster needs no help: ``until`` waits."""
         if self.stand is not None:
             self.stand.cluster.store.age(120)
 
@@ -158,7 +158,7 @@ class Place:
             time.sleep(0.1 if self.stand is not None else 1.0)
 
     def define(self) -> bool:
-        """Install the current definition of Ensembles; return whether one existed."""
+        """Install the current definition of Ensembles; return whether it replaced one."""
         path = f"{DEFINITIONS}/{PLURAL}.{GROUP}"
         try:
             before = self("GET", path)
@@ -171,7 +171,7 @@ class Place:
         return bool(before)
 
     def remove(self) -> None:
-        """Remove the namespace with its pods, whose node no longer runs."""
+        """Remove the namespace and force the deletion of its pods, whose node has ended."""
         self("DELETE", f"/api/v1/namespaces/{self.namespace}")
         for pod in self.names("Pod") if self.stand is None else ():
             with suppress(ApiError):
@@ -180,7 +180,7 @@ class Place:
 
 @contextmanager
 def real(config: Path) -> Iterator[Place]:
-    """Yield a new namespace of the cluster in a kubeconfig, and remove it in the end."""
+    """Yield a new namespace of the cluster in a kubeconfig; remove it afterwards."""
     place = Place(config.absolute(), None, ())
     place.define()
     place("POST", "/api/v1/namespaces", {"metadata": {"name": place.namespace}})

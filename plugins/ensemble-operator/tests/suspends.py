@@ -1,11 +1,10 @@
-"""Soak rounds in which an Ensemble is suspended and its members are recreated at random moments.
+"""Soak rounds that suspend an Ensemble and recreate its members at random moments.
 
-That may be just after a kill. A round is one Ensemble in the stand-in, with processes for the
-operator, its service and its two members; jobs end with their member's pod. In half of the rounds
-the run is outside of the members, in the others each member has its own. ``kill -9`` hits the
-operator, the service and an outside run, before a suspend and while its end is awaited. In the end
-every job has succeeded once. Prints a line of JSON for each round, for ``scripts/soak.py``; also
-used by a test.
+Each round has one Ensemble in the stand-in. The operator, the service and the two members are
+processes; jobs end with their member's pod. In half of the rounds the run is outside of the
+members; in the others each member has its own run. ``kill -9`` hits the operator, the service or an
+outside run, before a suspend or while it takes effect. In the end, every job must have succeeded
+once. Prints a line of JSON for each round, for ``scripts/soak.py``. A test plays rounds, too.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from kubernetes_stand_in.node import python
 
 __all__ = ["played"]
 
-#: Seconds for a round, and for one wait in it, even on a slow machine.
+#: Time limits of a round and of one wait, in seconds.
 _LONGEST, _PATIENCE = 1200.0, 900.0
 JOBS = {"sim": 14, "post": 10}
-#: A job that is recording its end cannot be cancelled.
+#: A job ignores SIGTERM while it records its end.
 JOB = """\
 echo "$*" >> {folder}/started
 until [ -e {folder}/free ]; do sleep 0.1; done
@@ -49,10 +48,10 @@ def played(
     held: bool = False,
     place: Any = None,
 ) -> dict[str, Any]:
-    """Play a round with this many suspends; return what was done, and what was wrong in the end.
+    """Play a round with this many suspends; return its verdict.
 
-    ``outside`` says where the run is (default: random). ``held``: no job ends before the first
-    resume, so that a suspend always finds running jobs.
+    ``outside``: the run is outside of the members (default: random). ``held``: no job ends before
+    the first resume, so that the first suspend finds running jobs.
     """
     chance = random.Random(seed)
     scene = Scene(folder, JOB.format(folder=folder), place=place)
@@ -80,7 +79,7 @@ class _Round:
     def play(self) -> dict[str, Any]:
         self._stand.apply(self._found)
         for _ in range(self._times):
-            # Usually while jobs run.
+            # Usually, disturb it while jobs run.
             self._begun = len(self._lines("started"))
             longest = _PATIENCE if self._chance.random() < 0.8 else self._chance.uniform(0, 4)
             self._wait(lambda: len(self._lines("started")) > self._begun or self._over(), longest)
@@ -105,7 +104,7 @@ class _Round:
         self._found["spec"]["suspend"] = True
         self._edit("suspend")
         for _ in range(2):
-            # Draw everything, so that a seed gives the same on a slow machine.
+            # Draw even unused values, so that a seed does the same on a slow machine.
             one_more, pause = self._chance.random() < 0.5, self._chance.uniform(0, 3)
             what = self._victim()
             if one_more and not self._wait(self._suspended, pause):
@@ -139,7 +138,7 @@ class _Round:
         return self._stand.condition("study", "Finished")[0] == "True"
 
     def _suspended(self) -> bool:
-        """Return whether only members are left whose own run is over."""
+        """Return whether all members are deleted, except those whose run is over."""
         entries = self._stand.status("study").get("members", ())
         over = {f"study-{each['name']}" for each in entries if each.get("finishedAt")}
         there = {*self._stand.names("MiniCluster"), *self._stand.names("Job")}
@@ -170,7 +169,7 @@ class _Round:
         return path.read_text().splitlines() if path.exists() else []
 
     def _jobs(self) -> list[dict[str, Any]]:
-        """Return the jobs of the runs' journals, with their outcomes."""
+        """Return the jobs in the journals of all runs, with their outcomes."""
         found: list[dict[str, Any]] = []
         for entry in self._stand.status("study").get("members", ()):
             name = f"study-{entry['name']}"
@@ -185,7 +184,7 @@ class _Round:
 
 
 def _file(folder: Path, members: dict[str, str]) -> str:
-    """Return an ensemble file with these groups of jobs, by their member."""
+    """Return an ensemble file with one group of jobs for each member."""
     jobs = [
         {
             "name": name,

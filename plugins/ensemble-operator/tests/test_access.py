@@ -1,6 +1,4 @@
-"""Tests of the operator's rights: all requests of a lifetime are allowed, and no right is
-unused.
-"""
+"""Tests of the operator's rights: they allow all its requests, and none is unused."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ from operator_cluster import Stand
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 USER = "system:serviceaccount:default:ensemble-operator"
-#: Rights that the operator does not use itself: it grants the first to services, and the second is
-#: checked if owner references are protected.
+#: Rights that the operator does not use itself. It grants the first to services; the API server
+#: checks the second if owner references are protected.
 HELD = {("patch", "miniclusters/scale"), ("update", "ensembles/finalizers")}
 
 
@@ -59,12 +57,12 @@ def test_the_role_allows_a_whole_lifetime_and_nothing_more(
         )
         stand.until(lambda: stand.ready(name), name)
 
-    # The ignored image is reported for each generation; the second time, the Event is counted.
+    # The second Event about the ignored image only increases the count of the first.
     sidecar = {"storage": {"size": "1Gi"}, "image": "upstream/ensemble-python"}
     more = {"sidecar": sidecar, "state": {"size": "1Gi"}}
     life("one", ttlSecondsAfterFinished=0, **more)
     life("kept", onDelete="Orphan", **more)
-    # Existing objects of its names are read.
+    # The operator reads foreign objects whose names it needs.
     for kind in KINDS:
         taken = {"MiniCluster": "four", "HorizontalPodAutoscaler": "five"}.get(kind, "two")
         if KINDS[kind].watched and kind not in ("Ensemble", "Pod", "Job", "ConfigMap"):
@@ -86,7 +84,7 @@ def test_the_role_allows_a_whole_lifetime_and_nothing_more(
     del shared["spec"]["members"][0]["ensemble"]
     stand.apply(shared)
     stand.until(lambda: stand.condition("two", "Valid")[1] == "Conflict")
-    # A Job of the run, an end, a changed service, a removed member, a removed file.
+    # An outside run, a changed file, a foreign Job, a missing file, a removed member, deletion.
     both = ensemble(
         member(), name="both", ensemble=FILE, updatePolicy="Recreate", onDelete="Orphan"
     )
@@ -128,13 +126,13 @@ def test_the_role_allows_a_whole_lifetime_and_nothing_more(
         allowed = stand.cluster.access.allowed
         return {(verb, what) for who, verb, what, _ in allowed if who == USER}
 
-    # The reason why a pod waits is read after a minute.
+    # After a minute, the operator reads the reason why a pod waits.
     monkeypatch.setattr("ensemble_operator.loop._STUCK", 1.0)
     monkeypatch.setattr("ensemble_operator.plan._STUCK", 1.0)
     stand.player.stuck["late-0"] = {"waiting": {"reason": "ContainerCreating"}}
     stand.apply(ensemble(name="late"))
     stand.until(lambda: ("list", "events") in requests())
-    # A fast machine gets here before the first renewal of the Lease.
+    # On a fast machine, the Lease has not been renewed yet.
     stand.until(lambda: ("patch", "leases") in requests())
     asked = requests()
     role = next(each for each in documents("access.yaml") if each["kind"] == "Role")
@@ -176,7 +174,7 @@ def test_with_a_cluster_role_it_works_in_every_namespace(stand: Stand) -> None:
 
 
 def test_the_operator_has_the_rights_that_it_grants_to_services() -> None:
-    """Otherwise the API server would not let it create such a Role."""
+    """Otherwise the API server would not let it create the services' Role."""
     (role,) = [each for each in documents("access.yaml") if each["kind"] == "Role"]
     held = {
         (group, resource, verb)
@@ -210,7 +208,7 @@ def test_the_deployed_definition_is_current() -> None:
 
 
 def test_the_definition_is_applied_in_the_same_way_everywhere() -> None:
-    """Otherwise its fields belong to another manager, and the next apply is a conflict."""
+    """Otherwise another manager would own its fields, and the next apply would be a conflict."""
     plugin = DEPLOY.parent
     texts = [plugin / "README.md", *sorted(DEPLOY.rglob("*.yaml")), *sorted(DEPLOY.rglob("*file"))]
     texts.append(Path(ensemble_operator.main.__file__))
@@ -254,7 +252,7 @@ def test_kustomize_accepts_the_manifests(folder: str) -> None:
     kinds = [each["kind"] for each in objects]
     assert ("ClusterRole" in kinds) == (folder == "all-namespaces")
     assert "CustomResourceDefinition" not in kinds, "its deletion deletes every Ensemble there is"
-    # The same rights, for one namespace or for all.
+    # The rights are the same for one namespace and for all.
     (rights,) = [each["rules"] for each in objects if each["kind"] in ("Role", "ClusterRole")]
     (role,) = [each for each in documents("access.yaml") if each["kind"] == "Role"]
     assert rights == role["rules"]

@@ -1,4 +1,4 @@
-"""Test of the operator under any uid, as clusters assign them, without a name in /etc/passwd."""
+"""Test of the operator with a uid that has no name in /etc/passwd, as on some clusters."""
 
 from __future__ import annotations
 

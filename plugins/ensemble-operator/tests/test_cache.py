@@ -1,4 +1,4 @@
-"""Tests of the cache: it keeps the newest version of each object, in any order of reports."""
+"""Tests that the cache keeps the newest version of each object, in any order of events."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ def test_a_deleted_object_does_not_return_with_a_late_answer() -> None:
 
 
 def test_the_deletion_of_an_object_does_not_delete_its_successor() -> None:
-    """Watches order the events of each object, but not of two: the old one's deletion may come
-    last.
-    """
+    """Events of two objects may arrive in any order, so the old one's deletion may come last."""
     cache = Cache()
     cache.told("Deployment", found(7))
     cache.told("Deployment", found(9, "b"))

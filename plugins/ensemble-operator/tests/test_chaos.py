@@ -1,6 +1,6 @@
-"""Tests of the operator with a failing API server, breaking watches, and kills at any moment.
+"""Tests of the operator with API server failures, broken watches, and kills at any moment.
 
-In all cases each member's MiniCluster is created once, and the Ensembles come to their ends.
+In all cases, each MiniCluster is created only once, and all Ensembles finish.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ PLURALS = {each.plural for each in KINDS.values()}
 
 
 def made(stand: Stand, kind: str) -> Counter[str]:
-    """Return how often an object of each name was ever created."""
+    """Return how often each object of a kind was created, by name."""
     plural = stand.kind(kind).plural
     history = stand.cluster.store.history
     return Counter(key[3] for _, what, key, _, _ in history if what == "ADDED" and key[1] == plural)
 
 
 class Trouble:
-    """Answers one request in ``every`` with a fault, up to a number of faults."""
+    """API server fault for one in ``every`` requests, up to a number of faults."""
 
     def __init__(self, seed: int, every: int = 5, most: int = 40) -> None:
         self._chance = random.Random(seed)
@@ -98,8 +98,8 @@ def test_a_faulty_api_server_causes_delays_but_no_damage(stand: Stand, seed: int
 def test_the_backoff_of_a_reconcile_that_progresses_does_not_grow(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reconcile reads each Secret, and each read is rejected three times. If these counted as one
-    failure, the ninth pause would be longer than a minute.
+    """Each Secret's read fails three times. If the failures of all Secrets were counted together,
+    the ninth pause would exceed a minute.
     """
     monkeypatch.setattr("ensemble_operator.loop._FIRST", 0.2)
     seen: Counter[str] = Counter()
@@ -131,7 +131,7 @@ def test_too_old_watches_restart(stand: Stand) -> None:
 
 @pytest.mark.parametrize("plural", ["pods", "deployments", "ensembles"])
 def test_a_rejected_watch_restarts(stand: Stand, plural: str) -> None:
-    """410 as the answer to a request, not as an event of its stream, ends a watcher of kopf."""
+    """kopf's watcher ends if a request gets status 410, rather than an event in its stream."""
     running = stand.start()
     stand.apply(ensemble())
     stand.until(lambda: stand.ready("study"))
@@ -157,9 +157,7 @@ def test_a_rejected_watch_restarts(stand: Stand, plural: str) -> None:
 
 
 def test_a_late_answer_does_not_override_the_watches(stand: Stand) -> None:
-    """Watches may report later changes of an object before the write that created it is
-    answered.
-    """
+    """A watch may report an object's later changes before the response to its creation."""
     running = stand.start()
     held = threading.Event()
 
@@ -202,7 +200,7 @@ def test_a_deletion_reported_before_a_late_answer_counts(stand: Stand) -> None:
 
 
 def test_an_operator_killed_between_any_two_requests_continues(stand: Stand) -> None:
-    """Operators follow one another, each killed after a number of changing requests."""
+    """Each operator is killed after a random number of writes, and the next one starts."""
     chance = random.Random(7)
     names = [f"study-{index}" for index in range(2)]
     for name in names:
@@ -244,9 +242,7 @@ def test_an_operator_killed_between_any_two_requests_continues(stand: Stand) -> 
 
 
 def test_secrets_of_many_ensembles_are_not_all_read_at_once() -> None:
-    """After its start, an operator with 200 Ensembles always reads less than one Secret a
-    second.
-    """
+    """With 200 Ensembles, the operator reads less than one Secret per second after its start."""
     times: list[float] = []
     now, chance = [0.0], random.Random(1)
 

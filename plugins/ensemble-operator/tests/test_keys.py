@@ -21,7 +21,7 @@ NOW = 1_800_000_000.0
 
 
 def keys(found: Ensemble, secrets: dict[str, Object | None]) -> list[str]:
-    """Create what is missing; return the names of written Secrets."""
+    """Create missing Secrets; return the names of all written Secrets."""
     written = make_secrets(found, secrets, NOW)
     secrets.update({each["metadata"]["name"]: each for each in written})
     return [each["metadata"]["name"] for each in written]
@@ -110,8 +110,8 @@ DAY = 86400
 def test_a_token_is_renewed_at_two_thirds_of_its_lifetime_and_known_before_its_use(
     study: Ensemble, secrets: dict[str, Object | None], tmp_path: Path
 ) -> None:
-    """Any part of a write may be lost: the operator is killed, or a request fails. In all cases the
-    service knows each token that is, or was before, in a Secret.
+    """Any write may be lost, because the operator is killed or a request fails. In all cases, the
+    service knows the current and the previous token of each Secret.
     """
     holder_of = {"study-0-token": "token", "study-b-token": "token", "study-tokens": "viewer"}
     now, had = NOW, {name: [value(secrets[name], key)] for name, key in holder_of.items()}

@@ -1,4 +1,4 @@
-"""Tests with kubectl's own requests against the stand-in. Skipped without kubectl.
+"""Tests with kubectl against the stand-in. Skipped without kubectl.
 
 kubectl sends no token over plain HTTP, so this stand-in uses TLS.
 """
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Kubectl:
-    """kubectl with all rights in the stand-in. ``home`` is for its caches."""
+    """kubectl with all rights in the stand-in. ``home`` has its caches."""
 
     def __init__(self, stand: Stand, home: Path) -> None:
         config = stand.cluster.kubeconfig(home / "config")
@@ -134,7 +134,7 @@ def test_a_large_file_works_with_server_side_apply(stand: Stand, kubectl: Kubect
 def test_the_manifests_can_be_applied_again_and_deleted(
     stand: Stand, kubectl: Kubectl, folder: str
 ) -> None:
-    """As in the README. The stand-in already has the definition."""
+    """With the README's commands. The stand-in already has the definition."""
     manifests = str(Path(__file__).parents[1] / "deploy" / folder)
     definition = str(Path(__file__).parents[1] / "deploy" / "definition")
     stand.apply(ensemble(name="kept"))
@@ -143,14 +143,14 @@ def test_the_manifests_can_be_applied_again_and_deleted(
         said = kubectl.says("apply", "--server-side", "--force-conflicts", "-k", manifests)
         assert "deployment.apps/ensemble-operator serverside-applied" in said
     assert stand.get("Deployment", "ensemble-operator", "ensemble") is not None
-    # Deleting the namespace deletes its content, perhaps before that is requested.
+    # The namespace's deletion may delete an object before kubectl does; hence --ignore-not-found.
     kubectl.says("delete", "--ignore-not-found", "-k", manifests, "--timeout=100s")
     assert stand.get("Deployment", "ensemble-operator", "ensemble") is None
     assert stand.get("Ensemble", "kept") is not None, "the definition stays"
 
 
 def test_an_object_created_in_another_way_is_a_conflict(stand: Stand, kubectl: Kubectl) -> None:
-    """So the README, the manifests and the command all use the same way."""
+    """This is why the README, the manifests and the command all apply in the same way."""
     found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}}
     kubectl.says("create", "--field-manager=another-way", "-f", "-", given=found)
     done = kubectl("apply", "--server-side", "-f", "-", given={**found, "data": {"a": "2"}})

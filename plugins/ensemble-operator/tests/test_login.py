@@ -1,4 +1,4 @@
-"""Tests of the login in a pod: the service account's token is replaced while the operator runs."""
+"""Tests of the login in a pod, when the service account's token is replaced at runtime."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Login = Callable[[], kopf.ConnectionInfo]
 
 
 def replaced(stand: Stand, account: Path) -> None:
-    """Replace the token like the kubelet: first the new one, then the old one becomes invalid."""
+    """Replace the token as the kubelet does: write the new one, then the old one expires."""
     old = (account / "token").read_text()
     (account / "token").write_text(stand.cluster.access.token("system:admin") + "\n")
     stand.cluster.access.revoke(old)
@@ -53,7 +53,7 @@ def test_a_replaced_token_is_read_again_by_all_parts(stand: Stand, account: Path
     stand.until(lambda: stand.ready("first"))
     for name in ("second", "third"):
         replaced(stand, account)
-        stand.cluster.cut()  # watches have to log in again as well
+        stand.cluster.cut()  # so that watches log in again, too
         stand.apply(ensemble(name=name))
         stand.until(lambda: stand.ready(name))  # noqa: B023  # at once
     assert running.alive

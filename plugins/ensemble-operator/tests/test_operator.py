@@ -1,4 +1,4 @@
-"""Tests of the whole operator against the stand-in: kopf and the loop over sockets."""
+"""Tests of the whole operator, with kopf, against the stand-in over sockets."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_conflict_ends_even_if_watches_missed_the_deletion(
     stand.until(lambda: stand.condition("study", "Valid") == ("False", "Conflict"))
     operator = running.operator
     assert operator is not None
-    # As when the deletion happened between two watches.
+    # As if the deletion happened between two watches.
     operator.cache._on_foreign_event = lambda *_, **__: None  # type: ignore[method-assign]
     stand.delete("ServiceAccount", "study")
     operator._due = 0.0  # the next comparison with lists is due
@@ -144,7 +144,7 @@ def message_of(stand: Stand, kind: str, name: str = "study") -> str:
 def test_unknown_fields_of_an_older_flux_operator_are_left_out(
     stand: Stand,
 ) -> None:
-    """Options that the operator adds are not reported as the user's mistakes."""
+    """The user is not blamed for fields that our operator adds."""
     kind = stand.cluster.store.kinds[("flux-framework.org", "miniclusters")]
     assert kind.schema is not None
     del kind.schema["properties"]["spec"]["properties"]["jobLabels"]
@@ -191,7 +191,7 @@ def test_a_file_of_900_kilobytes_works(stand: Stand) -> None:
 
 
 def test_sigterm_ends_it_and_releases_its_lease(stand: Stand, tmp_path: Path) -> None:
-    """As a process, in its main thread, where kopf handles signals itself."""
+    """As a separate process, because kopf handles signals in the main thread."""
     config = stand.cluster.kubeconfig(tmp_path / "config")
     words = ["run", "--namespace", "default", "--kubeconfig", str(config), "--health", ""]
     words += ["--leader-elect", "--lease-namespace", "default"]
@@ -210,7 +210,7 @@ def test_sigterm_ends_it_and_releases_its_lease(stand: Stand, tmp_path: Path) ->
     assert lease["spec"]["holderIdentity"] == ""
 
 
-# -- economy -----------------------------------------------------------------------------------------
+# -- few requests ------------------------------------------------------------------------------------
 
 
 def test_nothing_is_written_while_nothing_changes(stand: Stand) -> None:
@@ -253,7 +253,7 @@ def test_missed_events_are_found_by_comparison(stand: Stand) -> None:
 
 
 def test_of_two_warnings_in_one_second_the_one_written_last_is_shown() -> None:
-    """A quota's first refusal is often "status unknown", and the reason follows at once."""
+    """A quota often rejects with "status unknown" first, and with the reason right after it."""
     second = "2026-11-27T10:28:18Z"
     events = [
         {"lastTimestamp": second, "metadata": {"resourceVersion": "99"}},

@@ -1,4 +1,4 @@
-"""Tests of plans: tables of an Ensemble's state and the resulting changes."""
+"""Tests of ``plan``: the changes that follow from an Ensemble's state."""
 
 from __future__ import annotations
 
@@ -327,7 +327,7 @@ def test_an_end_is_reported_and_nothing_is_created_again(code: int, result: str)
 
 
 def test_a_pod_that_succeeds_although_nothing_ran_is_lost() -> None:
-    """The Flux Operator's script ends with exit code 0 whatever happened to Flux."""
+    """The Flux Operator's script exits with 0 even if Flux failed."""
     world = running()
     world.pod("study-0", {"terminated": {"exitCode": 0}}, phase="Succeeded")
     world.settle()
@@ -357,12 +357,12 @@ def test_a_member_whose_job_creates_no_other_first_pod_is_recreated() -> None:
 
 
 def job_over(monkeypatch: pytest.MonkeyPatch, kind: str = "Complete", ago: float = 0) -> World:
-    """Return a world in which the Job of an outside run has ended, and its pod is not seen."""
+    """Return a world in which an outside run's Job has ended and its pod is not known yet."""
     world = running(ensemble({"minicluster": member()["minicluster"]}, ensemble=FILE))
     over = {"type": kind, "status": "True", "lastTransitionTime": format_time(world.now - ago)}
     world.children[("Job", "study-run")]["status"] = {"conditions": [over]}
     del world.pods["study-run-0"]
-    monkeypatch.setattr(world, "kubernetes", lambda: None)  # would create a pod if none is seen
+    monkeypatch.setattr(world, "kubernetes", lambda: None)  # would create a pod
     return world
 
 
@@ -373,7 +373,7 @@ def job_over(monkeypatch: pytest.MonkeyPatch, kind: str = "Complete", ago: float
 def test_a_run_is_not_lost_if_its_jobs_end_is_seen_before_its_pods(
     seen: str, kind: str, code: int, result: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs and pods are watched separately, so either may come first."""
+    """Jobs and pods are watched separately, so the events of either may arrive first."""
     world = job_over(monkeypatch, kind)
     if seen == "a pod that waits":
         world.pod("study-run", {"waiting": {}}, phase="Pending", container="run")
@@ -399,8 +399,8 @@ def test_a_run_whose_job_has_ended_is_lost_if_its_pod_is_never_seen(
 def test_a_member_is_not_recreated_if_its_jobs_end_is_seen_before_its_pods(
     seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its Job has created another first pod, whose end only the Job shows so far. Workers still
-    run.
+    """The Job has created another first pod. So far, only the Job's status shows that it has ended;
+    workers still run.
     """
     world = running(ensemble(member(size=2), state={"claim": "c"}))
     world.job_made_of("study-0", {})
@@ -525,7 +525,7 @@ def test_the_pod_created_after_a_failed_one_counts(names: tuple[str, str]) -> No
 
 @pytest.mark.parametrize("known", [True, False])
 def test_pods_of_an_earlier_minicluster_do_not_end_the_run(known: bool) -> None:
-    """A recreated MiniCluster has the name of the old one, whose pods end slowly."""
+    """A recreated MiniCluster has the name of the old one, whose pods may still be ending."""
     world = running()
     if known:
         world.job_made_of("study-0", {})
@@ -590,9 +590,8 @@ def test_an_ensemble_with_one_finished_and_one_running_member_is_not_finished() 
 def test_a_stopped_run_cancels_its_jobs_if_they_end_with_it(
     shared: bool, state: Any, cancels: bool
 ) -> None:
-    """Jobs in a Flux that ends with the pod would be lost; cancelled ones are submitted again by a
-    resume. With the run outside of the members and a journal in a claim, jobs continue, and their
-    ends are received.
+    """If Flux ends with the pod, running jobs are lost, but a resume submits cancelled jobs again.
+    If the run is outside of the members and its journal in a claim, jobs can continue.
     """
     found = ensemble(member(), state=state, **({"ensemble": FILE} if shared else {}))
     if shared:
@@ -791,9 +790,7 @@ def test_a_just_changed_service_does_not_count_as_ready() -> None:
 
 
 def test_a_condition_of_the_previous_spec_has_its_generation() -> None:
-    """Otherwise a user who waits for the end of an edited Ensemble would see that of the previous
-    run.
-    """
+    """Otherwise a user who waits for an edited Ensemble would see the previous run's end."""
     world = running()
     world.ends("study-0")
     world.settle()
@@ -815,7 +812,7 @@ def test_the_reason_why_a_member_is_not_ready_is_reported() -> None:
     assert world.condition("MembersReady") == ("False", "WaitingForFlux")
 
 
-# -- economy with status writes ----------------------------------------------------------------------
+# -- few status writes -------------------------------------------------------------------------------
 
 
 def test_a_member_without_a_pod_is_checked_again_after_a_minute() -> None:

@@ -1,4 +1,4 @@
-"""Properties of ``plan`` that hold for any Ensemble, with any objects and events."""
+"""Property tests of ``plan`` with random Ensembles, objects and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the page that names a test for each promise."""
+"""Tests of the page of promises, which names a test for each of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Tests of rendered objects, without a cluster, and of the Flux Operator's handling, by its
-model.
+"""Tests of rendered objects and their scripts, and of the pods that the Flux Operator creates.
+
+They need no cluster: the Flux Operator is simulated.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def test_a_killed_run_reports_nothing_and_its_pod_fails(tmp_path: Path) -> None:
     assert not told.exists()
 
 
-#: A queue that cannot be opened, or is lost, while a file of that name exists.
+#: Executor that cannot be opened while the file ``away`` exists, or is lost if ``lost`` exists.
 AWAY = """
 from pathlib import Path
 
@@ -169,7 +170,7 @@ ENDS = "{trigger: start, action: {name: terminate, exit_code: 75}}"
 
 
 class Pod:
-    """Environment of a pod's start script: the program, and a folder for runs."""
+    """Environment of a pod's start script, with the program and a folder for runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -183,7 +184,7 @@ class Pod:
     def run(
         self, tag: str, rule: str, *more: str, resumed: bool = True, pauses: str = "0 1 2"
     ) -> tuple[int, str]:
-        """Return the exit code of its first container, and its report."""
+        """Run the start script; return its exit code and its termination message."""
         (self.folder / "e.yaml").write_text(
             f"jobs: [{{name: work, command: x}}]\nrules: [{rule}]\n"
         )
@@ -200,9 +201,7 @@ class Pod:
 
 @pytest.mark.parametrize("why", ["locked", "away", "lost"])
 def test_a_run_that_temporarily_cannot_continue_is_not_over(tmp_path: Path, why: str) -> None:
-    """Its pod fails, so its Job creates another. Regression: its exit code was taken for its
-    end.
-    """
+    """The pod fails, so that its Job creates another. Regression: the run was reported as ended."""
     from ensemble_core.journal.run_store import Lock
 
     pod = Pod(tmp_path)
@@ -234,7 +233,7 @@ def test_an_image_without_the_program_is_reported_at_once(tmp_path: Path) -> Non
 def test_a_run_without_a_service_at_first_starts_once_there_is_one(
     tmp_path: Path, resumed: bool
 ) -> None:
-    """Regression: it was reported as failed, though it had not begun."""
+    """Regression: the run was reported as failed before it had started."""
     pod, away = Pod(tmp_path), tmp_path / "away"
     away.touch()
     given_up = (75, "") if resumed else (0, "ensemble: exit 1\n")
@@ -268,7 +267,7 @@ def test_a_deleted_pod_stops_its_run_and_waits_for_it(tmp_path: Path) -> None:
 
 
 def test_a_run_never_starts_after_its_pod_was_told_to_stop(tmp_path: Path) -> None:
-    """Regression: a signal just after a fork was lost, on a busy machine in one of three rounds."""
+    """Regression: a signal right after a fork was lost."""
     begun = tmp_path / "begun"
     start, _ = script(tmp_path, shlex.join(["touch", str(begun)]), run=True)
     start.write_text(start.read_text().replace("0 1 2 4 8 16 32", "0"))
@@ -284,8 +283,8 @@ def test_a_run_never_starts_after_its_pod_was_told_to_stop(tmp_path: Path) -> No
 @pytest.mark.parametrize("how", ["preStop", "SIGTERM"])
 @pytest.mark.parametrize("when", ["before it begins", "between two attempts"])
 def test_no_run_starts_again_after_a_stop(tmp_path: Path, how: str, when: str) -> None:
-    """Regression: if the stop came while the run lacked its service, the run restarted and
-    submitted jobs to a queue that was about to end.
+    """Regression: if the service was away during the stop, the run restarted and submitted jobs to
+    a queue that was about to end.
     """
     begun = tmp_path / "begun"
     command = shlex.join(["sh", "-c", f"echo begun >> {begun}; exit 1"])

@@ -1,4 +1,4 @@
-"""Tests of the custom resource: its definition, its rejections, and its reader."""
+"""Tests of the custom resource: its definition, validation and reader."""
 
 from __future__ import annotations
 
@@ -253,13 +253,11 @@ def test_members_are_named_by_name_or_index_and_files_are_found() -> None:
     assert (shared.outside, shared.file, shared.members[0].file) == (True, FILE, None)
 
 
-# -- the rules, as the API server reads them ---------------------------------------------------------
+# -- validation rules in CEL -------------------------------------------------------------------------
 
 
 def _defaulted(value: Any, schema: Object) -> Any:
-    """Return a value with its defaults, as the API server completes it before checking its
-    rules.
-    """
+    """Return a value with its defaults, which the API server adds before it checks the rules."""
     if isinstance(value, dict):
         found = dict(value)
         for key, part in schema.get("properties", {}).items():

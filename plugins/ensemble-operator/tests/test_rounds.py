@@ -1,4 +1,4 @@
-"""Short rounds with kills of the operator, the service and the run, as processes.
+"""Short soak rounds that kill the processes of the operator, the service and the run.
 
 ``scripts/soak.py --executor operator`` and ``--executor suspends`` play more.
 """

@@ -21,7 +21,7 @@ AUTOSCALING = {"metrics": [{"type": "Resource", "resource": {"name": "cpu", "tar
 
 
 class Autoscaler:
-    """A HorizontalPodAutoscaler as the API server sees it.
+    """Simulated controller of a HorizontalPodAutoscaler.
 
     It reads the object and the scale subresource of its target, and writes ``wanted`` replicas
     there, within its bounds.
@@ -53,7 +53,7 @@ class Autoscaler:
 
     def _work(self) -> None:
         while not self._ended.wait(0.05):
-            # A failed request is repeated at the next look, as an autoscaler does.
+            # Like a real autoscaler, retry a failed request in the next cycle.
             with suppress(OSError):
                 self._scale()
 
@@ -71,7 +71,7 @@ class Autoscaler:
 
 
 def resizer_of(stand: Stand, name: str, folder: Path) -> Any:
-    """Return the resizer as an Ensemble's service runs it, with its account's rights."""
+    """Return the resizer of an Ensemble's service, with the rights of its account."""
     deployment = stand.get("Deployment", name)
     assert deployment is not None
     pod = deployment["spec"]["template"]["spec"]
@@ -119,13 +119,13 @@ def test_an_autoscaler_sets_one_members_size_and_rules_set_anothers(
         scaler.wanted = 3
         stand.until(lambda: entry(stand, "auto").get("size") == 3)
         stand.until(lambda: "Resized" in stand.events())
-        # Rules request sizes of these members, which are not theirs to set.
+        # Rules may not resize these members.
         for name in ("auto", "fixed"):
             answer = resizer.resize(f"default/study-{name}", 1)
             assert (answer.outcome, answer.code) == ("denied", "not-ours"), answer
         answer = resizer.resize("default/study-rules", 1)
         assert (answer.outcome, answer.granted) == ("granted", 2), answer
-        # Whatever else changes, the operator writes no size.
+        # The operator never writes a size, even if other fields change.
         stand.apply(ensemble(*members, sidecar={"image": "mine:2"}))
         stand.until(lambda: entry(stand, "rules").get("size") == 2)
         scaler.wanted = 9
@@ -135,7 +135,7 @@ def test_an_autoscaler_sets_one_members_size_and_rules_set_anothers(
         sizes = {name: size(stand, f"study-{name}") for name in ("auto", "rules", "fixed")}
         assert sizes == {"auto": 2, "rules": 2, "fixed": 1}
         stand.until(lambda: stand.ready("study"))
-        # The pods that left have not failed, so the Job still creates others.
+        # Removed pods do not count as failed, so the Job still creates others.
         stand.until(lambda: pods_of(stand, "study-auto") == 2)
         scaler.wanted = 3
         stand.until(lambda: pods_of(stand, "study-auto") == 3)

@@ -1,7 +1,7 @@
-"""Tests of withdrawal: before members are deleted, an outside run's jobs are cancelled and their
-ends received, whether or not its pod still exists.
+"""Tests of withdrawal: before members are deleted, the jobs of an outside run are cancelled.
 
-These are tables of ``plan``; ``suspends.py`` plays it with processes.
+The operator waits for their ends, even if the run's pod no longer exists. These tests only call
+``plan``; ``suspends.py`` tests withdrawal with processes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def members(world: World) -> set[str]:
 
 
 def withdraws(world: World) -> str:
-    """Return the tag of the run that the Job withdraws; empty if there is none."""
+    """Return the tag of the run that the Job withdraws, or an empty string."""
     noted = world.children.get(("Job", "study-run"), {}).get("metadata", {}).get("annotations", {})
     return str(noted[RUN]) if WITHDRAWS in noted else ""
 
@@ -55,7 +55,7 @@ def withdrawing() -> World:
 
 
 def lingers(world: World, name: str, pod: Object, seconds: float) -> None:
-    """Keep a deleted pod, for at most so long."""
+    """Keep a pod that is being deleted; ``seconds`` is its grace period."""
     pod["metadata"]["deletionTimestamp"] = format_time(world.now + seconds)
     world.pods[name] = pod
 
@@ -65,7 +65,7 @@ def told(world: World) -> list[str]:
 
 
 def runs_again(world: World) -> None:
-    """Let all members appear, and then the run."""
+    """Let the members run, and then the run itself."""
     for name in ("study-a", "study-b"):
         world.runs(name)
     world.settle()
@@ -81,7 +81,7 @@ def killed(world: World) -> None:
 
 
 def gone(world: World) -> None:
-    """Lose its node, before its Job has created another pod."""
+    """Lose the run's pod with its node, before the Job has created another."""
     world.pods.pop("study-run-0")
 
 
@@ -110,7 +110,7 @@ def test_suspended_members_are_deleted_once_the_runs_jobs_are_cancelled(
     assert withdraws(world) == tag
     assert world.entry("run")["run"] == tag
     assert world.status["phase"] != "Suspended"
-    world.killed("study-run")  # and its Job creates another pod
+    world.killed("study-run")  # its Job creates another pod
     world.settle()
     assert members(world) == {"study-a", "study-b"}
     world.ends("study-run")
@@ -158,7 +158,7 @@ def test_the_cancellation_of_jobs_is_recorded_before_anything_is_deleted() -> No
 
 
 def failed(world: World) -> None:
-    """As when Kubernetes ends the Job at its deadline and deletes its pods."""
+    """Simulate the Job's deadline: Kubernetes fails the Job and deletes its pods."""
     job = world.children[("Job", "study-run")]
     job["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
     world.pods.pop("study-run-0")
@@ -189,7 +189,7 @@ def test_jobs_are_not_reported_lost_if_a_withdrawals_end_is_seen_before_its_pods
 ) -> None:
     world = withdrawing()
     failed(world)
-    monkeypatch.setattr(world, "kubernetes", lambda: None)  # would create a pod if none is seen
+    monkeypatch.setattr(world, "kubernetes", lambda: None)  # would create a pod
     world.settle()
     assert members(world) == {"study-a", "study-b"}
     world.ends("study-run")
@@ -216,9 +216,7 @@ def test_a_revoked_suspend_lets_the_run_continue() -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["it ends", "its node is gone"])
 def test_a_run_is_withdrawn_once_its_own_pod_has_ended(late: bool) -> None:
-    """Regression: a pod that was being stopped restarted the run after its jobs had been
-    cancelled.
-    """
+    """Regression: a pod that was being deleted restarted the run after its jobs were cancelled."""
     world = running(shared())
     pod = world.pods["study-run-0"]
     suspend(world)
@@ -239,7 +237,7 @@ def test_a_run_is_withdrawn_once_its_own_pod_has_ended(late: bool) -> None:
 
 
 def test_a_run_continues_once_the_pod_that_withdrew_it_has_ended() -> None:
-    """Two controllers at once: the one that cancels would stop the other for good."""
+    """Otherwise the controller that cancels jobs would also stop the new one for good."""
     world = withdrawing()
     pod = world.pods["study-run-0"]
     suspend(world, False)
@@ -255,7 +253,7 @@ def test_a_run_continues_once_the_pod_that_withdrew_it_has_ended() -> None:
 
 
 def test_a_member_is_recreated_once_its_previous_pods_have_ended() -> None:
-    """Regression: jobs of a continuing run reached the agent and Flux that were about to end."""
+    """Regression: a continued run submitted jobs to an agent and Flux that were about to end."""
     world = withdrawing()
     world.ends("study-run")
     pod = world.pods["study-a-0"]
@@ -366,7 +364,7 @@ HISTORY = st.lists(
 def test_no_member_is_deleted_and_no_other_run_starts_while_a_run_may_have_jobs(
     policy: str, history: list[tuple[str, int, int]]
 ) -> None:
-    """With an operator that may be killed after any of its writes."""
+    """The operator may be killed after any of its writes."""
     world = running(shared(updatePolicy=policy, suspend=False))
     mine, busy = world.entry("run")["run"], True
     for what, pick, most in history:

@@ -1,4 +1,4 @@
-"""Optuna's samplers and pruners in a run, compared with a plain Optuna loop."""
+"""Tests of the Optuna generator, compared with a plain Optuna loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin's README."""
+"""Test of the plugin's README."""
 
 from __future__ import annotations
 

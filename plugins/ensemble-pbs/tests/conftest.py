@@ -1,6 +1,6 @@
-"""A real PBS for tests: the complex that this machine submits to.
+"""Fixtures: a real PBS, the complex that this machine submits to.
 
-The tests skip unless ``qstat --version`` is PBS's and this user may create a queue (as a manager).
+Tests are skipped unless ``qstat`` belongs to PBS and this user may create a queue (as a manager).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 
 def lacking() -> str | None:
-    """Return what is missing for a complex, or ``None``."""
+    """Return why no complex can be used, or ``None``."""
     if shutil.which("qstat") is None:
         return "no PBS: qstat is not on the PATH"
     done = subprocess.run(["qstat", "--version"], capture_output=True, text=True, check=False)
@@ -28,7 +28,7 @@ def lacking() -> str | None:
 
 
 class Complex:
-    """The PBS complex of this machine, with a queue for the tests."""
+    """PBS complex of this machine, with a queue for the tests."""
 
     def __init__(self) -> None:
         self.queue = f"ens{os.getpid()}"
@@ -36,7 +36,7 @@ class Complex:
         self.run("qmgr", "-c", f"set queue {self.queue} enabled=true,started=true")
 
     def run(self, *words: str) -> str:
-        """Run a command of PBS and return its output."""
+        """Run a PBS command and return its output."""
         done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=False)
         if done.returncode:
             raise AssertionError(f"{' '.join(words)}: {done.stderr} {done.stdout}")
@@ -54,7 +54,7 @@ class Complex:
 
     @contextmanager
     def limited(self, name: str, value: str) -> Iterator[None]:
-        """Change an attribute of the queue for a while."""
+        """Set an attribute of the queue within the context."""
         self.run("qmgr", "-c", f"set queue {self.queue} {name} = {value}")
         try:
             yield
@@ -62,7 +62,7 @@ class Complex:
             self.run("qmgr", "-c", f"unset queue {self.queue} {name}")
 
     def rerun(self, array: str) -> None:
-        """Make PBS rerun the tasks of an array, as after the death of their node."""
+        """Make PBS rerun the tasks of an array, as after a node failure."""
         self.run("qrerun", "-W", "force", f"{array}[]")
 
     def delete_jobs(self) -> None:
@@ -91,6 +91,6 @@ def _pbs() -> Iterator[Complex]:
 
 @pytest.fixture
 def pbs(_pbs: Complex) -> Iterator[Complex]:
-    """The complex; jobs that a test leaves behind are deleted."""
+    """Yield the complex; delete remaining jobs after the test."""
     yield _pbs
     _pbs.delete_jobs()

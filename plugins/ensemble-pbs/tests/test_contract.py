@@ -1,4 +1,4 @@
-"""The contract of executors on a real PBS, with decisions, stops and crashes."""
+"""Contract tests of the executor on a real PBS, with decisions, stops and crashes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 COMPAT = Path(os.environ.get("ENSEMBLE_COMPAT_DIR") or os.devnull)
-#: Examples for any queue, if the checkout is available.
+#: Examples that run on any queue; empty without the checkout.
 PLAIN = ensemble_files(EXAMPLES, "lammps-", "minicluster", "two-members")
 
 
@@ -42,7 +42,7 @@ class TestPBS(ExecutorContract):
         return PBSExecutor(queue=self.pbs.queue, poll=1.0)
 
     def end_by_submit(self, session: Session) -> Cause:
-        """Include a job that the queue rejects: its queue does not exist."""
+        """Also check a job whose queue does not exist."""
         job = session.job(*self.succeeding, options={"pbs": {"queue": "none.q"}})
         session.run(job)
         assert session.cause(job) == super().end_by_submit(session)
@@ -55,7 +55,7 @@ class TestDecisions(DecisionSuite):
     files = (*PLAIN, *ensemble_files(COMPAT, "minicluster"))
     refused = ("grow-shrink.yaml", "workload-demand.yaml")  # a cluster has a fixed size
     timed = ("backoff.yaml", "heartbeat.yaml", "switch-algorithms.yaml")
-    unheeded = ("known-enough",)  # cancels what still waits
+    unheeded = ("known-enough",)  # cancels waiting jobs
 
     @pytest.fixture(autouse=True)
     def _queue(self, pbs: Complex) -> None:

@@ -1,4 +1,4 @@
-"""A real PBS whose commands fail, hang, print garbage or forget jobs."""
+"""Tests with a real PBS whose commands fail, hang, print garbage or forget jobs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TestPBS(FaultSuite):
         monkeypatch.setattr(timing, "FULL", 1.0)
         self.pbs.wait_idle()
         with self.pbs.limited("max_queued", "[u:PBS_GENERIC=2]"):
-            # Different time limits, so that each is a batch.
+            # Different time limits put each job into a batch of its own.
             gate = self.folder / "gate"
             jobs = [self.gated(session, gate, duration=600.0 + number) for number in range(4)]
             session.submit(*jobs)
@@ -68,8 +68,8 @@ class TestPBS(FaultSuite):
         assert session.exception(job) == "cancel"
 
     def test_a_job_that_pbs_reruns_fails_and_runs_once(self, session: Session) -> None:
-        """As after the death of a node, when PBS may always rerun an array."""
-        # Its wrapper can no longer report.
+        """After a node failure, PBS may rerun any array."""
+        # A stopped wrapper can no longer report.
         stopped = self.folder / "stopped"
         begin = (
             f"echo $PPID >> {stopped}; echo $ENSEMBLE_JOB_ID >> {self.ran_in}; "
@@ -82,12 +82,12 @@ class TestPBS(FaultSuite):
         self.pbs.rerun(first)
         self.pbs.wait_idle()
         session.wait_clean(*jobs)
-        # Without a history, PBS does not tell that the second run ended.
+        # Without a history, PBS does not report the end of the second run.
         kept = "job_history_enable = True" in self.pbs.run("qstat", "-B", "-f")
         for job in jobs:
             assert session.exception(job) == ("node-failure" if kept else "lost")
             assert session.context(job, "finish")["status"] != 0
         assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
-        for pid in stopped.read_text().split():  # PBS leaves them behind
+        for pid in stopped.read_text().split():  # PBS does not kill them
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Listings of PBS, parsed from the recorded output of OpenPBS 23.06.06 (``recorded``)."""
+"""Tests of parsed job listings, recorded from OpenPBS 23.06.06 (``recorded``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECORDED = Path(__file__).parent / "recorded"
 
 
 def listed() -> dict[str, QueueJob]:
-    """Return the recorded jobs by the letter in their names, with their array indices."""
+    """Return the recorded jobs. Keys are the letter in a job's name and its array index."""
     jobs = blocks((RECORDED / "qstat.txt").read_text())
     return {
         fields["Job_Name"][4] + re.sub(r"^\d+\W*(\d*).*", r"\1", id_): queue_job(id_, fields)
@@ -40,7 +40,7 @@ def test_a_job_over_its_walltime_is_a_timeout() -> None:
 
 
 def test_a_deleted_job_is_cancelled_not_successful() -> None:
-    """PBS gives exit status 0 to a deleted job."""
+    """PBS reports exit status 0 for a deleted job."""
     assert listed()["g"].exception == "cancel"
     assert listed()["x"].exception == "cancel"
 

@@ -1,6 +1,6 @@
 """Plain requests to a Kubernetes API server.
 
-The conformance tests are not about the client libraries' handling of answers.
+They bypass the client libraries, whose handling of responses the conformance tests do not check.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ class Talk:
         return cls(client.ApiClient(configuration), headers)
 
     def with_token(self, token: str) -> Talk:
-        """Return a client with this token, without client certificates, which would also
-        authenticate us.
-        """
+        """Return a client that authenticates with this token only, without client certificates."""
         from kubernetes import client
 
         configuration = copy.copy(self._client.configuration)
@@ -50,7 +48,7 @@ class Talk:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> tuple[int, Any]:
-        """Return the status and the body of the answer."""
+        """Send a request; return the status and the body of the response."""
         answer = self._request(method, path, body, content_type, accept=accept)
         text = answer.data.decode()
         try:
@@ -82,7 +80,7 @@ class Talk:
                 yield json.loads(line)
 
     def until(self, path: str, holds: Callable[[Any], bool], seconds: float) -> Any:
-        """Return the object once the condition holds."""
+        """Wait until the condition holds for the object; return the object."""
         end = time.monotonic() + seconds
         while True:
             status, found = self("GET", path)
@@ -117,7 +115,7 @@ class Talk:
 
 @dataclass
 class Place:
-    """A cluster and our own namespace in it. ``real`` clusters take longer."""
+    """Cluster with a namespace for the tests. ``real`` clusters get longer timeouts."""
 
     talk: Talk
     namespace: str

@@ -1,7 +1,6 @@
-"""Fixtures: the cluster for tests of the resizer.
+"""Fixtures of the resizer's tests: the cluster.
 
-It is a stand-in, or, for the conformance tests with ``--kubeconfig FILE``, the real one in that
-file.
+By default, it is a stand-in. With ``--kubeconfig FILE``, the conformance tests use a real cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for looks and talk
+sys.path.insert(0, str(Path(__file__).parent))  # for api_requests
 
 from api_requests import Place, Talk
 from kubernetes_stand_in import Cluster, Operator, definition

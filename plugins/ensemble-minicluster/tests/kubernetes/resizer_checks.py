@@ -34,7 +34,7 @@ def sizes(answer: Resized) -> tuple[str, int, int, int, str]:
 
 @contextmanager
 def without_waits(resizer: Any) -> Iterator[Resizer]:
-    """Let the waits of a resizer pass on its clock only."""
+    """Replace a resizer's sleeps by jumps of its clock."""
     waited = [0.0]
 
     def wait(seconds: float) -> None:
@@ -56,7 +56,7 @@ def seen(cluster: Cluster) -> None:
 
 
 def touch(cluster: Cluster) -> None:
-    """Change the MiniCluster, but not its size, as another client."""
+    """Change the MiniCluster as another client would, without changing its size."""
     kind = cluster.store.kinds[(FLUX, "miniclusters")]
     found = cluster.store.get(kind, "default", "ensemble")
     found["metadata"].setdefault("labels", {})["touched"] = found["metadata"]["resourceVersion"]

@@ -1,7 +1,6 @@
-"""Conformance tests: behaviour of a Kubernetes API server with MiniClusters on which the resizer
-depends.
+"""Conformance tests of the API server: the behaviour that the resizer depends on.
 
-They run unchanged against the stand-in and any real cluster::
+They run unchanged against the stand-in and any real cluster that has MiniClusters::
 
     pytest plugins/ensemble-minicluster/tests/kubernetes --kubeconfig FILE -k conformance
 """
@@ -22,7 +21,7 @@ _numbers = itertools.count(1)
 _DEFINITION = (
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/miniclusters.flux-framework.org"
 )
-#: Never run: an image that does not exist costs a real cluster nothing.
+#: The image does not exist, because it never runs.
 _IMAGE = "registry.invalid/nothing:1"
 
 
@@ -37,8 +36,9 @@ def document(name: str, **spec: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def make(place: Place) -> Make:
-    """Yield a function that creates a MiniCluster which no operator touches: its size exceeds its
-    maximum.
+    """Return a function that creates MiniClusters larger than their maximum.
+
+    No operator touches them.
     """
 
     def make(labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -377,7 +377,7 @@ def test_a_list_is_a_table_if_requested(place: Place, make: Make) -> None:
 
 
 def test_writes_declare_their_field_validation(place: Place, make: Make) -> None:
-    """In the document that kubectl reads before it leaves the validation to the server."""
+    """kubectl reads the OpenAPI document before it leaves the validation to the server."""
     make()
     status, found = place.talk("GET", "/openapi/v3")
     assert status == 200
@@ -462,7 +462,7 @@ def test_a_watch_that_ended_is_resumed_from_its_last_version(place: Place, make:
 def test_a_bookmark_has_the_version_that_a_quiet_watch_has_reached(
     place: Place, make: Make
 ) -> None:
-    """A server sends one a minute, and perhaps before the end of a watch."""
+    """A server sends a bookmark each minute, and perhaps before the end of a watch."""
     latest = version(make())
     seconds = 90 if place.real else 8
     query = {"resourceVersion": latest, "timeoutSeconds": seconds, "allowWatchBookmarks": "true"}

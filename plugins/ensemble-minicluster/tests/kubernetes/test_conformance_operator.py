@@ -1,8 +1,7 @@
-"""Conformance tests: behaviour of the Flux Operator on which the resizer depends, mainly its
-silence.
+"""Conformance tests of the Flux Operator: the behaviour that the resizer depends on.
 
-They run unchanged against the stand-in and against a real cluster with the operator (``--kubeconfig
-FILE``).
+Mostly these are the cases in which it does nothing. The tests run unchanged against the stand-in
+and, with ``--kubeconfig FILE``, against a real cluster with the operator.
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def make(place: Place) -> Make:
-    """Yield a function that creates a MiniCluster, waits until the operator has processed it, and
-    returns its path.
+    """Return a function that creates a MiniCluster and returns its path.
+
+    It waits until the operator has processed the MiniCluster.
     """
 
     def make(**spec: Any) -> str:
@@ -52,7 +52,7 @@ def scale(place: Place, path: str, size: int) -> None:
 
 
 def settle(place: Place) -> None:
-    """Wait as long as the operator would need to act."""
+    """Wait long enough for the operator to act."""
     time.sleep(5 if place.real else 0.4)
 
 
@@ -116,7 +116,7 @@ def test_pods_outlive_a_shrink_for_a_while(place: Place, make: Make) -> None:
         pytest.skip("the pods do not run in this cluster, and one that does not run goes at once")
     scale(place, path, 1)
     place.talk.until(path, lambda found: found["status"]["size"] == 1, place.patience)
-    while True:  # the status says 1 before the pods go
+    while True:  # the status changes before the pods end
         going = [each for each in pods(place, path) if "deletionTimestamp" in each["metadata"]]
         if going or time.monotonic() > end:
             break

@@ -108,7 +108,7 @@ def test_a_token_replaced_by_the_kubelet_is_read_again(
 
     def begin_soon(self: Any, *given: Any, **more: Any) -> None:
         begin(self, *given, **more)
-        self._token_refresh_period = dt.timedelta(0)  # not a minute
+        self._token_refresh_period = dt.timedelta(0)  # default: a minute
 
     monkeypatch.setattr(InClusterConfigLoader, "__init__", begin_soon)
     resizer = RECORD.build({})

@@ -85,7 +85,7 @@ def test_the_role_allows_exactly_the_resizers_requests(
     user = "system:serviceaccount:default:ensemble-server"
     resizer = build(token=cluster.access.token(user), namespace="default")
     assert [resizer.resize("default/ensemble", delta).granted for delta in (4, -1)] == [6, 5]
-    operator.before_status = lambda: touch(cluster)  # its report of the size is lost
+    operator.before_status = lambda: touch(cluster)  # the status write with the size fails
     assert resizer.resize("default/ensemble", 1).code == ""
     assert resizer.resize("default/ensemble", -1).code == ""
     assert resizer.size("default/ensemble") == on_record(cluster) == 5
@@ -288,7 +288,7 @@ def test_the_example_is_a_valid_minicluster() -> None:
 
 
 def lost(given: Any, kept: Any, path: str) -> list[str]:
-    """Return what is in one but not in the other."""
+    """Return the paths of ``given`` that are missing or different in ``kept``."""
     if isinstance(given, dict):
         return [
             each
@@ -308,9 +308,7 @@ def lost(given: Any, kept: Any, path: str) -> list[str]:
 def test_the_second_node_of_the_example_finds_the_first(
     cluster: Cluster, operator: Operator, tmp_path: Path
 ) -> None:
-    """Through the Flux Operator's own Service, which has no addresses of pods that are not
-    ready.
-    """
+    """The Flux Operator's Service only has addresses of ready pods."""
     store = cluster.store
     files, minicluster = documents("minicluster.yaml")
     store.create(store.kinds[("", "configmaps")], "default", files)
@@ -358,7 +356,7 @@ def test_the_example_runs_a_valid_command(tmp_path: Path) -> None:
     run = ensemble.get_command(context, "run")
     assert run is not None
     parsed = run.make_context("run", [*options, str(study)], parent=context)
-    flags = parsed.meta["ensemble.flags.given"]  # those of the executor
+    flags = parsed.meta["ensemble.flags.given"]  # the executor's options
     given = {str(value) for value in (*parsed.params.values(), *flags.values())}
     name = f"{minicluster['metadata']['namespace']}/{minicluster['metadata']['name']}"
     service = one("server.yaml", "Service")
@@ -378,11 +376,11 @@ def test_the_example_has_its_token_and_authority() -> None:
     assert {environment["ENSEMBLE_TOKEN_FILE"], environment["ENSEMBLE_CA"]} == files
 
 
-# -- the example as the Flux Operator makes pods of it ------------------------------------------------
+# -- the pods of the example -------------------------------------------------------------------------
 
 
 def job(change: Callable[[Document], None] = lambda spec: None) -> Document:
-    """The Job of the shipped MiniCluster; ``change`` is done to its spec before."""
+    """Return the Job of the shipped MiniCluster, whose spec is changed by ``change``."""
     minicluster = one("minicluster.yaml", "MiniCluster")
     change(minicluster["spec"])
     return job_of(minicluster)
@@ -394,7 +392,7 @@ def pod_of(job: Document) -> Document:
 
 
 def mounted(container: Document) -> dict[str, str]:
-    """Return the volume of each mounted folder."""
+    """Return the name of the volume at each mount path."""
     return {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
 
 
@@ -410,9 +408,7 @@ def test_the_pods_of_the_example_start(cluster: Cluster, operator: Operator) -> 
 def test_a_volume_not_named_like_its_config_map_starts_no_pod(
     cluster: Cluster, operator: Operator
 ) -> None:
-    """Regression: the first version of this example was rejected forever, without a trace in the
-    status.
-    """
+    """Regression: this example's pods were always rejected, and the status did not say so."""
     minicluster = one("minicluster.yaml", "MiniCluster")
     volumes = minicluster["spec"]["containers"][0]["volumes"]
     volumes["study"] = volumes.pop("ensemble-study")
@@ -456,7 +452,7 @@ def test_the_runs_state_outlives_its_container() -> None:
 
 
 def test_an_empty_dir_is_not_mounted_at_its_path() -> None:
-    """Regression: in the first version of this example, the state was lost with the container."""
+    """Regression: in this example, the state was lost with the container."""
 
     def change(spec: Document) -> None:
         state = {"emptyDir": True, "path": "/home/ensemble/state"}

@@ -1,4 +1,4 @@
-"""Tests of the resizer against the stand-in: error codes and messages of all faults."""
+"""Tests of the resizer's error codes and messages, against the stand-in."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_short_fault_of_the_api_server_is_retried(
 def test_an_api_server_that_is_away_for_seconds_is_waited_for(
     cluster: Cluster, build: Build, minicluster: Make, operator: Operator
 ) -> None:
-    """Regression: it was denied after a quarter of a second, whatever the timeout."""
+    """Regression: the request was denied after 0.25 s, whatever the timeout."""
     minicluster(size=2, maxSize=8)
     seen(cluster)
     asked: list[str] = []

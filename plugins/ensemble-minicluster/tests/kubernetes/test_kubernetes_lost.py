@@ -1,5 +1,6 @@
-"""Tests of the resizer against the stand-in: lost answers, changes by others, and no size set
-twice.
+"""Tests that the resizer is idempotent after lost responses, kills and conflicts.
+
+They use the stand-in.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ensemble_core import EnsembleError, Resized, Resizer
 def test_a_patch_that_took_effect_is_not_repeated(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
-    """The connection broke after the size was set: grown once, and granted."""
+    """The connection breaks after the size was set."""
     minicluster(size=2, maxSize=8)
     seen(cluster)
     drops = iter(["drop"])
@@ -72,7 +73,7 @@ def test_an_unknown_outcome_of_a_patch_is_reported(
 def test_a_repeated_request_does_not_grow_twice(
     cluster: Cluster, build: Build, minicluster: Make, carried_out: bool
 ) -> None:
-    """The outcome of the first request stayed unknown, so it was denied."""
+    """The first request is denied, because its outcome is unknown."""
     minicluster(size=2, maxSize=8)
     seen(cluster)
     dead: list[bool] = []
@@ -94,7 +95,7 @@ def test_a_repeated_request_does_not_grow_twice(
     assert sizes(resizer.resize(MEMBER, 2)) == ("granted", 4, 6, 6, "")
 
 
-@pytest.mark.parametrize("late", [2.1, 3.6])  # of 3 s for all, and 1.5 s for a request
+@pytest.mark.parametrize("late", [2.1, 3.6])  # timeouts: 3 s in total, 1.5 s per request
 @pytest.mark.usefixtures("operator")
 def test_a_patch_that_takes_effect_late_is_not_applied_twice(
     cluster: Cluster, build: Build, minicluster: Make, late: float
@@ -121,12 +122,12 @@ def test_a_patch_that_takes_effect_late_is_not_applied_twice(
 def test_a_service_killed_during_a_request_grows_once_after_its_return(
     cluster: Cluster, build: Build, minicluster: Make, carried_out: bool
 ) -> None:
-    """Regression: it was reported as interrupted, and denied, though the nodes existed."""
+    """Regression: the request was denied as interrupted, though the nodes existed."""
     minicluster(size=2, maxSize=8)
     seen(cluster)
 
     class Killed(BaseException):
-        """Simulates a kill of the service, with or without its patch."""
+        """Simulated kill of the service, before or after its patch."""
 
     resizer = build()
     scale = resizer._objects.scale
@@ -200,9 +201,7 @@ def test_the_outcome_stays_unknown_if_others_have_set_the_size(
 
 
 def changed_by_others(cluster: Cluster, times: int) -> Callable[[str, str], None]:
-    """Return a function that changes the object as another client before each of so many
-    patches.
-    """
+    """Return a hook that changes the object as another client before the first ``times`` patches."""
     left = [times]
     kind = cluster.store.kinds[(FLUX, "miniclusters")]
 
@@ -241,7 +240,7 @@ def test_repeated_conflicts_are_given_up(cluster: Cluster, build: Build, miniclu
 def test_concurrent_requests_lose_nothing(
     cluster: Cluster, build: Build, minicluster: Make
 ) -> None:
-    """Several services resize one MiniCluster: each granted node exists."""
+    """Four services resize one MiniCluster. Its size must match the granted requests."""
     minicluster(size=1, maxSize=100)
     seen(cluster)
     answers: list[Resized] = []

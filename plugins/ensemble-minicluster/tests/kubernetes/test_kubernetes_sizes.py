@@ -1,4 +1,4 @@
-"""Tests of the resizer against the stand-in: granted sizes, and the chosen MiniCluster."""
+"""Tests of the sizes that the resizer grants, and of the MiniCluster that it chooses."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class TestWithAnOperator:
     def test_a_size_ignored_by_the_operator_is_not_the_current_one(
         self, cluster: Cluster, build: Build, minicluster: Make
     ) -> None:
-        """Another client set 9 of at most 4: the operator kept silent and still has 3."""
+        """Another client sets 9, above the maximum of 4. The operator ignores it and keeps 3."""
         found = minicluster(size=2, maxSize=4)
         seen(cluster)
         resizer = build()
@@ -94,8 +94,8 @@ class TestWithAnOperator:
     def test_a_lost_status_is_not_waited_for(
         self, cluster: Cluster, build: Build, minicluster: Make, operator: Operator
     ) -> None:
-        """Another client's change while the operator writes the size makes status.size wrong for
-        good.
+        """If another client's change makes the operator's status write fail, ``status.size`` stays
+        wrong.
         """
         minicluster(size=2, maxSize=8)
         seen(cluster)
@@ -107,7 +107,7 @@ class TestWithAnOperator:
     def test_the_operators_size_is_known_although_its_status_was_lost(
         self, cluster: Cluster, build: Build, minicluster: Make, operator: Operator
     ) -> None:
-        """It has 4, reports 0, and another client set 9 of at most 8, which it ignores."""
+        """The operator has 4, reports 0 and ignores another client's 9, above the maximum of 8."""
         minicluster(size=2, maxSize=8)
         seen(cluster)
         operator.before_status = lambda: touch(cluster)
@@ -130,7 +130,7 @@ class TestWithAnOperator:
     def test_the_reason_for_a_limit_is_that_of_the_object(
         self, cluster: Cluster, build: Build, minicluster: Make, now: int | None, says: str
     ) -> None:
-        """A maxSize that was lowered, raised or removed after creation with 8."""
+        """maxSize is 8 at creation, then lowered, raised or removed."""
         minicluster(size=2, maxSize=8)
         seen(cluster)
         kind = cluster.store.kinds[(FLUX, "miniclusters")]
@@ -147,7 +147,7 @@ class TestWithAnOperator:
     def test_a_size_that_is_reset_is_not_granted(
         self, cluster: Cluster, build: Build, minicluster: Make, operator: Operator
     ) -> None:
-        """The bounds changed between the read and the patch, and the operator reset the size."""
+        """The bounds change between the read and the patch, so the operator resets the size."""
         minicluster(size=2, maxSize=8)
         seen(cluster)
         operator.stop()

@@ -58,7 +58,7 @@ def real_place(request: pytest.FixtureRequest) -> Iterator[Place | None]:
 
 @contextmanager
 def _playing(request: pytest.FixtureRequest, folder: Path, stand: Stand | None) -> Iterator[Place]:
-    """Yield a namespace with an operator, and if needed with a simulated node."""
+    """Yield a namespace with an operator and, with ``--play-node``, a simulated node."""
     given = request.config.getoption("--kubeconfig", default=None)
     images = (request.config.getoption("--images", default=None) or "").split(",")
     config = Path(given).absolute() if given else folder / "config"
@@ -88,7 +88,7 @@ def _playing(request: pytest.FixtureRequest, folder: Path, stand: Stand | None) 
         place.remove()
         if not was_there:
             place("DELETE", f"{DEFINITIONS}/{PLURAL}.{GROUP}")
-    # An operator that was stopped before it listened ends by the signal.
+    # The signal kills an operator that has not installed its handlers yet.
     assert set(ended) <= {0, -signal.SIGKILL, -signal.SIGTERM}, place.said
 
 
@@ -110,7 +110,7 @@ Another = Callable[[], Place]
 def another(
     request: pytest.FixtureRequest, place: Place, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Another]:
-    """Return a function that adds a namespace of the cluster, with an operator."""
+    """Yield a function that adds a namespace with an operator."""
     with ExitStack() as stack:
 
         def make() -> Place:

@@ -1,7 +1,8 @@
-"""Stories of pods on a node, as processes: the Flux Operator's scripts of members of several nodes.
+"""Stories of members of several nodes, whose pods are processes on a simulated node.
 
-First pods are drained and killed. On the stand-in, or with ``--kubeconfig FILE --play-node`` on a
-control plane with the Flux Operator, but without scheduler and kubelet.
+They run the Flux Operator's scripts, and drain and kill first pods. They use the stand-in or, with
+``--kubeconfig FILE --play-node``, a control plane with the Flux Operator, but without scheduler and
+kubelet.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ rules: [{{trigger: start, action: {{name: submit, label: sim}}}}]
 
 @pytest.fixture
 def make(tmp_path: Path, real_place: Place | None) -> Iterator[Make]:
-    """Return a function that creates an Ensemble of one member on a node.
+    """Yield a function that creates an Ensemble of one member on a node.
 
-    ``shared``: its run is outside of the member.
+    With ``shared``, the run is outside of the member.
     """
     made: list[Scene] = []
 
@@ -98,9 +99,7 @@ def every_job_once(tmp_path: Path) -> bool:
 
 
 def test_workers_find_their_broker_with_a_service_of_the_user(make: Make, tmp_path: Path) -> None:
-    """Such a Service has no addresses of pods that are not ready, so the broker's pod must be
-    ready.
-    """
+    """Such a Service only has addresses of ready pods, so the broker's pod must become ready."""
     scene = make(seconds=3, cluster={"size": 2, "network": {"headlessName": "mine"}})
     wait_until(lambda: scene.node.joined("study-0") == ["study-0-1"])
     assert not (scene.stand.get("Service", "mine") or {})["spec"].get("publishNotReadyAddresses")
@@ -123,7 +122,7 @@ def test_workers_find_their_broker_after_a_container_of_the_user_has_ended(
 def test_a_run_whose_first_pod_is_drained_continues_and_repeats_no_job(
     make: Make, tmp_path: Path, size: int
 ) -> None:
-    """Its workers have found the broker; its pod is ready while it runs and ends with its run."""
+    """The pod is drained once it is ready and its workers have found the broker."""
     scene = make(seconds=1.5 * size, cluster={"size": size})
     wait_until(lambda: len(scene.node.joined("study-0")) == size - 1)
     wait_until(lambda: "0" in pods(scene) and is_ready(pods(scene)["0"]))
@@ -161,7 +160,7 @@ def test_a_run_whose_whole_pod_is_killed_submits_unstarted_jobs_and_retries_the_
 
 
 def test_temporary_files_of_a_run_are_invisible_to_other_pods(make: Make, tmp_path: Path) -> None:
-    """This is about the simulated node: otherwise all pods would share this machine's folder."""
+    """On the simulated node, all pods would otherwise share this machine's folder."""
     scene = make(shared=True)
     noted = tmp_path / "scene" / "node" / "pods"
     wait_until(lambda: list(noted.glob("study-run-*/volumes/tmp/ensemble.pid")))

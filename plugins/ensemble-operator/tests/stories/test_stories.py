@@ -1,4 +1,4 @@
-"""Stories of Ensembles, the same on the stand-in and on a real cluster.
+"""Stories of Ensembles, on the stand-in or a real cluster.
 
 pytest plugins/ensemble-operator/tests/stories --kubeconfig FILE --images SERVICE,VIEW
 """
@@ -66,8 +66,8 @@ def test_an_invalid_file_is_reported_and_nothing_is_created(place: Place) -> Non
     ],
 )  # fmt: skip
 def test_an_impossible_spec_is_rejected_or_reported(place: Place, spec: Any, words: str) -> None:
-    """The API server rejects by schema and CEL. The stand-in only knows the schema; the operator
-    reports the rest.
+    """An API server checks schema and CEL, the stand-in only the schema. The operator reports the
+    rest.
     """
     found = {**ensemble(name="never"), "spec": spec}
     refused = None

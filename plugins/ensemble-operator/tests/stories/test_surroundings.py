@@ -1,7 +1,7 @@
-"""Stories of Ensembles with other objects and users in the cluster.
+"""Stories of Ensembles beside other objects and users of the cluster.
 
-Changed files, deleted objects, quotas, policies, autoscalers and other operators. On the stand-in,
-or with ``--kubeconfig FILE``.
+For example changed files, deleted objects, quotas, policies, autoscalers and other operators. They
+use the stand-in or, with ``--kubeconfig FILE``, a real cluster.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_a_changed_minicluster_waits_for_the_end_of_the_run_or_is_recreated(plac
 
 
 def _changes(place: Place, member: dict[str, Any], reason: str) -> None:
-    """Change a running member. It waits for this reason, but not with ``Recreate``."""
+    """Check that a change waits with this reason, and that ``Recreate`` applies it."""
     place.until(lambda: "changed-0" not in place.names("MiniCluster"))
     place.make(ensemble(long_member(), name="changed"))
     place.until(lambda: first_pod(place, "changed"))
@@ -145,7 +145,7 @@ def test_a_member_with_an_invalid_part_is_not_created_until_it_is_corrected(
         place.make(ensemble(long_member(**more), name="partly", **spec))
     except ApiError as error:
         refused = error.message
-    if refused:  # the API server can tell by the definition
+    if refused:  # the API server's schema rejects it
         assert words in refused
         return
     place.until(lambda: place.condition("partly", "Valid") == ("False", "InvalidMember"))
@@ -339,7 +339,7 @@ def test_a_second_operator_takes_over_when_the_first_is_killed(
     place.operate(*words)
     place.until(lambda: "another operator is active" in place.said)
     place.make(ensemble(long_member(), name="led"))
-    # The operator reports what it has created a moment later.
+    # Events follow the creation with a short delay.
     place.until(lambda: place.events().count("Created") == 2)
     made = uid(place, "MiniCluster", "led-0")
     first.kill()
