@@ -134,7 +134,7 @@ def joined(
             {"name": name, "port": service.port, "token_file": str(token), "compose": "local"}
         )
         cluster = played(2)
-        cluster.close()  # it asks another service
+        cluster.close()  # it was opened with the simulated service
         cluster.flux.closed = False
         executor = cluster.session.executor
         executor._make_service = built._make_service

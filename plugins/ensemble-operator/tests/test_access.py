@@ -132,7 +132,7 @@ def test_the_role_allows_a_whole_lifetime_and_nothing_more(
     stand.player.stuck["late-0"] = {"waiting": {"reason": "ContainerCreating"}}
     stand.apply(ensemble(name="late"))
     stand.until(lambda: ("list", "events") in requests())
-    # On a fast machine, the Lease has not been renewed yet.
+    # On a fast machine, the Lease may not have been renewed yet.
     stand.until(lambda: ("patch", "leases") in requests())
     asked = requests()
     role = next(each for each in documents("access.yaml") if each["kind"] == "Role")

@@ -131,7 +131,7 @@ def test_too_old_watches_restart(stand: Stand) -> None:
 
 @pytest.mark.parametrize("plural", ["pods", "deployments", "ensembles"])
 def test_a_rejected_watch_restarts(stand: Stand, plural: str) -> None:
-    """kopf's watcher ends if a request gets status 410, rather than an event in its stream."""
+    """A response with status 410, unlike a 410 event in the stream, ends kopf's watcher."""
     running = stand.start()
     stand.apply(ensemble())
     stand.until(lambda: stand.ready("study"))

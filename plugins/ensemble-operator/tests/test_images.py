@@ -77,6 +77,6 @@ def test_the_built_folders_exist_and_are_those_needed() -> None:
 
 @pytest.mark.checkout
 def test_images_are_built_without_the_history_and_ignored_files() -> None:
-    """Otherwise an environment of 1.4 GB, among others, would be copied into the build."""
+    """Otherwise the build would copy virtual environments and other large folders."""
     ignored = [f"**/{each.rstrip('/')}" for each in lines(ROOT / ".gitignore")]
     assert lines(ROOT / ".dockerignore") == [".git", *ignored]

@@ -144,7 +144,7 @@ def message_of(stand: Stand, kind: str, name: str = "study") -> str:
 def test_unknown_fields_of_an_older_flux_operator_are_left_out(
     stand: Stand,
 ) -> None:
-    """The user is not blamed for fields that our operator adds."""
+    """Fields that our operator adds are not reported as the user's errors."""
     kind = stand.cluster.store.kinds[("flux-framework.org", "miniclusters")]
     assert kind.schema is not None
     del kind.schema["properties"]["spec"]["properties"]["jobLabels"]

@@ -373,7 +373,7 @@ def job_over(monkeypatch: pytest.MonkeyPatch, kind: str = "Complete", ago: float
 def test_a_run_is_not_lost_if_its_jobs_end_is_seen_before_its_pods(
     seen: str, kind: str, code: int, result: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs and pods are watched separately, so the events of either may arrive first."""
+    """Jobs and pods have separate watches, so the events of either may arrive first."""
     world = job_over(monkeypatch, kind)
     if seen == "a pod that waits":
         world.pod("study-run", {"waiting": {}}, phase="Pending", container="run")
@@ -507,7 +507,7 @@ def test_a_lost_pod_is_the_end_even_if_its_job_has_created_another(known: bool) 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
 def test_the_pod_created_after_a_failed_one_counts(names: tuple[str, str]) -> None:
-    """Both may have been created in the same second."""
+    """Both may have the same creation time, in seconds."""
     world = running(ensemble(state={"claim": "c"}))
     world.killed("study-0")
     world.pods["killed"] = world.pods["study-0-0"]

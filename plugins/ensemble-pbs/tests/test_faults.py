@@ -38,7 +38,7 @@ class TestPBS(FaultSuite):
         monkeypatch.setattr(timing, "FULL", 1.0)
         self.pbs.wait_idle()
         with self.pbs.limited("max_queued", "[u:PBS_GENERIC=2]"):
-            # Different time limits put each job into a batch of its own.
+            # Different time limits put each job into a separate batch.
             gate = self.folder / "gate"
             jobs = [self.gated(session, gate, duration=600.0 + number) for number in range(4)]
             session.submit(*jobs)

@@ -90,7 +90,7 @@ def minicluster(cluster: Cluster) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def build(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Resizer]]:
-    """Yield a function that builds the resizer like the service, with further options."""
+    """Yield a function that builds the resizer as the service does, with more options."""
     pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
     from ensemble_minicluster.kubernetes_plugin import RECORD
 

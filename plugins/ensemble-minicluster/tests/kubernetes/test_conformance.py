@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 _DEFINITION = (
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/miniclusters.flux-framework.org"
 )
-#: The image does not exist, because it never runs.
+#: No such image exists: it never runs.
 _IMAGE = "registry.invalid/nothing:1"
 
 
@@ -523,7 +523,7 @@ def test_a_wrong_token_is_unauthorized(place: Place, make: Make) -> None:
 
 def test_a_resizer_may_read_and_scale(place: Place, make: Make, resizer: Talk) -> None:
     path = at(place, make())
-    end = time.monotonic() + place.patience  # roles take a moment to become effective
+    end = time.monotonic() + place.patience  # roles take effect after a moment
     while resizer("GET", path)[0] == 403 and time.monotonic() < end:
         time.sleep(0.1)
     assert resizer("GET", path)[0] == 200

@@ -1,8 +1,8 @@
-"""Fixtures of the stories: the stand-in as cluster, or a real one with ``--kubeconfig FILE``.
+"""Fixtures of the stories: a stand-in cluster, or a real one with ``--kubeconfig FILE``.
 
 The operator is a process outside of the cluster, so it receives no heartbeats of members. A real
 cluster must have the Flux Operator; runs need ``--images SERVICE,VIEW``, which its nodes can pull.
-Everything happens in a new namespace and takes minutes.
+Stories run in new namespaces. On a real cluster, they take minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from story_cluster import DEFINITIONS, Place, real
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    with suppress(ValueError):  # the conformance list defines it too
+    with suppress(ValueError):  # the conformance tests define it, too
         parser.addoption("--kubeconfig", metavar="FILE", help="play on the cluster of this file")
     parser.addoption(
         "--play-node", action="store_true",

@@ -46,7 +46,7 @@ def of(place: Place, name: str) -> list[str]:
 
 
 def first_pod(place: Place, name: str) -> str:
-    """Return the running first pod of a member; empty if there is none."""
+    """Return the name of a member's running first pod, or an empty string."""
     for pod in place.all("Pod"):
         labels = pod["metadata"].get("labels", {})
         mine = labels.get("job-name") == f"{name}-0"
