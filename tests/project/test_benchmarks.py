@@ -44,7 +44,7 @@ def test_a_comparison_measures_five_jobs_and_a_chain(tmp_path: Path) -> None:
     assert found["a"]["size"] == 5
 
 
-def test_a_killed_controller_goes_on_and_begins_no_job_twice(tmp_path: Path) -> None:
+def test_a_resume_after_a_kill_starts_no_job_twice(tmp_path: Path) -> None:
     found = compared(
         tmp_path, "--works", "e", "--only", "ensemble", "--rounds", "1", "--kills", "20"
     )
@@ -54,13 +54,13 @@ def test_a_killed_controller_goes_on_and_begins_no_job_twice(tmp_path: Path) -> 
     assert only["ensemble"]["continues"] > 0
 
 
-def test_a_peer_that_cannot_do_a_work_is_left_out_with_the_reason(tmp_path: Path) -> None:
+def test_a_peer_that_cannot_run_a_workload_is_left_out_with_the_reason(tmp_path: Path) -> None:
     found = compared(tmp_path, "--works", "e", "--only", "bare", "--rounds", "1")
     assert found["e"]["rounds"] == [{}]
     assert found["e"]["left_out"] == {"bare": "it stores no state, so it cannot resume"}
 
 
-def test_every_peer_says_how_it_was_set_up_and_what_its_maintainer_would_object() -> None:
+def test_every_peer_has_its_setup_and_the_objections_of_its_maintainers() -> None:
     script = (
         "import json, sys; sys.path.insert(0, 'benchmarks/peers')\n"
         "from pathlib import Path\n"
@@ -82,7 +82,7 @@ def test_every_peer_says_how_it_was_set_up_and_what_its_maintainer_would_object(
             assert each["answer"], each["name"]
 
 
-def test_a_simulation_of_two_sizes_gives_two_points_of_each_curve(tmp_path: Path) -> None:
+def test_a_simulation_with_two_sizes_has_two_points_per_curve(tmp_path: Path) -> None:
     file = tmp_path / "scale.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "scale.py"), "--most", "1000"]
     subprocess.run([*command, "--members", "10", "--json", str(file)], check=True, timeout=240)
@@ -95,7 +95,7 @@ def test_a_simulation_of_two_sizes_gives_two_points_of_each_curve(tmp_path: Path
     assert all(each["events"] >= 10 * each["jobs"] for each in points)
 
 
-def test_the_figures_of_the_page_are_those_of_its_json(tmp_path: Path) -> None:
+def test_the_figures_of_the_page_match_its_json(tmp_path: Path) -> None:
     """``scripts/performance.py`` would write the same page from the JSON."""
     script = ROOT / "scripts" / "performance.py"
     subprocess.run([sys.executable, str(script), "--check"], check=True, timeout=120)
@@ -105,7 +105,7 @@ def test_the_figures_of_the_page_are_those_of_its_json(tmp_path: Path) -> None:
     assert json.loads(FIGURES.read_text("utf-8"))["machine"]["cores"]
 
 
-def test_the_comparisons_in_the_text_of_the_page_agree_with_its_json() -> None:
+def test_comparisons_in_the_pages_text_match_its_json() -> None:
     works = json.loads(FIGURES.read_text("utf-8"))["works"]
 
     def medians(work: str, figure: str) -> dict[str, float]:

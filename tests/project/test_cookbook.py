@@ -75,7 +75,7 @@ def test_there_are_at_least_fifteen_recipes() -> None:
     assert len(RECIPES) >= 15
 
 
-def test_a_line_that_was_not_printed_is_found() -> None:
+def test_a_missing_line_is_detected() -> None:
     assert missing("a\n…\nc…\n", "a\nb\ncd\n") == []
     assert missing("b\na\n", "a\nb\n") == ["a"]
     assert missing("…\nx…\n", "a\n") == ["x…"]

@@ -94,14 +94,14 @@ def resolve(folder: Path, *requirements: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_there_is_a_wheel_and_a_source_distribution_of_everything() -> None:
+def test_every_distribution_has_a_wheel_and_a_source_distribution() -> None:
     names = {name_of(wheel) for wheel in WHEELS}
     assert {"ensemble_core", "ensemble_flux", "ensemble_lammps"} <= names
     assert names == {name_of(source) for source in DIST.glob("*.tar.gz")}
 
 
 @pytest.mark.parametrize("wheel", WHEELS, ids=name_of)
-def test_a_wheel_is_complete_and_holds_nothing_else(wheel: Path) -> None:
+def test_a_wheel_is_complete_and_has_no_other_files(wheel: Path) -> None:
     name, files = name_of(wheel), contents(wheel)
     assert {f"{name}/__init__.py", f"{name}/py.typed"} <= files
     assert "MIT" in read(wheel, ".dist-info/licenses/LICENSE")
@@ -118,7 +118,7 @@ def test_the_wheel_of_the_core_has_the_schema() -> None:
 
 
 @pytest.mark.parametrize("wheel", PLUGINS, ids=name_of)
-def test_a_plugin_asks_for_our_core_and_registers_itself(wheel: Path) -> None:
+def test_a_plugin_requires_our_core_and_has_entry_points(wheel: Path) -> None:
     needed = metadata(wheel).get_all("Requires-Dist", [])
     (core,) = (line for line in needed if line.startswith("ensemble-core"))
     versions = core.removeprefix("ensemble-core").removeprefix("[service]")
@@ -135,7 +135,9 @@ def test_a_plugin_asks_for_our_core_and_registers_itself(wheel: Path) -> None:
 @needs_uv
 @pytest.mark.parametrize("wheel", PLUGINS, ids=name_of)
 @pytest.mark.parametrize("version", ["0.1.2", "2.0"])
-def test_a_strangers_core_is_never_taken(wheel: Path, version: str, tmp_path: Path) -> None:
+def test_another_projects_core_is_never_installed(
+    wheel: Path, version: str, tmp_path: Path
+) -> None:
     shutil.copy(wheel, tmp_path)
     satisfy_others(tmp_path, wheel)
     stranger(tmp_path, version)
@@ -148,7 +150,7 @@ def test_a_strangers_core_is_never_taken(wheel: Path, version: str, tmp_path: Pa
 
 @needs_uv
 @pytest.mark.parametrize("wheel", PLUGINS, ids=name_of)
-def test_a_core_of_the_right_versions_is_taken(wheel: Path, tmp_path: Path) -> None:
+def test_a_core_with_a_matching_version_is_installed(wheel: Path, tmp_path: Path) -> None:
     shutil.copy(wheel, tmp_path)
     satisfy_others(tmp_path, wheel)
     for version in ("0.1.2", "1.0.0", "2.0"):

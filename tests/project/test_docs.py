@@ -96,7 +96,7 @@ use: [{algorithm: ./demand.yaml, with: {group: sim, then: {name: terminate}}}]
 
 
 @pytest.mark.checkout
-def test_a_picture_of_the_documentation_is_small_and_some_page_shows_it() -> None:
+def test_pictures_of_the_documentation_are_small_and_used() -> None:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/README.md")]
     text = "".join(page.read_text("utf-8") for page in pages)
     pictures = list((ROOT / "docs" / "pictures").iterdir())
@@ -142,7 +142,7 @@ def test_the_reference_names_every_job_field_trigger_action_and_statistic() -> N
 
 
 @pytest.mark.checkout
-def test_the_map_for_contributors_names_files_and_rooms_that_there_are() -> None:
+def test_the_map_for_contributors_names_existing_files_and_packages() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     paths = set(re.findall(r"`((?:ensemble_core|plugins|tests|docs|scripts)/[a-z_\d./*-]+)`", page))
     assert len(paths) > 20
@@ -152,7 +152,7 @@ def test_the_map_for_contributors_names_files_and_rooms_that_there_are() -> None
 
 
 @pytest.mark.checkout
-def test_workflows_call_make_on_each_python_that_is_supported() -> None:
+def test_workflows_call_make_on_each_supported_python() -> None:
     """So every CI step can be repeated in a checkout."""
     files = {
         file.stem: yaml.safe_load(file.read_text("utf-8"))

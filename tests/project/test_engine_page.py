@@ -15,7 +15,7 @@ print({name.split(".")[1] for name in sys.modules if name.startswith("ensemble_c
 """
 
 
-def test_the_engine_runs_in_a_program_with_nothing_but_the_kernel(tmp_path: Path) -> None:
+def test_the_engine_alone_imports_only_the_kernel(tmp_path: Path) -> None:
     text = PAGE.read_text("utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     (printed,) = re.findall(r"^```text\n(.*?)^```", text, re.M | re.S)

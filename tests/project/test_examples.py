@@ -677,7 +677,7 @@ def test_an_example_does_what_it_promises(
 
 
 @pytest.mark.parametrize("file", examples(killed=True))
-def test_an_example_whose_controller_is_killed_does_what_it_promises_once_it_is_resumed(
+def test_a_killed_and_resumed_example_does_what_it_promises(
     file: Path, tmp_path: Path, lengths: dict[str, int]
 ) -> None:
     """It is killed after a random number of lines."""
@@ -724,7 +724,7 @@ def test_an_example_whose_controller_is_killed_does_what_it_promises_once_it_is_
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_an_example_says_first_what_it_shows_what_to_expect_and_its_exit_code(file: Path) -> None:
+def test_an_example_begins_with_its_purpose_and_exit_code(file: Path) -> None:
     text = file.read_text()
     opening = re.match(r"(?:#.*\n)+\n", text)
     assert opening is not None, "it opens with a comment, then an empty line"
@@ -745,7 +745,7 @@ def test_the_table_of_examples_names_each_with_the_command_that_runs_it(file: Pa
     assert f"`{command}`" in rows[0]
 
 
-def test_without_room_to_grow_the_requests_are_denied_and_the_work_is_done(tmp_path: Path) -> None:
+def test_jobs_finish_even_if_requests_to_grow_are_denied(tmp_path: Path) -> None:
     result = run(EXAMPLES / "grow-shrink.yaml", tmp_path, "--slots", "1", "--max-slots", "1")
     ran = parsed(result, tmp_path)
     assert ran.code == 0
@@ -756,7 +756,7 @@ def test_without_room_to_grow_the_requests_are_denied_and_the_work_is_done(tmp_p
 
 @pytest.mark.checkout
 @needs_minicluster
-def test_growing_and_shrinking_is_the_same_with_a_minicluster_that_is_made_up(
+def test_a_simulated_minicluster_grows_and_shrinks_the_same_way(
     tmp_path: Path,
 ) -> None:
     options = ("--executor", "minicluster", "--mock", "--name", "default/ensemble")
@@ -768,7 +768,7 @@ def test_growing_and_shrinking_is_the_same_with_a_minicluster_that_is_made_up(
 
 @pytest.mark.checkout
 @needs_lammps_plugin
-def test_without_lammps_its_example_says_so_and_ends_at_once(tmp_path: Path) -> None:
+def test_the_lammps_example_without_lammps_exits_with_a_message(tmp_path: Path) -> None:
     result = run(EXAMPLES / "lammps-melt.yaml", tmp_path, path=str(tmp_path))
     assert result.returncode == 1
     assert "lmp: command not found" in result.stderr

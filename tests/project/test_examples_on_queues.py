@@ -62,7 +62,7 @@ def test_an_example_has_the_same_figures_on_a_queue(
     assert f"{len(names)} rounds" in done.stdout
 
 
-def test_each_example_is_played_on_the_queues_or_it_is_said_why_not(
+def test_each_example_runs_on_the_queues_or_has_a_reason_not_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)

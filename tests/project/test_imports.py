@@ -128,7 +128,7 @@ custom: |
 """
 
 
-def test_quantiles_and_functions_load_neither_before_there_are_many_values(tmp_path: Path) -> None:
+def test_few_values_of_quantiles_load_neither_river_nor_numpy(tmp_path: Path) -> None:
     file = tmp_path / "quantiles.yaml"
     file.write_text(QUANTILES, encoding="utf-8")
     run = ["run", "--executor", "local", "--no-journal", str(file)]
@@ -149,14 +149,14 @@ def test_import_installs_no_signal_handler() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_public_names_are_all_there() -> None:
+def test_all_public_names_exist() -> None:
     for name in ensemble_core.__all__:
         assert getattr(ensemble_core, name) is not None
     assert set(ensemble_core.__all__) <= set(dir(ensemble_core))
     assert ensemble_core.__version__ == version("ensemble-core")
 
 
-def test_what_is_not_public_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Trigguer'"):
         ensemble_core.Trigguer  # type: ignore[attr-defined]  # noqa: B018  # on purpose
 
@@ -174,7 +174,7 @@ def without_plugins(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", hide + code], capture_output=True, text=True)
 
 
-def test_all_public_names_can_be_imported_where_no_plugin_is() -> None:
+def test_all_public_names_can_be_imported_without_plugins() -> None:
     done = without_plugins("from ensemble_core import *\nassert Rule")
     assert done.returncode == 0, done.stderr
 

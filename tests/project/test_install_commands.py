@@ -67,13 +67,13 @@ def unbounded(text: str) -> list[str]:
     ]
 
 
-def test_the_check_finds_what_it_looks_for() -> None:
+def test_unbounded_install_commands_are_detected() -> None:
     assert unbounded("pip install ensemble-core ensemble-flux")
     assert unbounded("pip install 'ensemble-core[plot]'")
     assert not unbounded("pip install 'ensemble-core[plot]>=1.0' './ensemble-core'")
 
 
-def test_each_install_command_asks_for_our_versions() -> None:
+def test_each_install_command_requires_our_versions() -> None:
     found = {str(page.relative_to(ROOT)): unbounded(page.read_text("utf-8")) for page in PAGES}
     # The README warns against this command.
     assert {page: commands for page, commands in found.items() if commands} == {
@@ -91,7 +91,7 @@ def test_a_page_says_at_its_top_which_plugins_its_commands_need(page: Path) -> N
     assert unnamed(page.read_text("utf-8")) == set()
 
 
-def test_a_plugin_that_a_page_does_not_name_is_found() -> None:
+def test_a_plugin_missing_at_the_top_of_a_page_is_detected() -> None:
     text = "# A page\n\n{}\n\nWith `ensemble plot last`:\n\n```sh\nensemble-server start\n```\n"
     assert unnamed(text) == {"ensemble-plot", "ensemble-service"}
     line = "You need ensemble-plot for `ensemble plot`, ensemble-service ([install](install.md))."

@@ -63,7 +63,7 @@ def unordered_loops(source: str) -> list[int]:
     ]
 
 
-def test_the_engine_reaches_nothing_but_what_it_is_given() -> None:
+def test_pure_modules_call_no_impure_builtins() -> None:
     found = {
         module: world_calls((CORE / f"{module}.py").read_text(), MAY.get(module, ()))
         for module in PURE
@@ -71,18 +71,18 @@ def test_the_engine_reaches_nothing_but_what_it_is_given() -> None:
     assert {module: calls for module, calls in found.items() if calls} == {}
 
 
-def test_no_decision_hangs_on_the_order_of_a_set() -> None:
+def test_pure_modules_do_not_loop_over_sets() -> None:
     found = {module: unordered_loops((CORE / f"{module}.py").read_text()) for module in PURE}
     assert {module: lines for module, lines in found.items() if lines} == {}
 
 
-def test_these_checks_find_what_they_look_for() -> None:
+def test_impure_calls_and_loops_over_sets_are_detected() -> None:
     assert world_calls("def f(x):\n    print(hash(x))\n") == [(2, "print"), (2, "hash")]
     assert world_calls("eval(x), exec(x)", {"eval"}) == [(1, "exec")]
     assert unordered_loops("for x in {1, 2}:\n    pass\n[x for x in set(y)]") == [1, 3]
 
 
-def test_the_engine_is_among_what_is_pure() -> None:
+def test_the_engine_is_in_the_contract_of_pure_modules() -> None:
     assert {
         "engine/engine",
         "metrics/store",
@@ -95,7 +95,7 @@ def test_the_engine_is_among_what_is_pure() -> None:
 @pytest.mark.parametrize(
     "file", sorted((CORE / "session").glob("*.py")), ids=lambda file: file.stem
 )
-def test_a_session_leaves_printing_to_its_face(file: Path) -> None:
+def test_the_session_package_does_not_print(file: Path) -> None:
     assert "print" not in [name for _, name in world_calls(file.read_text())]
 
 
@@ -131,7 +131,7 @@ def circle(imports: Mapping[str, Collection[str]]) -> list[str]:
     return []
 
 
-def test_no_modules_import_one_another_not_even_for_types() -> None:
+def test_no_import_cycles_even_for_types() -> None:
     graph = {module: named for module, named in imports(CORE).items() if module != CORE.name}
     assert len(graph) > 200
     assert circle(graph) == []
@@ -141,7 +141,7 @@ def room(module: str) -> str:
     return module.split(".")[1]
 
 
-def test_a_circle_of_imports_is_found_also_if_it_is_for_types_only(tmp_path: Path) -> None:
+def test_import_cycles_for_types_are_detected(tmp_path: Path) -> None:
     package = tmp_path / "package"
     (package / "room").mkdir(parents=True)
     (package / "room" / "one.py").write_text("from package.room import two\n")
@@ -198,18 +198,18 @@ def riddle(docstring: str | None) -> bool:
     return docstring is None or docstring.startswith(tuple(f"{word} " for word in begins))
 
 
-def test_nothing_lies_beside_the_rooms() -> None:
+def test_the_core_has_no_other_top_level_files() -> None:
     files = {path.name for path in CORE.iterdir() if path.is_file()}
     assert files == {"__init__.py", "errors.py", "py.typed"}
 
 
 @pytest.mark.parametrize("room", [room.name for room in ROOMS])
-def test_a_room_has_a_folder_of_tests(room: str) -> None:
+def test_each_package_has_a_folder_of_tests(room: str) -> None:
     assert list((TESTS / room).glob("test_*.py"))
 
 
 @pytest.mark.checkout
-def test_docstrings_name_their_thing_first() -> None:
+def test_docstrings_begin_with_a_noun() -> None:
     riddles = []
     for file in sources():
         tree = ast.parse(file.read_text())
@@ -223,7 +223,7 @@ def test_docstrings_name_their_thing_first() -> None:
     assert riddles == []
 
 
-def test_a_docstring_that_does_not_name_its_thing_is_found() -> None:
+def test_a_docstring_without_a_noun_first_is_detected() -> None:
     assert riddle(None)
     assert riddle("What is said of what took too long.")
     assert not riddle("Error for a request that exceeded its deadline.")

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 
 @pytest.mark.checkout
-def test_the_blocks_of_the_page_on_python_run_one_after_another(tmp_path: Path) -> None:
+def test_code_blocks_of_the_python_page_run_in_order(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     text = PAGE.read_text("utf-8")
     (file,) = re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)

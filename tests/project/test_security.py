@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.checkout
-def test_each_claim_of_the_threat_model_names_a_test_that_is_there() -> None:
+def test_each_claim_of_the_threat_model_names_an_existing_test() -> None:
     text = (ROOT / "docs" / "security.md").read_text("utf-8")
     named = re.findall(r"`([\w./-]+\.py)::(\w+::)?(\w+)`", text)
     assert len(named) == text.count(".py::") > 20
@@ -26,7 +26,7 @@ def test_each_claim_of_the_threat_model_names_a_test_that_is_there() -> None:
 
 
 @pytest.mark.checkout
-def test_each_line_of_the_threat_model_that_claims_something_names_its_test() -> None:
+def test_each_claim_of_the_threat_model_names_its_test() -> None:
     text = (ROOT / "docs" / "security.md").read_text("utf-8").partition("## Not yet protected")[0]
     bullets = re.findall(r"^- (?:.|\n(?!\n|- |#))+", text, re.MULTILINE)
     tables = re.findall(r"^\| claim \| tests \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)

@@ -119,7 +119,7 @@ def asked(page: Any) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_of_page_works_alone_and_has_no_serious_problem_of_accessibility(
+def test_each_kind_of_page_works_offline_and_is_accessible(
     site: Path, page: Any, asked: list[str], kind: str
 ) -> None:
     """With light colours; with dark ones, only the contrast differs."""
@@ -165,7 +165,7 @@ def test_the_api_has_each_public_name_on_one_page(site: Path) -> None:
     assert sorted(names) == sorted(ensemble_core.__all__)
 
 
-def test_the_page_of_an_example_shows_a_run_of_it(site: Path) -> None:
+def test_the_page_of_an_example_shows_its_run(site: Path) -> None:
     """The page shows the promised exit code, the file and a picture. A quick build runs only some."""
     files = [
         file for file in (ROOT / "examples").glob("*.yaml") if ".ensemble-test" not in file.name
@@ -198,7 +198,7 @@ def test_the_page_of_a_study_has_its_file_and_a_picture(site: Path) -> None:
         assert made or ".png" in page.read_text("utf-8"), study
 
 
-def test_no_page_shows_a_folder_of_the_machine_that_built_it(site: Path) -> None:
+def test_no_page_shows_a_folder_of_the_build_machine(site: Path) -> None:
     pages = [*(site / "examples").rglob("*.html"), *(site / "reports").rglob("*.html")]
     shown = re.compile(f"{tempfile.gettempdir()}/tmp|{Path.home()}/")
     assert [page.name for page in pages if shown.search(page.read_text("utf-8"))] == []
@@ -249,7 +249,7 @@ def test_the_search_shows_first_the_page_that_answers_a_frequent_question(
         ("Get started in five minutes", "ensemble init"),
     ],
 )
-def test_a_frequent_question_is_answered_one_click_from_the_front_page(
+def test_answers_to_frequent_questions_are_one_click_from_the_front_page(
     site: Path, page: Any, link: str, answer: str
 ) -> None:
     page.goto((site / "index.html").as_uri())

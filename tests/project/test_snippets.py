@@ -68,7 +68,7 @@ def test_a_snippet_runs_in_a_test_or_says_why_not(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_all_code_of_a_page_is_between_fences(page: Path) -> None:
+def test_all_code_of_a_page_is_fenced(page: Path) -> None:
     """No test would find indented code without fences."""
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.M | re.S)
     assert re.findall(r"\n\n    .*", text) == []
@@ -90,7 +90,7 @@ def test_the_test_of_a_followed_page_reads_it(page: str, test: str) -> None:
     assert Path(page).name.removesuffix(".md") in source
 
 
-def test_a_snippet_without_a_reason_is_found() -> None:
+def test_a_snippet_without_a_reason_is_detected() -> None:
     text = "```sh\nrm a\n```\n```sh\n# not run by a test: why\nrm b\n```\n"
     assert unexplained(text) == ["rm a"]
     assert unexplained(f"<!-- not run by a test: why -->\n{text}") == []

@@ -48,7 +48,7 @@ def test_a_study_reaches_its_figure(name: str, rounds: Callable[..., Any]) -> No
 @needs_numpy
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", KILLED)
-def test_a_study_reaches_its_figure_also_if_it_is_killed_and_resumed(
+def test_a_killed_and_resumed_study_reaches_its_figure(
     name: str, rounds: Callable[..., Any]
 ) -> None:
     undisturbed, killed = rounds(name, 1)
@@ -65,7 +65,7 @@ def test_every_study_is_valid(plugin: bool) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=NAMES)
-def test_a_study_is_said_in_thirty_lines_without_python(file: Path) -> None:
+def test_a_study_has_at_most_thirty_lines_and_no_python(file: Path) -> None:
     text = file.read_text()
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     assert len(lines) <= 30

@@ -88,7 +88,9 @@ def test_a_use_case_has_the_figures_of_its_page(file: Path, rounds: Callable[...
 @pytest.mark.checkout
 @needs_sklearn
 @pytest.mark.timeout(900)
-def test_a_surrogate_that_may_be_less_sure_needs_less_physics(rounds: Callable[..., Any]) -> None:
+def test_a_surrogate_with_a_higher_threshold_needs_fewer_physics_jobs(
+    rounds: Callable[..., Any],
+) -> None:
     (found,) = rounds("ams/unsure", 0)
     assert found["good"], found
 
@@ -99,7 +101,7 @@ def test_a_surrogate_that_may_be_less_sure_needs_less_physics(rounds: Callable[.
     reason="no plugin: pip install ensemble-minicluster to test this example",
 )
 @pytest.mark.timeout(900)
-def test_more_nodes_are_asked_of_a_minicluster_as_well(rounds: Callable[..., Any]) -> None:
+def test_the_minicluster_gets_requests_for_more_nodes(rounds: Callable[..., Any]) -> None:
     (found,) = rounds("shape/mock", 0)
     assert found["good"], found
 

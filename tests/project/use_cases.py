@@ -237,7 +237,7 @@ def failures(ran: Ran, **parameters: Any) -> list[bool]:
     return [exits[job["id"]] for job in jobs if parameters.items() <= job["parameters"].items()]
 
 
-#: A lower threshold of ``ams``: more jobs count as unsure.
+#: Options of ``ams`` that raise the threshold of uncertainty, so that fewer physics jobs are needed.
 UNSURE = ["--set", "jobs.ask.parameters.sure=0.2", "--set", "jobs.train.parameters.sure=0.2"]
 SLOTS = ["--slots", "2", "--max-slots", "4"]
 MOCK = ["--executor", "minicluster", "--mock", "-o", "size=2"]
