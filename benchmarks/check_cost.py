@@ -1,11 +1,13 @@
-"""Cost of input checks: this checkout against the revision before them, in pairs.
+"""Cost of input checks: this checkout compared with the last revision without them.
 
-Events per second from a member through the service to its run (``service_rate.py``): both services
-run at the same time, with the packages of this checkout and of an earlier revision, and one client
-sends to them alternately in short blocks. The median counts, so both suffer equally on a busy
-machine. Jobs per second of the local executor (``local_rate.py``): each in a separate process, in
-alternating order. Prints the medians of the ratios and the CPU time of each; the exit code is 1 if
-less than 0.95 of the rate is left. The ratios include all other changes since that revision.
+- Events per second from a member through the service to its run (``service_rate.py``): two services
+  run at the same time, one from each revision. One client sends to them alternately in short
+  blocks, so a busy machine slows both equally.
+- Jobs per second of the local executor (``local_rate.py``): each revision in a separate process, in
+  alternating order.
+
+Prints the medians of the ratios and the CPU time of each revision. The exit code is 1 if the rate
+is below 0.95 of the earlier one. The ratios include all other changes since that revision.
 
     python benchmarks/check_cost.py [--pairs 10] [--only events,jobs] [--base REVISION]
 """
@@ -42,7 +44,7 @@ def events_in_pairs(base: Path, pairs: int) -> Iterator[Pair]:
     from ensemble_service.tokens import TokenFile
 
     class Server(service_rate.Server):
-        """Service with its packages from a tree."""
+        """A service that imports its packages from a source tree."""
 
         def __init__(self, tree: Path, state: Path) -> None:
             self.tree = tree

@@ -1,8 +1,8 @@
-"""Cost of a condition: its verdict, compared with ``eval`` of the same text as bare Python.
+"""Cost of evaluating a condition, compared with ``eval`` of the same text as plain Python.
 
-Bare Python has its names in a dictionary and does without bounds, without a third truth value and
-without a lookup that may find nothing: it is the floor. Prints microseconds and the ratio of both,
-measured in turns; the last conditions have no value, which the floor cannot tell.
+``eval`` is the lower limit: its names are in a dictionary, and it has no resource limits, no third
+truth value and no missing names. Prints microseconds and the ratio, measured alternately. The last
+conditions have an unknown value, which ``eval`` cannot express.
 
     python benchmarks/condition_rate.py [--number N]
 """

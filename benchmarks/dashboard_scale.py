@@ -1,11 +1,15 @@
-"""Dashboard: the run of a million jobs in a browser, and a live run with three viewers.
+"""Speed of the dashboard: a run of a million jobs, and a live run with three viewers.
 
-``size`` makes the journal of a run of ``--jobs`` jobs, of which those at T = 2.3 fail, and measures
-``ensemble report`` (seconds, peak memory, size of the file), the seconds from the command
-``ensemble dashboard`` to its first overview, the time of each request (95th percentile, first and
-later), when the data of each view were available, and the share of a core that the idle dashboard
-uses. ``--state`` keeps the run for another round. ``live`` runs jobs with ``--rate`` events per
-second and compares the controller's CPU time per event with three active and three pausing viewers,
+``size`` writes the journal of a run of ``--jobs`` jobs, of which those at T = 2.3 fail. It measures
+
+- ``ensemble report``: seconds, peak memory and size of the file;
+- the seconds from the command ``ensemble dashboard`` to its first overview;
+- the time of the first and of later requests for each view, and the 95th percentile of all;
+- the time until the data of each view are available;
+- the share of a core that the idle dashboard uses.
+
+``--state`` keeps the run for another round. ``live`` runs jobs with ``--rate`` events per second
+and compares the controller's CPU time per event with three active and three paused viewers,
 alternately.
 
     python benchmarks/dashboard_scale.py size [--jobs N] [--state FOLDER]
@@ -63,7 +67,7 @@ PAGES = (
 
 
 class KeptEngine:
-    """Engine with the journal that it writes, like a controller."""
+    """Engine that writes a journal, like a controller."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -279,7 +283,7 @@ def live(chosen: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="the dashboard's speed")
+    parser = argparse.ArgumentParser(description="speed of the dashboard")
     parser.add_argument("part", choices=("size", "live"))
     parser.add_argument("--jobs", type=int, default=1_000_000)
     parser.add_argument("--state")

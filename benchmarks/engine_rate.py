@@ -1,9 +1,9 @@
 """Engine: the cost of rules, as ratios measured in one run.
 
-Prints, for 0 … 10,000 metric rules over 10 groups with every statistic kept, how long the engine
-takes for a job's ten events against the engine without rules, and against a bare loop that makes
-the same updates of the same river statistics. With ``--peer PYTHON`` (an interpreter that has
-ensemble-python 0.0.16 installed) the same jobs go through its ``record_event`` in the same run.
+The engine handles the ten events of each job with 0 … 10,000 metric rules over 10 groups and every
+statistic. Prints the ratio of its time to that of the engine without rules, and to that of a bare
+loop that makes the same updates of the same river statistics. With ``--peer PYTHON``, an
+interpreter with ensemble-python 0.0.16, its ``record_event`` handles the same jobs in the same run.
 
     python benchmarks/engine_rate.py [--jobs N] [--rounds N] [--peer PYTHON]
 """

@@ -1,17 +1,16 @@
 """Cost of the Flux executor, compared with Flux itself in the same instance.
 
-Prints ratios, each the median over rounds in which both alternate.
+Prints ratios, each the median of alternating rounds.
 
-- submission: jobs a second until the last is accepted, against a bare loop of
-  flux.job.submit_async with the same jobspec, written once. Jobs of urgency 0 are used, which do
-  not start.
-- end to end: jobs a second of a whole `ensemble run` with one group of /bin/true, against
-  `flux submit --cc --wait` of as many; both with their start-up.
-- latency: from a job's finish until the next job's submit is accepted, both as the instance
-  writes them down: a rule that submits at each finish, against a bare callback of the journal
-  that submits the same jobspec.
-- with --peer PYTHON, an interpreter with ensemble-python 0.0.16: 500 jobs in 10 groups under 20
-  rules, run by both; wall time and CPU seconds of the controlling process.
+- Submission: jobs per second until the last one is accepted, compared with a bare loop of
+  flux.job.submit_async with one prepared jobspec. The jobs have urgency 0, so they do not start.
+- End to end: jobs per second of `ensemble run` with one group of /bin/true, compared with
+  `flux submit --cc --wait` of the same number of jobs; both include their start-up.
+- Latency: from the finish of a job to the accepted submit of the next, by the instance's time
+  stamps: a rule that submits at each finish, compared with a bare callback of Flux's journal that
+  submits the same jobspec.
+- With --peer PYTHON, an interpreter with ensemble-python 0.0.16: 500 jobs in 10 groups with 20
+  rules, run by both; wall time and CPU seconds of the controller.
 
     flux start --test-size=4 python benchmarks/flux_rate.py [--rounds 5] [--peer PYTHON]
 """
@@ -240,7 +239,7 @@ def peer(python: str, folder: Path, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=1000, help="of a submission round")
+    parser.add_argument("--jobs", type=int, default=1000, help="jobs of a submission round")
     parser.add_argument("--run", type=int, default=200, help="jobs of an end-to-end round")
     parser.add_argument("--chain", type=int, default=40, help="jobs of a latency round")
     parser.add_argument("--rounds", type=int, default=5)
@@ -258,7 +257,7 @@ def main() -> None:
         if options.only in (None, part):
             pairs = []
             for turn in range(options.rounds):
-                # Alternate the order: an instance becomes slightly slower with each job.
+                # Alternate the order, because an instance becomes slightly slower with each job.
                 if turn % 2:
                     second = other()
                     pairs.append((ours(), second))

@@ -1,9 +1,9 @@
-"""Delay from a row that a job writes to the rule that fires: inotify against polling, in one run.
+"""Delay from a row that a job writes to the firing of its rule: inotify compared with polling.
 
-For each of the two: 100 logs that grow by 10 rows per second each, written by another process.
-Prints the time from the writing of a row to its arrival in the engine and to the decision of its
-rule, and the share of a core that this process uses. Then the same for 99 logs while another grows
-by 100 MB/s, and the cost of 1,000 idle files.
+For each of the two, another process writes 100 logs with 10 rows per second each. Prints the time
+from writing a row to its arrival in the engine and to the decision of its rule, and the share of a
+core that this process uses. Then the same for 99 logs while another one grows by 100 MB/s, and the
+cost of 1,000 idle files.
 
     python benchmarks/follow_rate.py [--logs 100] [--rate 10] [--seconds 8] [--idle 1000]
                                      [--rounds 1]
@@ -32,7 +32,7 @@ from ensemble_core.runtime import output_tracking
 from ensemble_core.runtime.controller import Runtime, Watcher
 from ensemble_core.runtime.tail import Follower
 
-#: Writes rows with the current time to logs alternately; optionally 100 MB/s to the last one.
+#: Writes rows with the current time to all logs in turn; optionally 100 MB/s to the last one.
 WRITER = """
 import os, sys, time
 folder, logs, rate, seconds, flood = sys.argv[1], *map(float, sys.argv[2:])
@@ -61,7 +61,7 @@ rules:
 
 
 class Delays(Watcher):
-    """Recorder of the age of rows in the engine and at the firing of their rule."""
+    """Records the age of rows when they reach the engine and when their rule fires."""
 
     def __init__(self) -> None:
         self.told: list[float] = []
@@ -121,7 +121,7 @@ def growing(name: str, options: argparse.Namespace, *, flood: bool) -> None:
         share = (time.process_time() - cpu) / (time.monotonic() - began)
         rows, poured = map(int, done.stdout.split())
         until(lambda: len(delays.fired) == rows)
-        if flood:  # otherwise all of it would be read at the end of the job
+        if flood:  # otherwise all of it would be read when the job ends
             (Path(folder) / f"{options.logs - 1}.log").write_text("")
         runtime.stop()
         thread.join()

@@ -1,18 +1,22 @@
 """Generators compared with plain Optuna and libEnsemble: same problem, generator and seeds.
 
 Each row is a study of ``--points`` points on Branin, Hartmann-6 or an Ising model, ``--at-once``
-at a time, over ``--seeds`` seeds: points, the median of the regret with its quartiles, wall time,
-core-seconds of this process and its children, and the lines of code that the study takes. The Ising
-model's susceptibility is simulated, so it is noisy; the regret is computed from the exact value of
-the best point found. Optuna and libEnsemble call the objective in this process. To compare without
-the cost of processes, ensembles run on a virtual clock with an executor that also calls it. Each
-round runs all studies with one seed; a first round is not counted. Times are medians.
+at a time, with ``--seeds`` seeds. It shows the number of points, the median and quartiles of the
+regret, wall time, core-seconds of this process and its children, and the study's lines of code. The
+Ising model's susceptibility is simulated, so it is noisy; the regret is computed from the exact
+value of the best point found.
 
-``--processes N`` compares N times, paired, a study on Hartmann-6 with libEnsemble's generator whose
-objective is a separate process: with libEnsemble's threads, and as a local run with a journal.
+Optuna and libEnsemble call the objective in this process. To exclude the cost of processes from the
+comparison, ensembles run on a virtual clock with an executor that calls it in this process, too.
+Each round runs all studies with one seed; the first round is not counted. Times are medians.
 
-``--suggestions N`` compares N points of ``random`` with a bare loop of N jobs, paired, both on a
-virtual clock; the ratio should be at most 2. 0 skips a part.
+``--processes N``: N pairs of studies on Hartmann-6 with libEnsemble's generator, whose objective is
+a separate process: with libEnsemble's threads, and as a local run with a journal.
+
+``--suggestions N``: N points of ``random`` compared with a bare loop of N jobs, both on a virtual
+clock; the ratio should be at most 2.
+
+0 skips a part.
 
     python benchmarks/generators.py [--points N] [--at-once N] [--seeds N] [--suggestions N]
         [--processes N]
@@ -74,13 +78,15 @@ def hartmann(point: Point) -> float:
     )
 
 
-#: Rows and columns of the Ising model, and clusters that are turned round to measure it.
+#: Rows and columns of the Ising model, and clusters that are flipped per measurement.
 _SIDE, _CLUSTERS = 4, 150
 
 
 def ising(point: Point) -> float:
-    """Minus the susceptibility at temperature ``x0``, L^2 (<m^2> - <|m|>^2) / T, by the cluster
-    algorithm of Wolff. The noise follows from the temperature."""
+    """Return minus the susceptibility at temperature ``x0``: L^2 (<m^2> - <|m|>^2) / T.
+
+    Simulated with Wolff's cluster algorithm. The seed of its noise follows from the temperature.
+    """
     temperature, size = float(point["x0"]), _SIDE**2
     random, join = Random(repr(temperature)).random, 1 - math.exp(-2 / temperature)
     spins, found = [1] * size, []
@@ -118,7 +124,7 @@ def _states() -> tuple[Any, Any]:
 
 
 def ising_exact(point: Point) -> float:
-    """Return the same without noise, from all states."""
+    """Return minus the susceptibility without noise, from all states."""
     import numpy as np
 
     energy, m = _states()

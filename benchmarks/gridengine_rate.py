@@ -2,12 +2,15 @@
 
     python benchmarks/gridengine_rate.py [--jobs N] [--rounds N]
 
-It starts a temporary cell with eight slots (like the plugin's tests: as root, with Debian's
-packages). Each round runs ``qsub -sync y -t 1-N`` of a script that runs ``true``, and the executor
-with N such jobs. Prints the ratio of the two; the requests to qmaster per 1,000 jobs (as counted by
-qmaster, with and without the reports of nodes, minus those of an idle cell); the number of Grid
-Engine commands that the executor ran (the bare array is one); and the delay from the end of a job's
-command to our event.
+Starts a temporary cell with eight slots, like the plugin's tests (as root, with Debian's packages).
+Each round runs ``qsub -sync y -t 1-N`` of a script that runs ``true``, and the executor with N of
+these jobs. Prints
+
+- the ratio of the two rates;
+- the requests to qmaster per 1,000 jobs, counted by qmaster, with and without the reports of nodes,
+  minus those of an idle cell;
+- the number of Grid Engine commands that the executor ran (the bare array is one);
+- the delay from the end of a job's command to our event.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ def monitored(cluster: Any) -> None:
 
 
 def came_in(cluster: Any) -> tuple[float, float]:
-    """Return the number of messages to qmaster: from clients, and in total."""
+    """Return the number of messages to qmaster: those from clients, and all."""
     time.sleep(3.0)  # the monitor writes with a delay
     text = (cluster.base / "spool" / "messages").read_text(errors="replace")
     clients = everybody = 0.0

@@ -1,13 +1,12 @@
 """Cost of jobspecs: checks, conversion, and runs compared with ``ensemble run`` and ``flux batch``.
 
-Each run is compared with ``ensemble run`` of the same job and with a handwritten ``flux batch``.
-
     python benchmarks/jobspec_rate.py [--tasks N] [--rounds N] [--batch N] [--length SECONDS]
 
-Checking and converting are of one process, with the time of its start; the other two take turns,
-round by round, and what counts is the ratio of the medians. The batches have --batch tasks of
---length each, on the four nodes of a test instance that is begun for it (``flux`` on the PATH or in
-``ENSEMBLE_FLUX_PREFIX``); the time is from the submit to the end of the last.
+Checks and conversion are measured in one process each, including its start-up. A run is compared
+with ``ensemble run`` of the same job, a batch with a handwritten ``flux batch``, in alternating
+rounds; the result is the ratio of the medians. Batches have --batch tasks of --length each, on the
+four nodes of a temporary test instance (``flux`` on the PATH or in ``ENSEMBLE_FLUX_PREFIX``). Their
+time is from the submit to the end of the last task.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Journal: its cost for a run, and the time to recover a run.
+"""Cost of the journal during a run, and the time to recover a run from it.
 
-In one run, as ratios: events a second of a run with its journal against the same run without; time
-to recover the engine after 1,000, 100,000 and (``--jobs 1000000``) more finished jobs, each against
-the first; bytes on disk for each job. The queue is an executor that emits ten events per job as
-fast as they are taken, so that only Ensemble is measured.
+Prints events per second of a run with its journal compared with the same run without it, the time
+to recover the engine after 1,000, 100,000 and (``--jobs 1000000``) more finished jobs compared with
+the first, and bytes on disk per job. The executor emits ten events per job as fast as they are
+received, so that only Ensemble is measured.
 
     python benchmarks/journal_rate.py [--jobs N] [--rounds N] [--state DIR]
 """
@@ -87,7 +87,7 @@ class Flood(Executor):
 
 
 class Cut(BaseException):
-    """Raised to simulate a dead controller."""
+    """Raised to simulate the death of the controller."""
 
 
 class Counter(Watcher):
@@ -105,7 +105,7 @@ class Counter(Watcher):
 
 
 class CutOff(Runtime):
-    """Killed run, without a final snapshot."""
+    """Run that is killed before its final snapshot."""
 
     def _last_snapshot(self, journal: JournalWriter) -> None:
         return
@@ -159,10 +159,10 @@ def recovered(folder: Path) -> tuple[float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--jobs", type=int, default=100_000, help="most finished jobs")
-    parser.add_argument("--rate-jobs", type=int, default=20_000, help="jobs for the rate")
+    parser.add_argument("--jobs", type=int, default=100_000, help="maximum number of finished jobs")
+    parser.add_argument("--rate-jobs", type=int, default=20_000, help="jobs for events per second")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--state", type=Path, help="where the journals are written")
+    parser.add_argument("--state", type=Path, help="folder for the journals")
     options = parser.parse_args()
     ensemble = load_text(FILE, REGISTRY, file="benchmark.yaml")
     home = Path(tempfile.mkdtemp(prefix="ensemble-journal-", dir=options.state))

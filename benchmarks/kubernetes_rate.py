@@ -2,12 +2,12 @@
 
     python benchmarks/kubernetes_rate.py [--jobs N] [--rounds N] [--kubeconfig FILE]
 
-It starts the stand-in of the plugin's tests in this process, with a node of eight cores; speeds are
-those of the stand-in, so only ratios count. With ``--kubeconfig``, it uses a control plane without
-nodes and simulates a node. Each round runs an Indexed Job with N completions of ``true`` that is
-watched, and the executor with N such jobs, with and without output. For each, it prints requests
-per 1,000 jobs, by kind, and jobs per second; and for the executor the delay from the end of a job's
-process to our event.
+Starts the stand-in for the API server of the plugin's tests in this process, with a node of eight
+cores. Its speed is not that of a real server, so only ratios count. With ``--kubeconfig``, a
+control plane without nodes is used, and a node is simulated. Each round watches an Indexed Job with
+N completions of ``true``, and runs N jobs of ``true`` with the executor, with and without output.
+Prints requests per 1,000 jobs, by kind, and jobs per second; for the executor also the delay from
+the end of a job's process to our event.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def conftest() -> Any:
 
 
 def requests(cluster: Any) -> Counter[str]:
-    """Return the requests so far, without those of the node."""
+    """Return the requests so far, except those of the node."""
     return Counter(
         f"{verb} {resource}"
         for user, verb, resource, _ in cluster.cluster.access.allowed
@@ -96,14 +96,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--kubeconfig", type=Path, help="of a control plane without nodes")
+    parser.add_argument("--kubeconfig", type=Path, help="use this control plane without nodes")
     chosen = parser.parse_args()
     module = conftest()
     module.CORES = 8
     late: list[float] = []
     for number in range(1, chosen.rounds + 1):
         for name in ("bare", "executor", "executor without output"):
-            # A new one: the stand-in keeps all history.
+            # A new cluster: the stand-in keeps all history.
             config = chosen.kubeconfig
             cluster = module.RealCluster(None, config) if config else module.Cluster()
             before = requests(cluster)

@@ -1,13 +1,13 @@
-"""LAMMPS logs: how fast the observer reads one, against other readers, and in how much memory.
+"""LAMMPS logs: speed and memory of the observer, compared with other readers.
 
-In one run, on the same log of 200 MB: MB and rows a second of the observer ``lammps`` with all
-columns and with two, of ``lammps.formats.LogFile`` (which comes with LAMMPS), of ``lammps-logfile``
-of PyPI, and of ``wc -l``, which only counts lines; then the peak memory of the observer for logs of
-20, 200 and 1,000 MB. Each reader runs in a separate process; its CPU time counts.
+Measures MB and rows per second on one log of 200 MB: of the observer ``lammps`` with all columns
+and with two, of ``lammps.formats.LogFile`` (part of LAMMPS), of ``lammps-logfile`` from PyPI, and
+of ``wc -l``, which only counts lines. Then measures the observer's peak memory for logs of 20, 200
+and 1,000 MB. Each reader runs in a separate process; rates are per second of CPU time.
 
 ``lammps-logfile`` (GPL, with pandas) is not a dependency: install it in a separate virtual
-environment and pass its Python. Its time is quadratic in the log's size, so it gets a log of a
-hundredth of the size, and a time limit.
+environment and pass its Python. Its time is quadratic in the log's size, so it reads a log of a
+hundredth of the size, with a time limit.
 
     python benchmarks/lammps_log.py [--megabytes N] [--style one|multi|yaml] [--logfile-python PATH]
 """
@@ -132,11 +132,15 @@ def tell(name: str, log: Path, found: dict[str, float] | None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--megabytes", type=float, default=200.0, help="size of the log")
+    parser.add_argument("--megabytes", type=float, default=200.0, help="size of the log in MB")
     parser.add_argument("--style", choices=("one", "multi", "yaml"), default="one")
     parser.add_argument("--logfile-python", help="a Python that has lammps-logfile")
     parser.add_argument(
-        "--memory", type=float, nargs="*", default=[20, 200, 1000], help="sizes (MB)"
+        "--memory",
+        type=float,
+        nargs="*",
+        default=[20, 200, 1000],
+        help="log sizes in MB to measure the memory with",
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ensemble-lammps-") as folder:

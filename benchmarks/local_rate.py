@@ -6,14 +6,13 @@
 - ``floor``: a Python process that does the minimum of a supervisor for each job: it creates two
   output files, removes them because they are empty, starts a session, and watches a pidfd with
   epoll;
-- ``executor``: LocalExecutor with a ledger, its events going to a consumer that only counts;
-- ``run``: ``ensemble run`` (engine and journal) from its start to its end, and with the time of a
-  run of one job taken off.
+- ``executor``: LocalExecutor with a ledger and a consumer that only counts events;
+- ``run``: ``ensemble run`` (engine and journal) from start to end, also minus the time of a run of
+  one job.
 
-Prints, for each way, the median over the rounds of its ratio to ``bare``, and the CPU time of a job
-in microseconds: of everything, and of our processes. A machine whose cores are all in use by the
-limit has no other time to give, so CPU times show where the rest goes; they hold on a busy machine
-too, where ratios of wall time do not.
+Prints the median ratio of each variant to ``bare``, and CPU microseconds per job: in total, and of
+our processes. ``bare`` can use all cores of a small machine; CPU times then show where a variant
+spends its time. On a busy machine, they are more reliable than ratios of wall time.
 
     python benchmarks/local_rate.py [--jobs 2000] [--rounds 5] [--width 2] [--only WAY,WAY]
 """

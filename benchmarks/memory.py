@@ -1,8 +1,8 @@
 """Memory: bytes that the engine keeps for each finished job, over a million jobs.
 
-Jobs come and go a thousand at a time through an engine with ten groups, metric rules and every
-statistic kept. Prints the process's resident size along the way, and the slope between the first
-tenth, when buffers have filled, and the end.
+Runs jobs, a thousand at a time, through an engine with ten groups, metric rules and every
+statistic. Prints the process's resident size at intervals, and its slope from the end of the first
+tenth, when buffers are full, to the end.
 
     python benchmarks/memory.py [--jobs N]
 """
@@ -47,7 +47,7 @@ def again() -> BoundRule:
 
 
 def main() -> None:
-    """Run the jobs and print the memory that remains."""
+    """Run the jobs and print the memory in use."""
     parser = argparse.ArgumentParser(description="bytes kept for each finished job")
     parser.add_argument("--jobs", type=int, default=1_000_000)
     jobs = parser.parse_args().jobs

@@ -2,11 +2,10 @@
 
     python benchmarks/operator_scale.py [ENSEMBLES [SECONDS]]
 
-The operator runs in a separate process; services (heartbeats of members without changes),
-Deployments and first pods are simulated. Prints the time until all are ready, the requests per
-second while nothing changes and in the busiest minute (Secrets are checked every half hour, which
-2,400 seconds include), the delay until a changed image is in its Deployment, and the operator's
-memory.
+The operator runs in a separate process. Deployments, first pods and services (with heartbeats of
+members) are simulated. Prints the time until all are ready, the requests per second while nothing
+changes and in the busiest minute, the delay until a changed image is in its Deployment, and the
+operator's memory. Secrets are checked every half hour: measure for 2,400 seconds to include that.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Results: the cost of tables of a million jobs, and of storing their rows during a run.
 
-The journal is that of a real run of ``--jobs`` jobs (an executor that emits events as fast as they
-are taken; parameters, a result, a printed column). Its job rows are then copied under further
-indices up to ``--rows``. Measured, each in a separate process: seconds and memory of ``ensemble
-results`` as Parquet and as CSV, and for comparison of reading as many events. With ``--rounds``
-also events/s of a run with job rows against one without, in pairs.
+Runs ``--jobs`` jobs with parameters, a result and a printed column on an executor that emits events
+as fast as they are received. Copies the job rows of its journal to more indices, up to ``--rows``.
+Measures the seconds and memory of ``ensemble results`` as Parquet and as CSV, and for comparison
+those of reading the same number of events, each in a separate process. With ``--rounds``, also
+compares the events per second of runs with and without job rows, in pairs.
 
     python benchmarks/results_rate.py [--rows N] [--jobs N] [--rounds N]
 """
@@ -119,7 +119,7 @@ def flood(folder: Path, jobs: int, writer_of: type[JournalWriter] = JournalWrite
 
 
 def multiply(path: Path, rows: int) -> None:
-    """Copy job rows under further indices."""
+    """Copy job rows to more indices."""
     connection = sqlite3.connect(path)
     connection.create_function("job_checksum", 4, job_checksum)
     (there,) = connection.execute("SELECT max(number) + 1 FROM job_rows").fetchone()

@@ -1,10 +1,10 @@
-"""Reuse: how fast jobs of an earlier run are looked up, and how much sooner the second run is over.
+"""Reuse: the speed of looking up jobs of an earlier run, and the time that a second run saves.
 
-The first run has ``--jobs`` jobs of one second each, whose events an executor tells as fast as
-they are taken, with a row that each printed and a file that each reads. Measured of the second run,
-which reuses it: seconds to read the first run's jobs, look-ups a second, and seconds of the whole
-run, also of CPU time: on a busy machine only that can be compared. How long the first would take on
-``--slots`` slots follows from the number of jobs: it is not waited for.
+The first run has ``--jobs`` jobs of one second each; each one prints a row and reads a file. Its
+executor emits events as fast as they are received. The second run reuses its jobs. Measures the
+seconds to read the first run's jobs, look-ups per second, and wall and CPU seconds of the whole
+second run; on a busy machine, compare CPU seconds only. The time that the first run would take on
+``--slots`` slots is calculated from the number of jobs.
 
     python benchmarks/reuse_rate.py [--jobs 100000] [--slots N]
 """

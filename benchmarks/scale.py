@@ -1,14 +1,13 @@
-"""Scale, by simulation: time and memory of a run over its size, each size in a separate process.
+"""Scale: time and memory of simulated runs by size, each size in a separate process.
 
 - ``waves``: N jobs, 1,000 in the queue at a time;
 - ``at once``: N jobs, all in the queue from the start;
 - ``members``: M job groups of ten jobs, each for a different member, and two rules for each group.
   The simulator has one cluster and no network: this is what members cost the controller.
 
-Prints seconds of CPU time to read the file and to play it, microseconds for each event, and the
-peak of the process's memory. ``--json FILE`` adds the same to
-what FILE has. A size is left out if ten times the
-size before would take more than ``--seconds`` or ``--megabytes``.
+Prints CPU seconds to read and simulate the file, microseconds per event, and the process's peak
+memory. ``--json FILE`` adds these figures to those in FILE. A size is left out if ten times the
+figures of the previous size exceed ``--seconds`` or ``--megabytes``.
 
     python benchmarks/scale.py [--most 100000] [--members 1000] [--seconds 300]
         [--megabytes 4000] [--json FILE]

@@ -1,10 +1,10 @@
 """The ensemble service with many members, compared with bare gRPC with as many streams.
 
-Each member sends ten events per second, one per message, from separate processes; one run takes
-them all and acknowledges each member's once per second. The bare server returns each message on its
-stream, so per message it reads one and writes one, like the service without batching. Prints for
-both the time from the first event to the last, the delays, and the CPU time of the processes,
-because on a small machine the clients may be the limit.
+Members run in separate processes. Each sends ten events per second, one per message. One run
+receives them all and acknowledges those of each member once per second. The bare server returns
+each message on its stream: one read and one write per message, like the service without batching.
+Prints for both the time from the first event to the last, the delays, and the CPU time of all
+processes, because on a small machine the clients may be the bottleneck.
 
     python benchmarks/service_crowd.py [--members N] [--seconds S] [--processes N] [--only KIND]
 """
@@ -34,12 +34,12 @@ PERIOD = 0.1
 ACKNOWLEDGED = 1.0
 #: Members that share a connection: the service lets each have 128 streams.
 SHARE = 20
-#: Otherwise all channels of a process share one connection.
+#: Without it, all channels of a process share one connection.
 APART = (("grpc.use_local_subchannel_pool", 1),)
 
 
 class Crowd:
-    """Some of the members, in a separate process."""
+    """A share of the members, in a separate process."""
 
     def __init__(
         self, server: Server, kind: str, numbers: range, count: int, offset: float
@@ -147,7 +147,7 @@ def play(
 
 
 async def receive(run: Any, members: int, count: int, late: list[float]) -> tuple[int, int]:
-    """Receive all events of the run; return the number of messages, and the gaps."""
+    """Receive all events of the run; return the numbers of messages and of gaps."""
     got = dict.fromkeys(range(members), 0)
     due = dict.fromkeys(range(members), 0.0)
     left, lost, messages = members * count, 0, 0

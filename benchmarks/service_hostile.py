@@ -1,14 +1,13 @@
-"""The ensemble service among hostile callers: its memory, and how long honest requests take.
+"""The ensemble service with hostile callers: its memory, and the duration of honest requests.
 
-A hundred honest members are connected, send ten events a second each to a run, and ask for their
-status, one a second each. Beside them there are a thousand idle connections, then a thousand
-hostile ones (``plugins/ensemble-service/tests/hostile_crowd.py``: slow, endless, huge, with wrong
-tokens, and with the tokens of ten members and a controller), in turn and in the same run; the
-hostile ones run at the lowest priority, since they share the cores. Said is the time of honest
-requests as a ratio of medians, and the memory of the service: at its end and at its peak. The exit
-code is 1 if the ratio or the memory is above its limit, or an honest request failed. With
-``--bare`` the server is a bare grpc.aio server that compares tokens, with the same options, and
-relays nothing.
+A hundred honest members are connected. Each sends ten events per second to a run and one status
+request per second. In alternation, a thousand other connections are idle or hostile (slow, endless,
+huge, with wrong tokens, and with the tokens of ten members and a controller; see
+``plugins/ensemble-service/tests/hostile_crowd.py``). Hostile callers run at the lowest priority,
+because they share the cores. Prints the duration of honest requests as a ratio of medians, and the
+service's memory at the end and at its peak. The exit code is 1 if the ratio or the memory exceeds
+its limit, or if an honest request failed. With ``--bare``, the server is a bare grpc.aio server
+with the same options that compares tokens and relays nothing.
 
     python benchmarks/service_hostile.py [--rounds N] [--seconds S] [--connections N] [--hours H]
         [--kinds KIND,KIND …] [--bare]
@@ -202,7 +201,7 @@ class Honest:
             self.events += len(message.batch.events)
 
     async def _status(self, stub: Any, name: str, metadata: tuple[tuple[str, str], ...]) -> None:
-        """Request a status; repeat it if it was cancelled, like ``ServiceClient``."""
+        """Request a status; like ``ServiceClient``, repeat the request if it was cancelled."""
         pause = 0.1
         while True:
             try:
@@ -301,7 +300,9 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--kinds", default=KINDS)
     parser.add_argument("--hours", type=float, default=0.0, help="minimum duration in hours")
-    parser.add_argument("--bare", action="store_true", help="a server that compares tokens only")
+    parser.add_argument(
+        "--bare", action="store_true", help="use a server that only compares tokens"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ensemble-service-") as text:
         folder = Path(text)

@@ -1,12 +1,15 @@
 """The ensemble service: cost of its requests and streams compared with bare gRPC.
 
-In one run, as ratios of medians over alternating rounds: status and resize requests a second
-against a unary echo of the same messages (resizes by a resizer that never waits, and by one that is
-called in threads), and events a second from a member through the service to its run against a
-bidirectional stream that returns the same messages. The servers are separate processes,
-without TLS; the clients are the same. Beside the rates, the processor time that the servers took
-for each request: it says more where the machine is not idle. Many members at once are in
-``service_crowd.py``.
+Prints ratios of medians over alternating rounds:
+
+- status and resize requests per second, compared with a unary echo of the same messages (with a
+  resizer that never blocks, and with one that is called in threads);
+- events per second from a member through the service to its run, compared with a bidirectional
+  stream that returns the same messages.
+
+The servers are separate processes without TLS; both have the same clients. The servers' CPU time
+per request is printed as well: it is more reliable on a busy machine. ``service_crowd.py`` measures
+many members at once.
 
     python benchmarks/service_rate.py [--rounds N] [--requests N] [--events N]
 """
@@ -57,7 +60,7 @@ class Echo(api.EnsembleServicer):
 
 
 async def relay(requests: Any, context: Any) -> AsyncIterator[Any]:
-    """Relay a member's events in one stream, as the service does, with nothing else."""
+    """Relay a member's events in one stream, like the service, and do nothing else."""
     async for message in requests:
         yield pb.ToRun(batch=message.batch)
 
@@ -84,7 +87,7 @@ class Willing(Resizer):
 
 
 class Slow(Willing):
-    """Resizer that may block, like one that calls Kubernetes, so it is called in threads."""
+    """Resizer that is called in threads because it may block, like one that calls Kubernetes."""
 
     waits = True
 
@@ -136,7 +139,7 @@ class Server:
         return (("authorization", f"Bearer {self._tokens[name]}"),)
 
     def used(self) -> float:
-        """Return the CPU seconds that it has used."""
+        """Return the CPU seconds that the server has used."""
         self._pipe.send(None)
         seconds: float = self._pipe.recv()
         return seconds
@@ -261,7 +264,7 @@ async def begin(run: Any, members: list[str]) -> None:
 
 
 class Relayed:
-    """A member and a run of a service, and the events from one to the other."""
+    """A member and a run of a service; the member sends events to the run."""
 
     async def begin(self, server: Server) -> None:
         """Connect both, each with a separate connection."""
@@ -273,7 +276,7 @@ class Relayed:
         await self._member.write(pb.FromMember(hello=pb.Hello(member=MEMBER, executor="bench")))
         await self._member.read()
         await begin(self._run, [MEMBER])
-        await self._member.read()  # the run's call: it receives the member's events from now on
+        await self._member.read()  # from now on the run receives the member's events
 
     async def seconds(self, count: int) -> float:
         """Return the seconds for a number of events."""

@@ -1,9 +1,9 @@
-"""Simulation: events a second against those of the engine alone, memory, and many runs.
+"""Simulation: events per second compared with the engine alone, memory, and many runs.
 
-One study of ``--jobs`` jobs in ten groups, each submitted by the one before, on a virtual cluster.
-The events of a simulated run are then passed to a new engine alone: the ratio of both times, paired
-in one process, is the cost of the virtual queue and the model. ``--memory N`` simulates a run of N
-jobs in a separate process and prints its peak memory; ``--runs N`` simulates a study of 100 jobs N
+Simulates a study of ``--jobs`` jobs in ten groups, each submitted by the previous one, on a virtual
+cluster. Then passes the events of that run to a new engine. The ratio of the two times, measured in
+one process, is the cost of the virtual queue and the model. ``--memory N`` simulates a run of N
+jobs in a separate process and prints its peak memory. ``--runs N`` simulates a study of 100 jobs N
 times, like ``ensemble simulate --runs``.
 
     python benchmarks/simulate_rate.py [--jobs N] [--rounds N] [--memory N] [--runs N]
@@ -69,7 +69,7 @@ def _study(text: str, nodes: int) -> Study:
 
 
 def waves(jobs: int, each: int = 1000) -> Study:
-    """Return a study with ``each`` active jobs; finished jobs should use little memory."""
+    """Return a study with ``each`` active jobs at a time, to measure memory."""
     text = f"""
 jobs: [{{name: g, command: x, count: {each}}}]
 rules:
@@ -100,7 +100,10 @@ def ratio(jobs: int, *, watched: bool) -> tuple[float, float, int]:
         )
 
     runtime(kept).run()
-    run, engine = runtime(), Engine(about.ensemble)  # both are created before and freed after
+    run, engine = (
+        runtime(),
+        Engine(about.ensemble),
+    )  # both are created before the measurement and freed after it
     began = time.process_time()
     run.run()
     simulated = time.process_time() - began

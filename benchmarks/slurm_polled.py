@@ -1,15 +1,14 @@
 """Slurm with jobs that report through files, compared with ensemble-slurm's network reports.
 
-`PolledSlurm` below is a whole executor for Slurm on BatchExecutor with claims, as
-ensemble-gridengine is one for Grid Engine. It is shorter, since it leaves out what the plugin does
-beside: accounting, requeued jobs, several nodes, what sites configure. Each round
-runs the same jobs through both on one cluster, and counts
+`PolledSlurm` is an executor for Slurm on BatchExecutor with claims, like ensemble-gridengine for
+Grid Engine. Unlike the plugin, it does not support accounting, requeued jobs, several nodes or site
+configuration. Each round runs the same jobs through both on one cluster, and measures
 
-- the requests that slurmctld had for them (sdiag), scaled to 1,000 jobs;
-- milliseconds from the end of a job's command to our event of it;
-- jobs a second, from submit to the last clean.
+- requests to slurmctld (by sdiag) per 1,000 jobs;
+- milliseconds from the end of a job's command to our event;
+- jobs per second, from the submit to the last clean.
 
-Where SLURM_CONF is not set, a cluster is started as the plugin's tests do.
+If SLURM_CONF is not set, a temporary cluster is started, like in the plugin's tests.
 
     python benchmarks/slurm_polled.py [--jobs N] [--rounds N]
 """
@@ -131,7 +130,7 @@ def one(executor: Executor, jobs: int, folder: Path) -> tuple[float, float, list
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=200, help="of a round")
+    parser.add_argument("--jobs", type=int, default=200, help="jobs of a round")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     cluster = None

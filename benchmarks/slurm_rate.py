@@ -1,18 +1,17 @@
 """Cost of the Slurm executor, compared with Slurm itself on the same cluster.
 
-Prints ratios, each the median over rounds in which both alternate.
+Prints ratios, each the median of alternating rounds.
 
-- end to end: jobs a second of a whole `ensemble run` with one group of /bin/true, against a bare
-  `sbatch --array` of as many, until `squeue` shows none; both with their start-up.
-- latency: from the moment a job's command ends until our event of it is there, against what a
-  poller that asks `squeue` every 30 s sees of the same jobs (its period makes its delay).
-- requests: what slurmctld was asked (`sdiag`) by the one who submits, for the jobs of one run,
-  against the same jobs through the Slurm executor of PSI/J (--psij PYTHON, an interpreter that has
-  psij-python), and against a bare array; scaled to 1,000 jobs. What nodes tell slurmctld of each
-  job is the same for all and not counted.
+- End to end: jobs per second of `ensemble run` with one group of /bin/true, compared with a bare
+  `sbatch --array` of the same number until `squeue` lists none; both include their start-up.
+- Latency: from the end of a job's command to our event, compared with a poller that runs `squeue`
+  every 30 s for the same jobs.
+- Requests to slurmctld (by `sdiag`) per 1,000 jobs of one run, compared with the same jobs through
+  PSI/J's Slurm executor (--psij PYTHON, an interpreter with psij-python) and with a bare array.
+  Reports of nodes are not counted: they are the same for all.
 
-Where SLURM_CONF is not set, a cluster of four slurmds is started on this machine, as the plugin's
-tests do (Debian: slurm-wlm, munge).
+If SLURM_CONF is not set, a temporary cluster of four slurmds is started on this machine, like in
+the plugin's tests (Debian: slurm-wlm, munge).
 
     python benchmarks/slurm_rate.py [--rounds 3] [--psij PYTHON]
 """
@@ -41,11 +40,11 @@ from ensemble_core import Event, Job, JobEvent, Run
 _T = TypeVar("_T")
 ROOT = Path(__file__).resolve().parents[1]
 TRUE = "/bin/true"
-#: Parts of the names of nodes' requests, and of the request for statistics.
+#: Substrings of the names of nodes' requests and of the request for statistics.
 NODES_OWN = ("COMPLETE", "REGISTRATION", "PING", "STATS_INFO", "ACCT_GATHER", "STEP_")
 #: Our own polls, which are not counted.
 ASKED: list[int] = []
-#: Work of a peer: single jobs of /bin/true, until the last has ended.
+#: Program for PSI/J: submits single jobs of /bin/true and waits for the last one.
 PSIJ = """
 import sys
 from psij import Job, JobExecutor, JobSpec
@@ -187,7 +186,7 @@ def counted(what: Callable[[], _T], jobs: int) -> tuple[_T, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=200, help="of a round")
+    parser.add_argument("--jobs", type=int, default=200, help="jobs of a round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--psij", help="an interpreter that has psij-python")
     options = parser.parse_args()

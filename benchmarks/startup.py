@@ -1,12 +1,12 @@
-"""Start-up: the command line against a bare click program, each in a separate process.
+"""Start-up: the command line compared with a bare click program, each in a separate process.
 
-Measures ``ensemble --help`` against the bare program's ``--help``, and ``ensemble validate
-hello-world.yaml`` and ``ensemble run`` of one ``/bin/true`` against its command, and
-``ensemble_core.run`` of the same against the command line's; with ``--against`` also those of
-another tree. ``floor`` is a process that imports click, PyYAML and jsonschema_rs, and does nothing:
-what no ``validate`` that reads YAML and checks it by a schema goes below. All take turns, round by
-round; on a loaded machine minima and the time of processors say more than medians of wall time, and
-``perf stat -e instructions:u COMMAND`` says the same each time.
+Measures ``ensemble --help`` compared with the bare program's ``--help``; ``ensemble validate
+hello-world.yaml`` and ``ensemble run`` of one ``/bin/true`` compared with its command; and
+``ensemble_core.run`` of the same compared with ``ensemble run``. With ``--against``, also those of
+another environment. ``floor`` only imports click, PyYAML and jsonschema_rs: the lower limit of a
+``validate`` that reads YAML and checks it with a schema. Each round runs all of them. On a busy
+machine, minima and CPU time are more reliable than medians of wall time, and the results of
+``perf stat -e instructions:u COMMAND`` are reproducible.
 
     python benchmarks/startup.py [--rounds N] [--against PROGRAM]
 """
@@ -85,7 +85,7 @@ def cost(command: Sequence[str], folder: str) -> Cost:
 
 def main() -> None:
     """Measure in rounds and print minima, medians and ratios."""
-    parser = argparse.ArgumentParser(description="start-up against a bare click program")
+    parser = argparse.ArgumentParser(description="start-up compared with a bare click program")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument(
         "--against", metavar="PROGRAM", help="the program 'ensemble' of another environment"

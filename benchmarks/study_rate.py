@@ -1,11 +1,16 @@
 """Studies: the cost of instances of rules, results and slices, as ratios measured in one run.
 
-Four things, each beside the same without: rows of 1,000 keys with ten rules, with ``each`` and
-without; the life of jobs with a ``result``, a table of them and three rules with ``each``, by 1,000
-values of a parameter; the same with a filtered statistic, a table of 1,000 rows with a ``pivot``
-and two rules on it, which ask when the group is idle or at the end of each job; and a ``vary`` that
-asks for combinations all of which the group has had. "Without" are the same jobs and events without
-results and rules; "results only" are those with the same ``result``. Their memory is compared, too.
+Each part is compared with the same events without the feature:
+
+- rows of 1,000 keys with ten rules, with and without ``each``;
+- jobs with a ``result``, a table of results and three rules with ``each``, for 1,000 values of a
+  parameter;
+- the same jobs with a filtered statistic, a table of 1,000 rows with a ``pivot`` and two rules on
+  it, which trigger when the group is idle or at the end of each job;
+- a ``vary`` whose combinations all exist already.
+
+"Without" are the same jobs and events without results and rules; "results only" have the same
+``result``. Their memory is compared, too.
 
     python benchmarks/study_rate.py [--jobs N] [--rounds N]
 """
@@ -106,7 +111,7 @@ def begun(checked: Ensemble) -> tuple[Engine, list[str]]:
 def timed(engine: Engine, events: list[Event]) -> float:
     """Return seconds per event."""
     handle = engine.handle
-    gc.collect()  # don't measure the garbage of another engine
+    gc.collect()  # exclude the garbage collection of other engines
     began = time.process_time()
     for event in events:
         handle(event)
@@ -161,7 +166,7 @@ def lives(jobs: int, with_study: bool) -> float:
 
 
 def pivoted(jobs: int, event: str = "", *, result: bool = False) -> float:
-    """Return the seconds per event of jobs, perhaps with a ``result``.
+    """Return the seconds per event of jobs with or without a ``result``.
 
     ``event`` adds a result, a rule on a filtered statistic and two rules on a pivot table.
     """

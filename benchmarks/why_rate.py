@@ -1,9 +1,9 @@
 """Cost of ``ensemble why`` for rules that were considered many times.
 
-A journal with ``--looks`` rows of one job, and two rules that are considered for each row and never
-fire: one on ``observed`` that compares a column and a mean, one on a metric. Measured, each command
-in a separate process: its wall and CPU time, and for comparison those of ``ensemble replay``, which
-repeats the decisions.
+Writes a journal with ``--looks`` rows of one job. Two rules are checked for each row and never
+fire: one on ``observed`` that compares a column with a mean, and one on a metric. Prints the wall
+and CPU time of the command, in a separate process, and for comparison those of ``ensemble replay``,
+which repeats the decisions.
 
     python benchmarks/why_rate.py [--looks N] [--rounds N]
 """

@@ -1,8 +1,8 @@
-"""Builds the documentation site into ``build/site/html``: what ``make docs`` runs.
+"""Builds the documentation site in ``build/site/html``: run by ``make docs``.
 
-The sources are the Markdown files of the repository. They are copied to ``build/site/source``, with
-``docs/`` as the root of the site. Pages that the code knows best are generated beside them: keys of
-the ensemble file, commands, the Python API and hooks. No step needs a network.
+Copies the Markdown files of the repository to ``build/site/source``, with ``docs/`` as the root of
+the site. Generates reference pages from the code: keys of the ensemble file, commands, the Python
+API and hooks. No step needs a network.
 
 With ``--quick``, only a few examples run; the pages of the others show no output.
 """
@@ -47,15 +47,15 @@ PAGES = (
     "examples/*/README.md",
     "examples/studies/*/README.md",
 )
-#: Files of the code to which pages link, and the pages of the site that are made from them.
+#: Code files that pages link to, with the pages that are generated from them.
 GENERATED = {"ensemble_core/plugin/hookspecs.py": "hooks"}
-#: Examples that are one file: each gets a page, with what it printed.
+#: Examples that are one file: each gets a page with its output.
 SINGLE = {
     run_examples.EXAMPLES / each.file
     for each in run_examples.examples()
     if each.file.parent == Path()
 }
-#: What people search for, by the page that answers it; the glossary has its own words, too.
+#: Search words by page; those of the glossary are added.
 FOUND_BY = {
     "docs/cookbook/cancel-slow-jobs.md": ("hang", "slow jobs"),
     "docs/cookbook/chain-of-allocations.md": ("allocations", "several allocations"),
@@ -165,14 +165,14 @@ def copy(path: Path) -> None:
         words = re.findall(r"(?m)^\| ([a-z, ]+) \| (?!meaning)", text)
         text = indexed([word for cell in words for word in cell.split(", ")]) + text
     text = indexed(FOUND_BY.get(path.relative_to(ROOT).as_posix(), ())) + text
-    # The navigation: a reader of the Markdown does not see it.
+    # Navigation, for the site only.
     text = re.sub(r"(?ms)^<!-- only in the site\n(.*?)^-->\n", r"\1", text)
-    # Sphinx draws no diagrams of this language: their text is readable, too.
+    # Sphinx cannot draw these diagrams; their text is readable.
     target.write_text(text.replace("```mermaid", "```text"), encoding="utf-8")
 
 
 def indexed(words: Iterable[str]) -> str:
-    """Return directives that make the search show this page first for these words."""
+    """Return directives that make the search rank this page first for these words."""
     return "".join(f"```{{index}} ! {word}\n```\n" for word in words)
 
 
@@ -196,7 +196,7 @@ def add_toctree(page: Path, pages: Sequence[Path]) -> None:
 
 
 def add_examples(ran: Sequence[run_examples.Ran]) -> None:
-    """Write a page for each example that is one file, and add runs to the pages of the others."""
+    """Write a page for each single-file example, and add runs to the pages of the others."""
     below = SOURCE / "examples"
     for each in ran:
         (below / f"{each.example.name}.png").write_bytes(each.picture)
@@ -225,7 +225,7 @@ def generate(name: str, text: Iterator[str]) -> None:
 
 
 def cell(text: str) -> str:
-    """Return a text as it may stand in a cell of a table."""
+    """Return a text escaped for a cell of a table."""
     return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;").replace("*", r"\*")
 
 
@@ -243,7 +243,7 @@ PARTS = {
     "A statistic": "statistic",
     "An instance of an algorithm": "use",
 }
-#: Kinds of plugins that have options in the schema.
+#: Kinds of plugins with options in the schema.
 KINDS = {"rule": "Trigger", "action": "Action", "statistic": "Statistic", "generator": "Generator"}
 
 
@@ -361,7 +361,7 @@ def command(
     yield f"```text\n{' '.join(given.get_usage(context).removeprefix('Usage:').split())}\n```\n"
     yield inspect.cleandoc(given.help or "").replace("\b", "").replace("<", "&lt;") + "\n"
     records = [item.get_help_record(context) for item in given.get_params(context)]
-    # Arguments, which the line above shows, have no text, and every command has --help.
+    # Skip arguments, which have no help and are in the usage line, and --help.
     options = [found for found in records if found and found[1] and "--help" not in found[0]]
     if options:
         yield "| option | |"
@@ -380,8 +380,8 @@ def command(
 # ── Python ────────────────────────────────────────────────────────────────────────────────────────
 
 
-#: Pages of the Python API: title, what it has, and the modules and aliases that are on it. The
-#: first page has all that no other has.
+#: Pages of the Python API: title, summary, and modules and aliases. The first page has all names
+#: that are on no other page.
 API: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "api": (
         "Python API",
@@ -443,7 +443,7 @@ def page_of(name: str, value: object) -> str:
 
 
 def children(*pages: str) -> str:
-    """Return the directive that makes pages the children of this one in the navigation."""
+    """Return the directive that puts pages below this one in the navigation."""
     return "\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
 
 
@@ -470,8 +470,11 @@ def hooks() -> Iterator[str]:
 
 
 def markdown(documented: object) -> str:
-    """Return a docstring with roles as code, pages of the documentation as links, and literal
-    blocks introduced by a single colon."""
+    """Return a docstring as Markdown.
+
+    Roles become code, pages of the documentation become links, and the ``::`` before a literal
+    block becomes a single colon.
+    """
     text = inspect.getdoc(documented) or ""
     text = re.sub(r"(?:``)?docs/([\w-]+\.md)(?:``)?", r"[\1](\1)", text)
     return re.sub(r":\w+:`([^`]+)`", r"`\1`", text).replace("::\n\n", ":\n\n")

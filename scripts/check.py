@@ -1,9 +1,9 @@
-"""All checks of a change, in parts: run by ``make test`` and ``make lint``.
+"""Runs all checks, in parts: used by ``make test`` and ``make lint``.
 
     python scripts/check.py [--list] [PART …]      (``lint`` is short for the first four)
 
 All parts run, even after a failure. If they include tests, several parts run at a time, because
-tests mostly wait. When a part has ended, its whole output is shown if it failed, otherwise a line.
+tests mostly wait. A part that failed shows its whole output when it ends; others show one line.
 The last section shows the skipped tests with reasons, the result of each part, and the failed tests
 with the first lines of their errors. The exit code is 0 if every part passed.
 """
@@ -48,11 +48,11 @@ MORE_TOOLS: dict[str, tuple[str, ...]] = {
     "ensemble-gest": ("numpy",),
     "ensemble-lammps": ("numpy",),
 }
-#: Processes for the tests of a slow part, and concurrent parts: tests mostly wait.
+#: Number of processes for the tests of a slow part, and of concurrent parts: tests mostly wait.
 WORKERS = min(4, len(os.sched_getaffinity(0)))
 PARTS_AT_ONCE = 4
-#: Slow parts, the slowest first, so that they start early. The other parts have one process: each
-#: further one imports and collects all tests again.
+#: Slow parts, slowest first, so that they start early. Other parts use one process, because each
+#: additional one imports and collects all tests again.
 LONGEST = (
     "core",
     "checkout",
@@ -78,9 +78,9 @@ class Results:
     #: CPU seconds of each part's commands and their children.
     cpu: Counter[str] = field(default_factory=Counter)
     closing: dict[str, str] = field(default_factory=dict)
-    #: For each run of pytest: the reason and the test of each skip.
+    #: Skips of each run of pytest: reason and test.
     skipped: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    #: For each run of pytest: the error and the test of each failure.
+    #: Failures of each run of pytest: error and test.
     broken: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
 
@@ -237,10 +237,10 @@ def wheel(distribution: str) -> Path:
 
 
 def alone(name: str, plugin: Path | None) -> None:
-    """Run tests in a fresh environment with the core's wheel, at most one plugin's, and the tests'
-    requirements.
+    """Run tests in a fresh environment with the wheels of the core and at most one plugin.
 
-    They run on a copy of the tests, so that nothing of the checkout is imported by mistake.
+    The environment also has the tests' requirements. The tests are copied, so that they cannot
+    import modules of the checkout by mistake.
     """
     if not built():
         say("nothing to install: the distributions could not be built")
@@ -271,7 +271,7 @@ def alone(name: str, plugin: Path | None) -> None:
     if plugin is not None:
         shutil.copytree(ROOT / "tests" / "shared", folder / "tests" / "shared")
         shutil.copy(plugin / "README.md", folder / tests.parent)
-        for each in ("deploy", "examples"):  # which its tests read
+        for each in ("deploy", "examples"):  # read by its tests
             if (plugin / each).is_dir():
                 shutil.copytree(plugin / each, folder / tests.parent / each)
     pytest(name, venv / "bin", folder, "-m", "not checkout", str(tests))
@@ -280,8 +280,8 @@ def alone(name: str, plugin: Path | None) -> None:
 def link_compiled_modules(venv: Path) -> None:
     """Copy bytecode from this environment and that of the core's tests to a fresh one.
 
-    All have links to the same files of uv's cache. If a source file differs nevertheless, Python
-    compiles it again. Each process of a part would otherwise spend three seconds on that.
+    Saves each process of a part three seconds. All environments link to the same files of uv's
+    cache; if a source file differs, Python compiles it again.
     """
     place = SITE.relative_to(BIN.parent)
     for other in (SITE, BUILD / "core" / "venv" / place):

@@ -1,9 +1,9 @@
-"""Charts and tables of the page "Performance", made from ``docs/performance.json``.
+"""Generates charts and tables of the page "Performance" from ``docs/performance.json``.
 
     python scripts/performance.py [--check]
 
-Writes ``docs/pictures/performance-*.svg`` and the tables of ``docs/performance.md`` that stand
-between ``<!-- NAME -->`` and ``<!-- end -->``. ``--check`` writes nothing; the exit code is 1 if a
+Writes ``docs/pictures/performance-*.svg`` and the tables of ``docs/performance.md`` between
+``<!-- NAME -->`` and ``<!-- end -->``. ``--check`` writes nothing; the exit code is 1 if a
 table differs from the JSON. The JSON comes from ``benchmarks/peers`` and ``benchmarks/scale.py``.
 """
 
@@ -253,7 +253,9 @@ CHARTS: dict[str, Callable[[Data], Figure]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if old")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit code 1 if a table is outdated"
+    )
     options = parser.parse_args()
     data = json.loads(FIGURES.read_text("utf-8"))
     page = PAGE.read_text("utf-8")

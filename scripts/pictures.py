@@ -1,4 +1,4 @@
-"""Pictures of the documentation: charts of the reports of real runs, taken in a browser.
+"""Takes pictures for the documentation: charts from reports of real runs, in a browser.
 
     python scripts/pictures.py [STUDY …]
 
@@ -23,7 +23,7 @@ EXAMPLES = ROOT / "examples"
 PICTURES = ROOT / "docs" / "pictures"
 #: Views of the report of ``ising``, with their height in pixels.
 VIEWS = {"report-results": ("results", 880), "report-rules": ("rules", 560)}
-#: Studies, each with the table, generator or group of its chart, and x, y and the curves of that.
+#: Studies, with the table, generator or group of their chart, and its x, y and curves.
 CHARTS = {
     "ams/ensemble": ("answers", "x", "y", ""),
     "ising/ensemble": ("ising", "T", "U", "L"),
@@ -93,7 +93,7 @@ def take(study: str, browser: Browser, folder: Path) -> None:
 
 
 def name_of(study: str) -> str:
-    """Return the name of a study's picture: that of its folder, and of a file with its own name."""
+    """Return the name of a study's picture: its folder, and its file if not ``ensemble``."""
     *_, folder, file = study.split("/")
     return folder if file == "ensemble" else f"{folder}-{file}"
 

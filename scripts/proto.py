@@ -1,5 +1,7 @@
-"""Regenerates the modules from ``protos/``: run by ``make proto``. ``--check`` only compares them
-with the committed ones (exit code 1 if they differ)."""
+"""Regenerates the modules from ``protos/``: run by ``make proto``.
+
+``--check`` compares them with the committed ones instead (exit code 1 if they differ).
+"""
 
 from __future__ import annotations
 

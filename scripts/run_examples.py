@@ -1,8 +1,7 @@
-"""Runs the quick examples for the documentation site, and writes the part of a page on each run.
+"""Runs the quick examples for the documentation site, and writes a section of a page on each run.
 
-Called by ``scripts/build_site.py``. Each example runs in a copy of ``examples/``, in an empty
-home folder. A page shows the output, the tables of results and the jobs over time, so these always
-belong to the code that the site documents.
+Used by ``scripts/build_site.py``, so that the output, result tables and job charts of a page always
+match the documented code. Each example runs in a copy of ``examples/``, with an empty home folder.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from ensemble_core.cli.main import main as cli
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
-#: Where programs are looked for: in this environment first.
+#: Search path of programs: this environment first.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-#: Examples in folders that end within ten seconds. ``pictures.py`` records the slower ones.
+#: Examples in folders that take less than ten seconds; ``pictures.py`` runs slower ones.
 IN_FOLDERS = (
     "branches/ensemble.yaml",
     "parameters/bisect.yaml",
@@ -38,13 +37,13 @@ IN_FOLDERS = (
     "shape/shape.yaml --slots 4",
     "studies/restart/ensemble.yaml",
 )
-#: Examples with a link to their report: one takes 0.1 MB.
+#: Examples with a link to their report, which has 0.1 MB.
 REPORTED = ("hello-world", "failure-handling", "json-lines", "lammps-melt", "branches", "phases")
-#: Examples of a quick build, which tests look at: files and folders, with and without a report.
+#: Examples of a quick build, for tests: files and folders, with and without a report.
 QUICK = ("hello-world", "failure-handling", "terminate", "branches")
-#: Examples that run at a time: most of them wait for sleeping jobs.
+#: Number of concurrent examples: most of them wait for sleeping jobs.
 AT_ONCE = 4
-#: Of longer outputs, the first and the last lines are shown.
+#: Longer outputs are shortened to their first and last lines.
 MOST_LINES, FIRST_LINES, LAST_LINES = 70, 36, 24
 STATE = Path(".local", "state", "ensemble")
 _ROW = re.compile(r"^\| \[([\w-]+\.yaml)\].*?`ensemble run ([^`]+)`.*exit code (\d+)", re.M)
@@ -52,7 +51,7 @@ _ROW = re.compile(r"^\| \[([\w-]+\.yaml)\].*?`ensemble run ([^`]+)`.*exit code (
 
 @dataclass(frozen=True)
 class Example:
-    """The arguments of ``ensemble run``, in the folder ``examples``, and the promised exit code."""
+    """Arguments of ``ensemble run`` in the folder ``examples``, and the expected exit code."""
 
     arguments: tuple[str, ...]
     code: int = 0
@@ -64,7 +63,7 @@ class Example:
 
     @property
     def name(self) -> str:
-        """The name of its picture and report: that of its folder, unless that has several files."""
+        """The name of its picture and report: its folder's, unless the folder has several files."""
         path = self.file.with_suffix("")
         return path.parent.name if path.name == "ensemble" else "-".join(path.parts)
 
@@ -78,7 +77,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Ran:
-    """An example that ran: the part of the page on it, and the picture and report for that."""
+    """An example that ran: its section of a page, with its picture and report."""
 
     example: Example
     text: str
@@ -98,7 +97,7 @@ def examples() -> Iterator[Example]:
 def run_all(folder: Path, *, quick: bool = False) -> list[Ran]:
     """Run the examples, or only those of ``QUICK``, in ``folder``.
 
-    Raises if one does not end with the promised exit code.
+    Raises if an exit code is not the expected one.
     """
     able = [each for each in examples() if each.able and (not quick or each.name in QUICK)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -141,14 +140,14 @@ def run(example: Example, folder: Path) -> str:
 
 
 def told(example: Example, folder: Path, output: str) -> Ran:
-    """Return the lines of a page on an example that ran, with its picture and its report."""
+    """Return the section of a page on an example that ran, with its picture and report."""
     home = folder / example.name
     state = str(home / STATE)
     picture = home / "timeline.png"
     called("plot", "last", "--timeline", "-o", str(picture), "--size", "800x380", "--state", state)
-    with Image.open(picture) as image:  # few colours: a third of the size
+    with Image.open(picture) as image:  # reduces the size to a third
         image.convert("RGB").quantize(48).save(picture, optimize=True)
-    # Where the report was written, and which queue was chosen, is a matter of this script.
+    # Omit the report's path and the chosen queue: they come from this script.
     shown = [line.rstrip() for line in output.splitlines() if "report.html" not in line]
     shown = [line.replace(": chosen with --executor;", ";") for line in shown]
     if len(shown) > MOST_LINES:
@@ -183,12 +182,12 @@ def as_code(lines: re.Match[str]) -> str:
 
 
 def page(file: Path, ran: Sequence[Ran]) -> str:
-    """Return the page of an example that is one file: what it shows, a run of it, and the file."""
+    """Return the page of a single-file example: its description, a run, and the file."""
     text = (EXAMPLES / file).read_text("utf-8")
     comment, _, content = text.partition("\n\n")
     about = re.sub(r"^# ?", "", comment, flags=re.M)
     about = re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](../\1)", about)
-    # Indented lines of the comment are commands: a block of them becomes a code block.
+    # Indented lines of the comment are commands: they become code blocks.
     about = re.sub(r"(?m)(?:^  +\S.*\n?)+", as_code, about)
     runs = [each.text for each in ran if each.example.file == file]
     return "\n".join(

@@ -1,11 +1,12 @@
-"""Compares the decisions of real runs of examples with simulations by a model of these runs.
+"""Compares the decisions of real runs of examples with those of their simulations.
 
     python scripts/same_as_simulated.py [--rounds 5] [EXAMPLE …]
 
-Each example runs ``--rounds`` times. The decisions of a run and of its simulation must be the same
-and in the same order, except for decisions within 50 ms, whose order is random. The median length
-of the simulated runs must be within 15 % of the real ones. The exit code is 1 if any differs.
-Default: all examples that run on this machine. Part of ``make soak``.
+Each example runs ``--rounds`` times and is simulated with a model of each run. The decisions of a
+run and of its simulation must be the same and in the same order, except for decisions within 50 ms,
+whose order is random. The median length of the simulated runs must be within 15 % of the real ones.
+The exit code is 1 if any example differs. Default: all examples that run on this machine. Part of
+``make soak``.
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ MACHINE = ("--cores-per-node", "2")
 
 
 class Example(NamedTuple):
-    """An example that runs on this machine: options of ``run``, of the simulated cluster, and of
-    both; ``needs`` is a required program or module."""
+    """An example that runs on this machine.
+
+    Has options of ``run``, of the simulated cluster, and of both; ``needs`` is a required program
+    or module.
+    """
 
     run: Sequence[str] = ("--slots", "2")
     machine: Sequence[str] = MACHINE
@@ -101,7 +105,7 @@ def studies() -> Mapping[str, Sequence[str]]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["studies"] = module  # its dataclasses look themselves up there
+    sys.modules["studies"] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return {name: study.shorter for name, study in module.STUDIES.items()}
 
@@ -182,11 +186,10 @@ def _call(folder: Path, *words: str) -> str:
 
 
 def decisions(folder: Path, tag: str, state: Sequence[str]) -> list[Decided]:
-    """Return the decisions of a run in order, one for each affected job: kind, rule and job. The
-    last entry is the run's end.
+    """Return the decisions of a run in order: kind, rule and job, once for each affected job.
 
-    Jobs are named by group and parameters, because the ids of racing jobs are random; a firing has
-    its rule only, because the triggering event is random too.
+    The last entry is the run's end. Jobs are identified by group and parameters, because the ids of
+    racing jobs are random. A firing has only its rule, because its event is random too.
     """
     found: list[Decided] = []
     names: dict[str, str] = {}
@@ -280,7 +283,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("examples", nargs="*", metavar="EXAMPLE")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--at-once", type=int, default=2, help="examples that run side by side (2)")
+    parser.add_argument("--at-once", type=int, default=2, help="number of concurrent examples (2)")
     given = parser.parse_args()
     strange = [name for name in given.examples if name not in local()]
     if strange:

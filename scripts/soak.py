@@ -1,13 +1,14 @@
 """Kills and resumes controllers for hours: ``make soak``, or ``scripts/soak.py --help``.
 
-Each round is a run whose controllers are killed with SIGKILL at chosen places or times and resumed
-until it is over. It is then compared with the queue's records and with an undisturbed run. Prints
-how many jobs were lost or submitted twice, how many rules fired again and how many replays differ;
-exit code 1 if any of these is not 0. Bad runs are kept in ``--base``.
+Each round is a run whose controller is killed with SIGKILL at various places or times, and resumed
+until the run is over. The run is then compared with the queue's records and with an undisturbed
+run. Prints the number of jobs that were lost or submitted twice, of rules that fired again, and of
+replays that differ. The exit code is 1 if any of these is not 0. Failed rounds are kept in
+``--base``.
 
 ``--hours H`` repeats all parts with new seeds until the time is over: kills, power cuts, a queue
 with random events, almost valid calls of a service, jobs on this machine, studies and use cases,
-and a service with hostile callers. Prints the result of each part, and at the end which parts found
+and a service with hostile callers. Prints the result of each part, and finally the parts that found
 problems.
 """
 
@@ -39,7 +40,7 @@ WORDS = {
     "replay_differences": "replays that differ",
     "other": "otherwise wrong",
 }
-#: Ensembles on the file-based queue; each seed is a round of each.
+#: Number of ensembles on the file-based queue; each seed is one round of each.
 ENSEMBLES = 12
 #: Separate programs besides those of executors.
 PROGRAMS = {
@@ -64,7 +65,7 @@ PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops"
          "algorithms": 5, "generators": 10, "members": 5, "operator": 2, "suspends": 4,
          "drains": 4,
          "studies": 1, "use-cases": 1, "service": 1}  # fmt: skip
-#: Queues that are started for their rounds, with the command that detects an existing one.
+#: Queues that are started if needed, with the command that detects a running one.
 QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "pbs": "pbsnodes -a",
           # Always the stand-in: never use the cluster of a kubeconfig.
           "kubernetes": "false", "flux": "flux uptime"}  # fmt: skip
@@ -109,7 +110,7 @@ class Soak:
                 self.counts[kind] += len(found[kind])
             if not found["good"]:
                 print(json.dumps(found, indent=1), flush=True)
-            # an example's name; there are few, and they are slow
+            # an example's name: these rounds are few and slow
             if isinstance(found.get("round"), str):
                 how = "killed" if found["killed"] else "undisturbed"
                 seconds = time.monotonic() - self._began
@@ -177,10 +178,10 @@ def for_hours(hours: float, seed: int, processes: int, base: Path) -> int:
 
 
 def begin(queue: str, wide: bool) -> str | None:
-    """Start a queue like its plugin's tests, unless this machine belongs to one.
+    """Start a queue as its plugin's tests do, unless this machine belongs to one.
 
-    It ends with this process. Return why it cannot start, if so. A ``wide`` queue has nodes of four
-    cores on any machine, because waiting jobs do not need real ones.
+    The queue ends with this process. If it cannot start, return the reason. A ``wide`` queue has
+    nodes of four cores on any machine, because waiting jobs do not need real ones.
     """
     if queue not in QUEUES:
         return None
@@ -227,8 +228,10 @@ def _wide_flux() -> list[str]:
 
 
 def on_each_queue(rounds: int, seed: int, processes: int, base: Path) -> int:
-    """Run the same rounds on this machine and on each available queue, and the examples with known
-    figures; return 1 if one differs from an undisturbed run."""
+    """Run the same rounds and the examples with known figures on this machine and each queue.
+
+    Skips queues that are not available. Returns 1 if one differs from an undisturbed run.
+    """
     wrong = []
     parts = [(queue, rounds) for queue in ("local", *QUEUES)]
     parts += [(f"{name}-{queue}", 1) for queue in QUEUES for name in ("use-cases", "studies")]
@@ -248,38 +251,40 @@ def on_each_queue(rounds: int, seed: int, processes: int, base: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1000, help="in all (1000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first round (0)")
+    parser.add_argument("--rounds", type=int, default=1000, help="number of rounds (1000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first round (0)")
     parser.add_argument(
         "--executor",
         choices=[*PROGRAMS, "local", *QUEUES, "queues"],
         default="file",
-        help="a queue that is a file (default), this machine, the Slurm, Grid Engine, PBS or Flux "
-        "around, or one that is begun for it, as the stand-in for Kubernetes is; queues: each of "
-        "these in turn, so many rounds on each, passing over what is not there; power: power cuts "
-        "of this machine, 50 in each round; hostile: a queue that tells rubbish; wire: "
-        "calls of a service that are nearly "
-        "right; stops: runs that are stopped by signals and resumed, on this machine or on a Slurm "
-        "or Flux; studies: each study of examples/, in full and killed, against its figure; "
-        "use-cases: the use cases likewise; algorithms: runs with algorithms, of a plugin that is "
-        "replaced meanwhile; generators: runs with generators, 10 kills of each; "
-        "members: runs whose service, member's agent and controller are killed, up to four times "
-        "in each round; operator: Ensembles in the stand-in for Kubernetes, whose operator, "
-        "service and first pod are killed, ten times in each round; suspends: Ensembles that are "
-        "suspended while the operator, the service or the run are killed, three times in each; "
-        "drains: Ensembles whose first pod is drained",
+        help="file: a queue in a file (default); local: this machine; slurm, gridengine, pbs, "
+        "flux: the queue of this machine, or a temporary one; kubernetes: a stand-in; queues: "
+        "rounds on each available queue; power: power cuts of this machine, 50 in each round; "
+        "hostile: a queue with random events; wire: almost valid calls of a service; stops: "
+        "runs that are stopped by signals and resumed, on this machine, Slurm or Flux; "
+        "studies: each study of examples/, undisturbed and killed, compared with its known "
+        "figure; use-cases: the same for the use cases; algorithms: runs with algorithms of a "
+        "plugin that is replaced during the run; generators: runs with generators, each "
+        "killed 10 times; members: runs whose service, member's agent and controller are "
+        "killed, up to four times in each round; operator: Ensembles in the stand-in for "
+        "Kubernetes, whose operator, service and first pod are killed, ten times in each "
+        "round; suspends: Ensembles that are suspended while the operator, the service or the "
+        "run are killed, three times in each; drains: Ensembles whose first pod is drained",
     )
     parser.add_argument(
-        "--processes", type=int, default=2, help="at once (2; without rounds one for each name)"
+        "--processes",
+        type=int,
+        default=2,
+        help="concurrent processes (2); with --names and --rounds 0, one for each name",
     )
     parser.add_argument("--base", type=Path, help="folder for the runs")
     parser.add_argument(
         "--kubeconfig", metavar="FILE",
-        help="suspends and drains: of a control plane with the Flux Operator and without nodes, "
+        help="suspends and drains: use a control plane with the Flux Operator and without nodes "
         "instead of the stand-in",
     )  # fmt: skip
-    parser.add_argument("--names", nargs="+", help="of studies or use cases (all)")
-    parser.add_argument("--hours", type=float, help="go through all parts for so long")
+    parser.add_argument("--names", nargs="+", help="studies or use cases to run (all)")
+    parser.add_argument("--hours", type=float, help="repeat all parts for this number of hours")
     chosen = parser.parse_args()
     base = chosen.base or Path(tempfile.mkdtemp(prefix="ensemble-soak-"))
     if chosen.hours is not None:
@@ -299,7 +304,7 @@ def main() -> int:
     soak = Soak()
     threads = []
     shares = [names] * chosen.processes
-    if names and not chosen.rounds:  # which would be the same in each process
+    if names and not chosen.rounds:  # otherwise all processes would do the same
         shares = [[name] for name in names]
     for number, share in enumerate(shares):
         program = ["-m", "ensemble_testing.crash", chosen.executor]

@@ -1,16 +1,15 @@
 """Ensemble compared with its peers: the same work on the same cores, in alternating rounds.
 
-One command makes an environment for each peer below ``build/peers`` (PyPI; a peer that cannot be
-installed is left out with the reason), runs the works and prints, for each peer, the median with
-minimum and maximum, and the ratio to Ensemble of the same round. ``--json FILE`` adds the works to
-what FILE has. Works:
+Makes an environment for each peer below ``build/peers``, from PyPI. If a peer cannot be installed,
+it is left out, and the reason is printed. Prints the median, minimum and maximum of each peer, and
+its ratio to Ensemble in the same round. ``--json FILE`` adds the works to those in FILE. Works:
 
-- a: ``--jobs`` times /bin/true, whole command, and per job with the time of one job taken off;
-- b: ``--sleeps`` jobs of 0.1 s: the share of the time of all slots that jobs had;
+- a: ``--jobs`` times /bin/true: the whole command, and per job without the time of a single job;
+- b: ``--sleeps`` jobs of 0.1 s: utilisation of the slots;
 - c: a chain of ``--chain`` jobs: from a job's time stamp to that of the next;
 - d: ``--many`` times /bin/true: time, and peak memory of the controller;
-- e: ``--kills`` jobs of 0.1 s, the controller killed half-way and resumed: time until a job
-  starts that was not begun before, and jobs that were begun twice;
+- e: ``--kills`` jobs of 0.1 s, with the controller killed half-way and resumed: time until a new
+  job starts, and jobs that were started twice;
 - g: cost of an event with 0 to 1,000 rules.
 
 Work f, an adaptive study, is ``ising_by_hand.py`` beside ``examples/ising``, and
@@ -78,7 +77,7 @@ class TooLongError(Exception):
 
 
 class Contender:
-    """A peer with its interpreter, which runs tasks in new folders."""
+    """A peer with its interpreter; runs each task in a new folder."""
 
     def __init__(self, about: Peer, python: str) -> None:
         self.about, self.name, self.python = about, about.name, python
@@ -86,7 +85,7 @@ class Contender:
     def start(self, task: Task) -> subprocess.Popen[bytes]:
         words = command([self.python], self.name, task)
         environment = {**os.environ, "XDG_CACHE_HOME": f"{task.folder}/cache"}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # all were installed with bytecode
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # the bytecode was written at installation
         with open(f"{task.folder}/log", "ab") as log:
             return subprocess.Popen(
                 words, cwd=task.folder, env=environment, stdout=log, stderr=log,
@@ -143,7 +142,7 @@ def _cpu() -> float:
 
 
 def _reap() -> None:
-    """Wait for orphans of a command, such as a supervisor, to include their CPU time."""
+    """Reap orphans of a command, such as a supervisor, to include their CPU time."""
     until = time.monotonic() + 20
     while time.monotonic() < until:
         try:

@@ -1,8 +1,8 @@
 """The study of ``examples/ising`` as a script, to compare lines of code and core-hours.
 
-The code that Parsl, libEnsemble or a plain script would need: the same first points, the same two
-decisions, four more seeds if the sign of the gap is unknown, and a temperature in the middle of the
-bracket. It has no journal, no retries and no limit of core-hours.
+With Parsl, libEnsemble or a plain script, a user would write this code. It has the same first
+points and the same two decisions: four more seeds if the sign of the gap is unknown, and a
+temperature in the middle of the bracket. It has no journal, no retries and no limit of core-hours.
 
     python benchmarks/peers/ising_by_hand.py [--slots 2] [PROGRAM OPTION ...]
 """

@@ -1,8 +1,8 @@
-"""A task for a peer, and the description of a peer: shared by the files of all peers.
+"""Tasks for peers, and descriptions of peers: shared by the files of all peers.
 
-Each file ``run_NAME.py`` describes its peer as ``PEER`` and runs a :class:`Task` with it when it is
-started as a program, in an environment where the peer is installed. It imports the peer's packages
-only then.
+Each file ``run_NAME.py`` describes its peer as ``PEER``. Started as a program, it runs a
+:class:`Task` with the peer, which must be installed in its environment. It imports the peer's
+packages only then.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Task:
-    """``count`` jobs of one command, ``slots`` at a time, or a ``chain`` of them: each begins when
-    the one before has ended. ``{i}`` in the command is the number of the job. A ``durable`` task
-    can be resumed in the same folder, if the peer can; ``resume`` says that this is a resume."""
+    """``count`` jobs of one command, ``slots`` at a time.
+
+    In a ``chain``, each job starts when the previous one has ended. ``{i}`` in the command is the
+    number of the job. A ``durable`` task can be resumed in the same folder if the peer supports
+    that; ``resume`` marks a resume.
+    """
 
     count: int
     slots: int
@@ -41,8 +44,9 @@ class Task:
 class Peer:
     """A peer: PyPI packages, how it was set up and why that is fair.
 
-    ``output`` and ``durable`` say what it keeps of jobs in the works without ``durable``.
-    ``objection`` is what its maintainer would say of the comparison, ``answer`` what we say."""
+    ``output`` and ``durable``: what it keeps of jobs in tasks that are not ``durable``.
+    ``objection``: what its maintainer would object to in the comparison; ``answer``: our reply.
+    """
 
     name: str
     packages: tuple[str, ...]
@@ -51,9 +55,9 @@ class Peer:
     durable: str
     objection: str
     answer: str
-    #: Reasons for works that it does not support, by letter.
+    #: Works that it does not support, by letter, with the reason.
     cannot: tuple[tuple[str, str], ...] = ()
-    #: Factor by which works a, b and d have fewer jobs, because they would take too long.
+    #: Divisor of the number of jobs in works a, b and d, if these would take too long.
     fewer: int = 1
 
 
