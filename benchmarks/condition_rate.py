@@ -31,7 +31,7 @@ WITHOUT_VALUE = ("Gone > 3", "Gone > 3 or Temp > 1")
 
 def main() -> None:
     """Measure alternately and print medians."""
-    parser = argparse.ArgumentParser(description="conditions against bare eval")
+    parser = argparse.ArgumentParser(description="conditions compared with bare eval")
     parser.add_argument("--number", type=int, default=20_000)
     number = parser.parse_args().number
     bare_functions = {"metric": METRICS.__getitem__, "isnan": lambda x: x != x, "sqrt": abs}

@@ -74,7 +74,7 @@ def bare(cluster: Any, jobs: int) -> float:
 
 
 def executor(cluster: Any, jobs: int, late: list[float], stdout: str | None) -> float:
-    """Return the seconds for the executor with as many jobs, and the delays of their end events."""
+    """Return the seconds of the same jobs with the executor, and the delays of their ends."""
     with tempfile.TemporaryDirectory() as folder:
         session = Session(cluster.executor(), Path(folder), 600.0)
         began = time.monotonic()

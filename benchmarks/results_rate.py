@@ -2,9 +2,9 @@
 
 Runs ``--jobs`` jobs with parameters, a result and a printed column on an executor that emits events
 as fast as they are received. Copies the job rows of its journal to more indices, up to ``--rows``.
-Measures the seconds and memory of ``ensemble results`` as Parquet and as CSV, and for comparison
-those of reading the same number of events, each in a separate process. With ``--rounds``, also
-compares the events per second of runs with and without job rows, in pairs.
+Measures the seconds and memory of ``ensemble results`` as Parquet, CSV and JSON, each in a separate
+process. For comparison, prints the time that reading the same number of events would take. With
+``--rounds``, also compares the events per second of runs with and without job rows, in pairs.
 
     python benchmarks/results_rate.py [--rows N] [--jobs N] [--rounds N]
 """

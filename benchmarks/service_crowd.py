@@ -1,4 +1,4 @@
-"""The ensemble service with many members, compared with bare gRPC with as many streams.
+"""The ensemble service with many members, compared with bare gRPC streams.
 
 Members run in separate processes. Each sends ten events per second, one per message. One run
 receives them all and acknowledges those of each member once per second. The bare server returns

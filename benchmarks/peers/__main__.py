@@ -12,7 +12,7 @@ its ratio to Ensemble in the same round. ``--json FILE`` adds the works to those
   job starts, and jobs that were started twice;
 - g: cost of an event with 0 to 1,000 rules.
 
-Work f, an adaptive study, is ``ising_by_hand.py`` beside ``examples/ising``, and
+Work f, an adaptive study, is ``examples/ising`` compared with ``ising_by_hand.py``, and
 ``benchmarks/generators.py``.
 
 CPU time is that of all processes, jobs included. On a busy machine it says more than wall time.
