@@ -1,21 +1,21 @@
 #!/bin/sh
-# A batch script: the ensemble gets an allocation of its own. `flux batch` starts a Flux instance in
-# there and runs this script in it when it is its turn; nobody has to stay logged in. What the
-# ensemble submits goes to the inner instance: the outer one has a single job, come what may.
+# A batch script that runs an ensemble in its own allocation. When the allocation starts, `flux batch`
+# starts a Flux instance in it and runs this script there; you need not stay logged in. The ensemble
+# submits its jobs to the inner instance, so the outer one has only a single job.
 #
 #   flux batch flux-batch.sh                          hello-world.yaml of this folder
 #   flux batch -N4 -n4 --exclusive flux-batch.sh F    any other file F, on four whole nodes
 #   flux alloc -n2 ensemble run hello-world.yaml      the same from a terminal, without a script
 #
-# Expect one job "ensemble" in `flux jobs -a`, and what `ensemble run` prints in ensemble.out: five
-# sleeps and five echoes, below a line that says "executor flux" and names the inner instance. The
-# job ends as the run does: exit code 0.
+# Expect one job "ensemble" in `flux jobs -a`, and the output of `ensemble run` in ensemble.out: a line
+# with "executor flux" and the inner instance, then five sleeps and five echoes. The job ends with the
+# run's exit code, 0.
 
 #flux: --job-name=ensemble
 #flux: --nslots=2
 #flux: --time-limit=10m
 #flux: --output=ensemble.out
-# A minute before the time is over: the run cancels what is left, and says how far it came.
+# A signal one minute before the time limit: the run cancels its active jobs and prints a summary.
 #flux: --signal=SIGTERM@60s
 
 exec ensemble run "${1:-hello-world.yaml}"

@@ -1,14 +1,14 @@
 #!/bin/bash
-# One study in a chain of Grid Engine allocations: submit this script as often as the study may need.
+# One study in a chain of Grid Engine allocations: submit this script as often as needed.
 #
 #   for n in 1 2 3; do qsub gridengine.sh; done
 #
-# "-hold_jid" lets one of them run at a time: each waits for those of its name that came before. Each
-# begins the run or goes on with it, runs its jobs on the node that it has, and stops in time: what
-# runs then is cancelled, and run again in the next. Where jobs share nodes, ask for as many slots as
-# it is to use: qsub -pe NAME 2 gridengine.sh ('qconf -spl' has the names).
-# Expect in chain-*.out: exit code 5 where a run was stopped, exit code 0 where it ended; one that
-# comes after that says so and ends at once, with the run's exit code.
+# With "-hold_jid", each allocation waits for the earlier ones of its name, so one runs at a time. Each
+# starts or resumes the run with its jobs on the allocated node, and stops it in time. Active jobs are
+# cancelled then; the next allocation submits them again. If jobs share nodes, request as many slots
+# as the run uses: qsub -pe NAME 2 gridengine.sh ('qconf -spl' lists the names).
+# Expect in chain-*.out: exit code 5 if the run was stopped, exit code 0 if it has ended. An allocation
+# after that reports it and exits at once with the run's exit code.
 
 #$ -N ensemble-chain
 #$ -hold_jid ensemble-chain
@@ -17,8 +17,8 @@
 #$ -j y
 #$ -o chain-$JOB_ID.out
 #$ -l h_rt=600
-# Before a qdel, or the end of the time, kills it: a warning (SIGUSR2), which goes to all processes of
-# the job, and which ensemble is told of by SIGTERM.
+# Before a kill by qdel or at the time limit, Grid Engine warns all processes of the job (SIGUSR2).
+# The trap below passes that on to ensemble as SIGTERM.
 #$ -notify
 trap '' USR1 USR2
 ensemble run "${STUDY:-ensemble.yaml}" --tag chain --or-resume --state "$PWD/state" \
