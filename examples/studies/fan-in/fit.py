@@ -1,7 +1,7 @@
 """The height of the barrier (Arrhenius): the slope of the logarithm of the time against 1 / T.
 
-Reads ``T=*/rate.json`` in the current folder. For the exact times the slope is 0.960, because a
-factor of theirs is not exponential; see README.md.
+Reads ``T=*/rate.json`` in the current folder. The slope of the exact times is 0.960 and not 1,
+because these temperatures are not small enough; see README.md.
 """
 
 import glob
