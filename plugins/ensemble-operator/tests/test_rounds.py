@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.checkout
 def test_a_run_loses_and_repeats_nothing_whoever_is_killed(tmp_path: Path) -> None:
     found = kills.played(tmp_path / "round", 1, len(kills.WHAT))
     assert sorted(found["killed"]) == sorted(kills.WHAT)
-    assert found["good"], found
+    assert found["good"], json.dumps(found, indent=1)
 
 
 def test_a_suspended_ensemble_loses_and_repeats_nothing_whoever_was_killed(
@@ -30,4 +31,4 @@ def test_a_suspended_ensemble_loses_and_repeats_nothing_whoever_was_killed(
     found = suspends.played(tmp_path / "round", 624, 1, outside=True, held=True)
     assert found["killed"][:2] == ["run", "suspend"], found
     assert found["again"], "jobs were under way"
-    assert found["good"], found
+    assert found["good"], json.dumps(found, indent=1)
