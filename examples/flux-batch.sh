@@ -8,8 +8,8 @@
 #   flux alloc -n2 ensemble run hello-world.yaml      the same from a terminal, without a script
 #
 # Expect one job "ensemble" in `flux jobs -a`, and the output of `ensemble run` in ensemble.out: a line
-# with "executor flux" and the inner instance, then five sleeps and five echoes. The job ends with the
-# run's exit code, 0.
+# with "executor flux" and the inner instance, then five sleeps and five echoes. The job ends like
+# the run, with exit code 0.
 
 #flux: --job-name=ensemble
 #flux: --nslots=2
