@@ -100,10 +100,8 @@ def ratio(jobs: int, *, watched: bool) -> tuple[float, float, int]:
         )
 
     runtime(kept).run()
-    run, engine = (
-        runtime(),
-        Engine(about.ensemble),
-    )  # both are created before the measurement and freed after it
+    # Both are created before the measurement and freed after it.
+    run, engine = runtime(), Engine(about.ensemble)
     began = time.process_time()
     run.run()
     simulated = time.process_time() - began

@@ -95,7 +95,7 @@ def run(
       this tag is resumed, or returned if it is over. With ``keep=False``, the run has no folder and
       no journal.
     - ``output`` is the folder for the output of jobs.
-    - ``allow_idle`` accepts an ensemble in which no rule can submit the first job, because all
+    - ``allow_idle`` accepts an ensemble in which no rule can fire before a job is submitted: all
       rules wait for jobs. By default, such an ensemble is an error.
     - ``reuse`` lists earlier runs by tag or folder. Jobs that one of them has already done are not
       run again; their earlier results are used.

@@ -40,6 +40,9 @@ __all__ = ["ensemble_actions"]
 # - ``duration``: seconds, or text such as ``"1h30m"``. The action receives seconds.
 # - ``variable``: the name of an environment variable that contains a URL.
 # - ``mail``: a mail address.
+# - ``generator``: the name of an existing generator.
+# - ``phase``: an instance (entry under ``use:``) or a generator, or a list of them.
+# - ``class``: only for generators; see ``docs/plugin-tutorial-rules.md``.
 #
 # With ``x-ensemble-expression: true``, an expression may replace a number or duration. Actions
 # receive expressions unevaluated, also those in ``fields`` and ``parameters``. They call

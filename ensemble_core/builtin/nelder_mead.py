@@ -137,27 +137,27 @@ def _moves(start: _Place, step: float, tolerance: float) -> Any:
         if all(abs(a - b) <= tolerance for c in corners for a, b in zip(c, best, strict=True)):
             return
         middle = tuple(sum(each) / (len(corners) - 1) for each in zip(*corners[:-1], strict=True))
-        reflected = _interpolate(middle, worst, -1.0)
+        reflected = _along(middle, worst, -1.0)
         (value,) = yield [reflected]
         if value < values[0]:
-            expanded = _interpolate(middle, worst, -2.0)
+            expanded = _along(middle, worst, -2.0)
             (further,) = yield [expanded]
             found = (further, expanded) if further < value else (value, reflected)
         elif value < values[-2]:
             found = value, reflected
         else:
             outside = value < values[-1]
-            contracted = _interpolate(middle, worst, -0.5 if outside else 0.5)
+            contracted = _along(middle, worst, -0.5 if outside else 0.5)
             (nearer,) = yield [contracted]
             if nearer >= min(value, values[-1]):
-                corners[1:] = [_interpolate(best, each, 0.5) for each in corners[1:]]
+                corners[1:] = [_along(best, each, 0.5) for each in corners[1:]]
                 values[1:] = yield corners[1:]
                 continue
             found = nearer, contracted
         values[-1], corners[-1] = found
 
 
-def _interpolate(origin: _Place, place: _Place, part: float) -> _Place:
+def _along(origin: _Place, place: _Place, part: float) -> _Place:
     """Return the place at the fraction ``part`` of the way from ``origin`` to ``place``.
 
     The result is clipped to the ranges.

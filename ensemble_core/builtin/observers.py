@@ -28,7 +28,7 @@ class _UnlistedFields(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         if name in VARIABLES or not _NAME.fullmatch(name):
             raise KeyError(name)
-        if closest(name, self._fields):
+        if closest(name, self._fields):  # probably misspelt: another error suggests the right name
             raise KeyError(name)
         return f"add {name!r} to the fields of {self._observer}"
 

@@ -36,7 +36,7 @@ def _schema(**properties: Mapping[str, Any]) -> Mapping[str, Any]:
 
 # Without ``window``, ``variance``, ``mean``, ``max``, ``min``, ``sum`` and ``ewma`` have, bit for
 # bit, the same results as the classes of these names in the Python library river. With ``window``,
-# they are recalculated from the stored values, because adding and subtracting values would
+# a statistic is recalculated from the stored values, because adding and subtracting values would
 # accumulate rounding errors.
 @hookimpl
 def ensemble_statistics() -> Iterable[StatisticPlugin]:

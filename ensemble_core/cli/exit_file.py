@@ -21,9 +21,10 @@ __all__ = ["record_exit_code"]
 def record_exit_code(
     file: str | None, tag: str | None, state: str | None, *, or_resume: bool
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function that writes the run's exit code to ``file``.
+    """Empty ``file``, and yield a function that writes the run's exit code to it if it is final.
 
-    If a signal stopped the run, the function writes nothing, because the run should be restarted.
+    The code is not final if a signal stopped the run, or if it is not the outcome of the run. After
+    a :class:`UsageError`, the error's exit code is written.
     """
     if file is None:
         yield lambda code: None

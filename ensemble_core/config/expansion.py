@@ -211,9 +211,10 @@ def _fragment_error(what: str, build: object) -> EnsembleError:
 
 
 def join(context: Context, kept: Kept, where: Location | None, first_group: int) -> None:
-    """Add the rules and statistics of an entry's expansion to the data of the file.
+    """Add the rest of an entry's expansion (rules, statistics …) to the data of the file.
 
-    The data already contains the job groups of the expansion, from index ``first_group`` on.
+    Also note the positions of all its parts for error messages. The data already contains the job
+    groups of the expansion, from index ``first_group`` on.
     """
     if not kept:
         return

@@ -182,7 +182,7 @@ def _expand_file(
     for change, error in apply(document, unset).items():  # the expansion may have added the keys
         # ``use`` is already expanded.
         context.errors.append(unset[change] if change.startswith("use.") else error)
-    known.spoken = _rule_words(document.data)
+    known.spoken = _words_in_use(document.data)
     return context, whole
 
 
@@ -198,8 +198,8 @@ _SILENT = frozenset(
 )
 
 
-def _rule_words(data: Mapping[str, Any]) -> frozenset[str]:
-    """Return the words in rules and other sections.
+def _words_in_use(data: Mapping[str, Any]) -> frozenset[str]:
+    """Return the words in all sections, without keys of groups that use only placeholders.
 
     A parameter whose name is one of them is used.
     """

@@ -3,7 +3,7 @@
 KEY is a dotted path, such as ``jobs.sleep.count``. An entry of a list is selected by its name or
 index:
 
-- ``jobs``: its ``name``. An entry that calls a source, such as ``{task-list: tasks.yaml}``, has
+- ``jobs``: its ``name``. An entry with a source, such as ``{task-list: tasks.yaml}``, has
   the source's name: ``jobs.task-list.prefix=day-``.
 - ``rules``: its ``id``, or ``rule-N`` for the N-th rule if it has no ``id``.
 - ``generators``: its ``name``, or its index.

@@ -166,7 +166,7 @@ class Effects:
             self._end_by_fault(faults)
             return
         failed = state.errors or state.unhandled_failures
-        self.end(Terminate(exit_code=1 if failed else 0, reason=self._failure_text(), natural=True))
+        self.end(Terminate(exit_code=1 if failed else 0, reason=self._end_reason(), natural=True))
 
     def _end_by_limit(self) -> None:
         """End the run because a limit holds all remaining jobs.
@@ -181,7 +181,7 @@ class Effects:
         """End the run because generators failed. A resume builds them again."""
         state = self.state
         which = f"generator{'s' * (len(names) > 1)} {', '.join(names)}"
-        reason = f"{which} failed; {self._failure_text()}"
+        reason = f"{which} failed; {self._end_reason()}"
         state.ended_for_now = Terminate(exit_code=1, reason=reason, natural=True)
         self._end(state.ended_for_now)
 
@@ -210,12 +210,12 @@ class Effects:
         jobs = "1 job" if len(held) == 1 else f"{len(held)} jobs"
         reason = f"only held jobs are left: {jobs} {named}; " + "; ".join(parts)
         return (
-            f"{reason}; {self._failure_text()}"
+            f"{reason}; {self._end_reason()}"
             if state.errors or state.unhandled_failures
             else reason
         )
 
-    def _failure_text(self) -> str:
+    def _end_reason(self) -> str:
         failures, errors = self.state.unhandled_failures, self.state.errors
         reasons = []
         if failures:
@@ -272,7 +272,7 @@ def _is_submitted_by(index: Index, rules: set[str]) -> bool:
 
 
 def switch_instances(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[Index]]:
-    """Turn on and off the instances and generators that an action ``switch`` names.
+    """Turn on and off the instances of algorithms that an action ``switch`` names.
 
     Unless ``decision.keep`` is true, drop the pending calls of the instances that were turned off.
     Return the rules on ``start`` of the instances that were turned on, and the jobs that waited for

@@ -11,8 +11,8 @@ Its laws, which tests check (details in the comment below):
    each job, or for each combination of parameters.
 5. **Counting.** Each attempt of a job is counted once: ``submitted = finished + cancelled +
    active``, and ``finished = success + failed``.
-6. **Chains.** Firings form a chain if each one causes the next. A rule whose firing would make a
-   chain longer than ``limits.chain`` is switched off.
+6. **Chains.** Firings form a chain if each one causes the next and no job finishes in between. A
+   rule whose firing would make a chain longer than ``limits.chain`` is switched off.
 7. **Failures.** A run that ends by itself has exit code 0 if all failed jobs were handled, for
    example retried, and 1 otherwise.
 8. **Natural end.** The run ends by itself when no job is active and nothing is pending: no call of

@@ -206,8 +206,8 @@ class OwnGauges:
             # A queue's next job is the oldest one with the highest urgency.
             return next(iter(self._lines[max(self._lines)].values()))
         counts = self._metrics.counts
-        copy_for = sum(counts[name]["submitted"] - len(x.held) for name, x in self._groups.items())
-        place = draw("waiting.random", f"{copy_for}.{self.beats}", self._waiting)
+        submitted = sum(counts[name]["submitted"] - len(x.held) for name, x in self._groups.items())
+        place = draw("waiting.random", f"{submitted}.{self.beats}", self._waiting)
         for nodes in sorted(self._sizes):
             place -= self._sizes[nodes]
             if place < 0:

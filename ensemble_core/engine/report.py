@@ -27,8 +27,8 @@ class GroupReport(Record):
     cancelled: int = 0
     reused: int = 0  # jobs in ``success`` whose results come from an earlier run
     causes: Mapping[str, int] = field(default_factory=lambda: NOTHING)
-    mean_duration: float | None = None
-    mean_pending: float | None = None
+    mean_duration: float | None = None  # seconds; ``None``: unknown
+    mean_pending: float | None = None  # seconds; ``None``: unknown
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)

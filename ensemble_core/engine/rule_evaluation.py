@@ -31,7 +31,7 @@ _DONE = object()
 
 
 class RuleObserver(Protocol):
-    """Interface of an observer that is notified when rules are considered and fire.
+    """Interface of an object that is notified when rules are considered and fire.
 
     Its methods must not change the run.
     """

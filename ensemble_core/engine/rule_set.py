@@ -77,7 +77,7 @@ class RuleSet:
         if state.rule.trigger.every is None:
             self.index.add(state, None if metric is None else self.path(metric))
 
-    def _retire(self, state: RuleState) -> None:
+    def _remove(self, state: RuleState) -> None:
         state.live = False
         if state.rule.trigger.every is None:
             self.index.discard(state)
@@ -183,7 +183,7 @@ class RuleSet:
         Return it in a list if it was added.
         """
         if state.live and not state.may_fire:
-            self._retire(state)
+            self._remove(state)
         elif state.may_fire and not state.live:
             self._enter(state)
             return [state]
@@ -217,12 +217,12 @@ class RuleSet:
         if rule.backoff_seconds:
             one.not_before = now + rule.backoff_seconds
         if state.live and not state.may_fire:
-            self._retire(state)
+            self._remove(state)
 
     def cut(self, state: RuleState, why: str = _CHAIN) -> None:
         """Permanently switch off a rule."""
         if state.live:
-            self._retire(state)
+            self._remove(state)
         state.cut, state.why_cut = True, why
 
     # -- queries -------------------------------------------------------------------------------

@@ -46,11 +46,11 @@ class Verdict(NamedTuple):
 def trace_rules(engine: Engine, rules: Iterable[str]) -> list[RuleTracer]:
     """Trace several rules of one engine."""
     tracers = [RuleTracer(engine, rule) for rule in rules]
-    engine.observe(_ObserverGroup(tracers))
+    engine.observe(_RuleObservers(tracers))
     return tracers
 
 
-class _ObserverGroup:
+class _RuleObservers:
     """A ``RuleObserver`` that passes every call on to several observers."""
 
     def __init__(self, observers: Sequence[RuleObserver]) -> None:
@@ -97,7 +97,7 @@ def event_words(event: Event) -> str:
 
 
 class RuleTracer:
-    """Observer that explains why the rule with the id ``traced`` fired or did not fire."""
+    """A ``RuleObserver`` that explains why the rule ``traced`` fired or did not fire."""
 
     def __init__(self, engine: Engine, traced: str) -> None:
         self.state = engine.state

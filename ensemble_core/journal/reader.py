@@ -80,9 +80,8 @@ class Text(Value):
     file: str
     text: str
     overrides: tuple[str, ...]
-    attached: Mapping[str, str] | None = (
-        None  # texts of the files that it names; ``None``: read them
-    )
+    #: Texts of the files that it names; ``None``: read these files.
+    attached: Mapping[str, str] | None = None
 
     def given(self) -> str:
         """Return the overrides and the attached texts, for the column ``overrides``.
@@ -266,7 +265,7 @@ class Journal:
             damaged: list[int] = []
             for row in found:
                 try:
-                    is_valid = self._verify_row(row)[1]
+                    newest = self._verify_row(row)[1]
                 except (ValueError, TypeError):
                     if not self._salvage:
                         raise
@@ -274,11 +273,11 @@ class Journal:
                     continue
                 break
             else:
-                is_valid = 0
+                newest = 0
             # A damaged list contains at least one event. If the numbers ``first`` and ``last`` are
             # plausible, use them.
-            likely = [each for each in damaged if is_valid < each <= is_valid + _LONGEST_END]
-            return max(likely, default=is_valid + bool(damaged))
+            likely = [each for each in damaged if newest < each <= newest + _LONGEST_END]
+            return max(likely, default=newest + bool(damaged))
 
     def rows(
         self,

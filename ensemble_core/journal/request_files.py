@@ -120,8 +120,8 @@ def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
     """Request that the controller stops, ends or leaves the run.
 
     This writes the files ``names`` into the run's folder, for example ``run_store.STOP``. They
-    contain ``word``, or else the user's name. Raises :class:`EnsembleError` if the files
-    cannot be written.
+    contain ``word``, or else the user's name. Raises :class:`EnsembleError` if the files cannot be
+    written.
     """
     try:
         for name in names:

@@ -198,7 +198,7 @@ class _Reader:
         for each, states in self._series:
             each.restore(state.metrics.statistics, states)
         state.tabulate()
-        state.metrics.reset_fault_reports()
+        state.metrics.connect_fault_reports()
         for watch in state.rules.index.watches.values():
             watch.read = state.metrics.reader(watch.path)
         return state

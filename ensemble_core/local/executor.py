@@ -13,8 +13,8 @@ It guarantees:
 - **MPI.** Tasks are not ranks of one MPI program. Variables of an outer MPI launcher are removed,
   so an MPI program starts as a single process, or starts its ranks with ``mpirun``.
 - **Order.** Jobs start by ``urgency`` (31 first), then first in, first out. A job with urgency 0 is
-  held until it is cancelled. If a job does not fit yet, a limited number of smaller jobs may
-  overtake it.
+  held until it is cancelled. If a job does not fit yet, later jobs may overtake it if they
+  do not delay it, or, if it is unknown when it will fit, in limited number.
 - **Files.** The program is searched for on the job's ``PATH``. A missing ``workdir`` is created. A
   relative ``workdir`` starts at the folder in which the run was started.
 - **Output.** ``stdout`` and ``stderr`` are relative to the workdir. Standard input is empty. When

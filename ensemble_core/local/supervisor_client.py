@@ -50,9 +50,9 @@ def address(tag: str, state: Path | None, *, renew: bool = False) -> str:
     """Return the name of the supervisor's socket, in the abstract namespace.
 
     The name contains a secret from the run's folder, because any user of the machine can open a
-    socket with any name in this namespace. A run of an earlier version has no secret; the name
-    is then derived from the run's tag. Raises :class:`ExecutorError` if the secret cannot be read
-    or created.
+    socket with any name in this namespace. If ``renew`` is true, a new secret is created. Without a
+    folder, or in a run of an earlier version, there is no secret, and the name is derived from the
+    tag. Raises :class:`ExecutorError` if the secret cannot be read or created.
     """
     mark = ""
     if state is not None:

@@ -1,7 +1,8 @@
 """Converts the state of a statistic to plain data, for a snapshot, and back.
 
-If a statistic has attributes that are not plain data, it needs ``__getstate__`` and
-``__setstate__``.
+A resume first builds the statistic as at the start of a run, and then sets the attributes that had
+changed since. Changed attributes must be plain data, or objects to which the same applies.
+Otherwise, the statistic needs ``__getstate__`` and ``__setstate__``.
 """
 
 from __future__ import annotations

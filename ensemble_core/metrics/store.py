@@ -116,7 +116,8 @@ def parse_path(
     """Parse a metric path. Raises :class:`EnsembleError` that suggests the most similar valid path.
 
     ``rules`` has the ids of all rules; ``None`` accepts any id. The caller has to check whether the
-    group has the path's variable.
+    group has the path's variable. A path that could mean both a metric of a group and a gauge means
+    the metric of the group.
     """
     head, _, rest = text.partition(".")
     if head == "count" and rest:
@@ -399,7 +400,7 @@ class MetricStore:
                     values[_series_text(name, group, variable)] = value
         return MetricsView(values)
 
-    def reset_fault_reports(self) -> None:
+    def connect_fault_reports(self) -> None:
         """Let statistics report errors again after the store was restored from a snapshot."""
         for key, series in self.series.items():
             series.tell(partial(self._fault, *key))

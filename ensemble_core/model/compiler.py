@@ -20,8 +20,8 @@ __all__ = [
     "NO_VALUE",
     "Compiled",
     "IncompleteFormula",
+    "check_formula",
     "compiled",
-    "find_names",
     "refused",
 ]
 
@@ -125,8 +125,8 @@ def refused(what: str, hint: str) -> EnsembleError:
     return EnsembleError(what, hint=hint, code="bad-condition")
 
 
-def find_names(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of the fields and metrics that a formula uses.
+def check_formula(tree: ast.expr, text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Check a formula, and return the names of the fields and metrics that it uses.
 
     ``text`` is the formula for error messages. Raises :class:`EnsembleError` for unsupported
     syntax.

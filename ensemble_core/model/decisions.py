@@ -39,8 +39,8 @@ class Decision(Record):
     """One instruction of the engine."""
 
     type: ClassVar[str] = "decision"
-    rule: str | None = None  # id of the rule that made the decision, if any
-    firing: int = 0  # number of the rule's firing within the run; 0 without a rule
+    rule: str | None = None  #: id of the rule that made the decision, if any
+    firing: int = 0  #: number of the rule's firing within the run; 0 without a rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -205,7 +205,7 @@ class Call(Decision):
     kind: Literal["custom", "parameters", "action", "generator"]
     name: str
     options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
-    #: the event that led to the call
+    #: The event that led to the call.
     event: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     job: Mapping[str, Any] | None = None  # the event's job
     attempt: int = 1  # above 1 if an earlier controller did not receive the result

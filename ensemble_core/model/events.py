@@ -111,8 +111,8 @@ class Observed(Event):
     job: str
     observer: str
     values: Mapping[str, float]
-    clock: float | None = None  # the row's time or step
-    anew: bool = False  # whether the file was truncated or replaced before this row
+    clock: float | None = None  #: the row's time or step
+    anew: bool = False  #: whether the file was truncated or replaced before this row
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
@@ -291,11 +291,11 @@ class Problem(Event):
 
     type: ClassVar[str] = "problem"
     message: str
-    level: Literal["warning", "error"] = "warning"  # with ``error``, the run's exit code is 1
+    level: Literal["warning", "error"] = "warning"  #: with ``error``, the run's exit code is 1
     #: Jobs that could not be cancelled. They continue, and rows of their output trigger rules again
     #: (during a cancel, rows trigger none). If ``lasts``: jobs whose output could not be parsed.
     jobs: tuple[str, ...] = ()
-    lasts: bool = False  # whether the summary and the status repeat the problem
+    lasts: bool = False  #: whether the summary and the status repeat the problem
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)

@@ -21,8 +21,8 @@ from ensemble_core.model.compiler import (
     NO_VALUE,
     Compiled,
     IncompleteFormula,
+    check_formula,
     compiled,
-    find_names,
     refused,
 )
 from ensemble_core.model.formula_mistakes import suggested_formula
@@ -291,7 +291,7 @@ def parse(
     _check_depth(whole.body, text)
     _check_filters(whole, what, hint)
     _name_columns(whole)
-    return whole.body, *find_names(whole.body, text)
+    return whole.body, *check_formula(whole.body, text)
 
 
 def _check_lists(node: ast.Compare, source: str, text: str) -> None:

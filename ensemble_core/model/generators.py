@@ -1,6 +1,6 @@
 """Plugin interface of generators: algorithms that choose which parameters to try next.
 
-Each generator runs in its own thread.
+Each generator runs in its own thread, unless it is :attr:`~Generator.quick`.
 """
 
 from __future__ import annotations

@@ -10,16 +10,17 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-__all__ = ["OutputRecorder", "Watchdog", "guard_load"]
+__all__ = ["StdoutReplacement", "Watchdog", "guard_load"]
 
 #: After this many seconds of loading, a warning names the plugin.
 _PATIENCE = 5.0
 
 
-class OutputRecorder:
+class StdoutReplacement:
     """Replacement for ``sys.stdout`` that writes to stderr while a plugin is loaded."""
 
     def __init__(self) -> None:
+        #: True once text was written.
         self.anything = False
 
     def write(self, text: str) -> int:
@@ -70,7 +71,7 @@ class Watchdog:
 
 
 @contextlib.contextmanager
-def guard_load(shown: str, watchdog: Watchdog) -> Iterator[OutputRecorder]:
+def guard_load(shown: str, watchdog: Watchdog) -> Iterator[StdoutReplacement]:
     """Guard the loading of a plugin. ``shown`` is the plugin's name in messages.
 
     If the plugin calls ``os._exit``, :class:`SystemExit` is raised instead: otherwise, the plugin
@@ -92,7 +93,7 @@ def guard_load(shown: str, watchdog: Watchdog) -> Iterator[OutputRecorder]:
             stack.callback(os.close, kept)
             stack.callback(os.dup2, kept, 1)
             os.dup2(2, 1)
-        printed = stack.enter_context(contextlib.redirect_stdout(OutputRecorder()))
+        printed = stack.enter_context(contextlib.redirect_stdout(StdoutReplacement()))
         stack.enter_context(watchdog.watching(shown))
         stack.callback(setattr, os, "_exit", leave)
         os._exit = refuse

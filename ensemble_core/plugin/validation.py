@@ -186,7 +186,7 @@ def check_record(record: Any) -> None:
         if record.about not in ABOUT:
             known = ", ".join(map(repr, ABOUT))
             raise PluginError(f"{shown}: 'about' is {record.about!r}, expected one of {known}")
-        _check_names(record.fields, f"{shown}: fields")
+        _check_names(record.fields, f"{shown}: 'fields'")
         observer: object = record.needs_observer
         if observer is not None and not isinstance(observer, str):
             raise PluginError(f"{shown}: 'needs_observer' is {kind_of(observer)}, expected a name")

@@ -38,7 +38,7 @@ _SUGGEST = "give its points: 'suggested' in a rule test"
 
 
 class MakeCall(NamedTuple):
-    """A call of a function or action, with its arguments at the time of the decision."""
+    """Order: call a function or action, with its arguments at the time of the decision."""
 
     call: Call
     metrics: MetricsView

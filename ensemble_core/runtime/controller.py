@@ -355,9 +355,9 @@ class Runtime:
             report=self.engine.report(),
             tag=self.tag,
             over=not ended.stopped
-            and not self._may_resume
+            and not self._ended_for_now
             and not (self.engine.busy and (self._leave or self._gave_up)),
-            stopped=ended.stopped and not self._may_resume and not self._leave,
+            stopped=ended.stopped and not self._ended_for_now and not self._leave,
             left=len(self.engine.in_queue()) + self._unanswered,
         )
 
@@ -490,7 +490,7 @@ class Runtime:
             for address in sent.to:
                 late.setdefault(address, []).append(sent.notice)
         ended = self.engine.state.ended
-        again = self._journal is not None and (self._may_resume or (ended and ended.stopped))
+        again = self._journal is not None and (self._ended_for_now or (ended and ended.stopped))
         for address, of in late.items():
             why = f"it took more than {_DELIVERY_GRACE:g} s at the end of the run"
             if again:
@@ -513,8 +513,8 @@ class Runtime:
                     self._handle(event)
 
     @property
-    def _may_resume(self) -> bool:
-        """True if the run has ended but a resume would continue it."""
+    def _ended_for_now(self) -> bool:
+        """True if the queue was lost, or the run has an end that a resume revokes."""
         state = self.engine.state
         return state.lost or (state.ended is not None and state.ended is state.ended_for_now)
 
@@ -523,7 +523,7 @@ class Runtime:
         if ended is None:
             return False
         self._leave = self._leave or self._is_journal_stuck(ended)
-        if self._leave or self._may_resume or not self.engine.busy:
+        if self._leave or self._ended_for_now or not self.engine.busy:
             return True
         if ended.stopped:
             over = not self.engine.waits_for_cancelled

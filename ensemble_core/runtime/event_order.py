@@ -1,7 +1,7 @@
 """Checks events of jobs against the executor's contract: known jobs, right order, plausible times.
 
-Each kind of violation is reported once, as a defect of the executor. Wrong times, a wrong order
-of events that arrive together, and a missing ``submit`` are corrected. Events of unknown jobs are
+Each kind of violation is reported once, as a defect of the executor. Wrong times, a wrong order of
+events that arrive together, and a missing ``submit`` are corrected. Events of unknown jobs are
 dropped.
 """
 

@@ -24,7 +24,7 @@ _Answer = tuple[Mapping[str, Any], ...]
 
 
 class MakeSuggestion(NamedTuple):
-    """A call of a generator, with its input."""
+    """Order: call a generator, with its input."""
 
     asking: Asking  #: The input of this call.
     exchanges: Sequence[Exchange]

@@ -64,7 +64,7 @@ class Unit(list[Event]):
 
 @dataclass(frozen=True, slots=True)
 class LookUpRequest:
-    """Request to find earlier jobs that can replace these jobs. Each job comes with its group."""
+    """Order: find earlier jobs that can replace these jobs. Each job comes with its group."""
 
     jobs: tuple[tuple[Job, JobGroup | None], ...]
 

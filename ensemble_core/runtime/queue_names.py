@@ -1,7 +1,7 @@
 """Translates between the job ids of a run and the names of its jobs in the queue.
 
-If a stop has cancelled a job, a resume submits the same attempt again under a new name. The
-executor thus never sees two jobs with the same name.
+A job is *requeued* if a stop cancelled it, or its queue was lost: a resume submits the same attempt
+again under a new name. The executor thus never sees two jobs with the same name.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Snapshots:
 
     - ``maker``: the versions of Ensemble, Python and plugins. Only the same versions can read the
       snapshots.
-    - ``warn``: called once if a snapshot cannot be made
+    - ``warn``: called once if a snapshot cannot be made.
     """
 
     def __init__(

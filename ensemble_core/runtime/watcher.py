@@ -1,4 +1,4 @@
-"""Interface of watchers, which display a live run, and the class for the outcome of a run."""
+"""Interface of watchers, which receive a live run's events, and the class of a run's outcome."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import PLACEHOLDER, fill
 
-__all__ = ["folders_of", "reuse_warnings"]
+__all__ = ["folder_warnings", "folders_of"]
 
 #: How many runs are compared, beginning with the newest.
 _MOST = 50
@@ -46,7 +46,7 @@ def _shared(group: JobGroup, path: str) -> str:
     return os.path.normpath(os.path.join(group.cwd, fill(path, left)))
 
 
-def reuse_warnings(state: Path, used: Mapping[str, str]) -> Iterator[str]:
+def folder_warnings(state: Path, used: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each of these folders to which an earlier run has written."""
     left = {path: whose for path, whose in used.items() if os.path.isdir(_fixed_parent(path))}
     for folder in reversed(folders(state)[-_MOST:] if left else []):

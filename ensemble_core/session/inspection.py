@@ -622,7 +622,7 @@ class Inspection:
                         _decision_text(decision)
                     )
             for decision in decisions:
-                if decision["type"] == "fired" and self._is_logged_firing(decision):
+                if decision["type"] == "fired" and self._survives_thinning(decision):
                     self._firings.append(
                         {
                             "rule": decision.get("rule"),
@@ -640,14 +640,14 @@ class Inspection:
             while len(self._firings) > _FIRINGS:
                 often = Counter(each["rule"] for each in self._firings).most_common(1)[0][0]
                 self._every[often] = 2 * self._every.get(often, 1)
-                kept = [each for each in self._firings if self._is_logged_firing(each)]
+                kept = [each for each in self._firings if self._survives_thinning(each)]
                 fewer = len(kept) < len(self._firings)
                 # If all rules fired once, keep the latest firings.
                 self._firings = kept if fewer else kept[-_FIRINGS:]
         self._fired_until = self.seq
         return [each for each in self._firings if each["seq"] > after]
 
-    def _is_logged_firing(self, firing: Mapping[str, Any]) -> bool:
+    def _survives_thinning(self, firing: Mapping[str, Any]) -> bool:
         return bool((firing.get("count", 1) - 1) % self._every.get(firing["rule"], 1) == 0)
 
     def _rows_of_kind(self, kind: str, after: int) -> Iterator[Any]:

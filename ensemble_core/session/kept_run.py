@@ -1,7 +1,7 @@
 """A stored run that is open for reading: its journal, plugins, executor and ensemble.
 
-If the run belongs to another user, its snapshots and plugin files are not loaded, because they
-could run any code.
+If the run belongs to another user, neither its snapshots nor its plugin files are loaded. Plugin
+files could run any code.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.journal.run_store import fit, new_tag
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.session.earlier_folders import folders_of, reuse_warnings
+from ensemble_core.session.earlier_folders import folder_warnings, folders_of
 from ensemble_core.session.executor_choice import ExecutorChoice, build_executor
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def new_run(
     tag = tag or new_tag(fit(ensemble.name))
     used = folders_of(ensemble.begun("{run}", os.getcwd()))
     ensemble = ensemble.begun(tag, os.getcwd(), folders)
-    ensemble = replace(ensemble, warnings=(*ensemble.warnings, *reuse_warnings(state, used)))
+    ensemble = replace(ensemble, warnings=(*ensemble.warnings, *folder_warnings(state, used)))
     place = Path(output).absolute() / tag if output else state / "runs" / tag / "output"
     if not keep:
         executor.prepare(tag, None)

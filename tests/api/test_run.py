@@ -404,7 +404,7 @@ def test_stop_that_cannot_be_written_is_an_ensemble_error(tmp_path: Path) -> Non
     assert run.folder is not None
     in_the_way = run.folder / HALT
     in_the_way.mkdir()
-    with pytest.raises(ensemble.EnsembleError, match="cannot ask the controller") as got:
+    with pytest.raises(ensemble.EnsembleError, match=r"controller of run .* to stop") as got:
         ensemble.open_run(state=tmp_path / "state").stop()
     assert got.value.code == "unwritable"
     in_the_way.rmdir()

@@ -1,7 +1,8 @@
 """Tests of executor options as flags of ``run``, ``resume`` and ``cancel``.
 
-Annotations in the schemas define the flags. They are shown in ``--help`` and passed to the chosen
-executor."""
+Annotations in the schemas define the flags. ``--help`` shows the flags, and the chosen executor
+gets them.
+"""
 
 from __future__ import annotations
 

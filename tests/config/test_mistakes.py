@@ -219,7 +219,7 @@ def test_base_study_is_valid() -> None:
 
 RUN = ["run", "--executor", "local", "--state", "state", "--no-progress"]
 
-# -- no rule can start the run ----------------------------------------------------------------------
+# -- no rule can start the run ---------------------------------------------------------------------
 
 WAITS = """\
 jobs: [{name: sim, command: 'true'}]

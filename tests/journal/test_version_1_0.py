@@ -132,7 +132,7 @@ def test_the_events_are_unchanged(recorded: Recorded) -> None:
 
 @cache
 def different_rules() -> dict[str, list[str]]:
-    """Return the rules of each run whose explanation differs from those in earlier runs.
+    """Return the rules of each run whose explanation differs from those of all earlier rules.
 
     Numbers and the rule's id are ignored.
     """

@@ -543,7 +543,7 @@ def test_expressions_that_are_never_numbers_are_rejected(text: str, reason: str)
 def test_only_expressions_in_options_are_evaluated(
     registry: Registry,
 ) -> None:
-    """A metric is computed if only an expression uses it."""
+    """A metric that only an expression uses is computed, too."""
     told = begun(
         registry,
         "{trigger: observed, name: sim, when: clock == 30, action: {name: change, variables: "

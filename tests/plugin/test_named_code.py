@@ -72,9 +72,9 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 CODE: Mapping[str, Kind] = {"source": "source", "function": "source", "class": "class"}
 
 #: Options whose text is data: a name, the path of a data file, text for a queue or a job, or an
-#: expression. Their values are never imported, executed or called. Add new options of the schema or a
-#: plugin here. Options that name code are annotated ("x-ensemble": "class"), and ``named_code``
-#: loads it.
+#: expression. To add an option of the schema or a plugin here is to state that its value is never
+#: imported, executed or called. Options that name code are annotated instead ("x-ensemble":
+#: "class"), and ``named_code`` loads it.
 PLAIN = """
 action-jobspec-files.files.content action-jobspec-files.files.name action-jobspec-files.files.source
   action-jobspec-files.folder action-jobspec-files.task

@@ -130,9 +130,8 @@ def plain(printed: str) -> str:
     text = re.sub(r", at \d\d:\d\d:\d\d$", "", text, flags=re.M)
     text = re.sub(r"\d{8}T\d{6}-[0-9a-f]+", "TAG", text)
     text = re.sub(r"\S+/ensemble/runs/", "~/.local/state/ensemble/runs/", text)
-    text = re.sub(
-        r"(?m)^(executor local \(slots=1\)): .*", r"\1", text
-    )  # without the reasons against other executors
+    # Without the reasons against other executors.
+    text = re.sub(r"(?m)^(executor local \(slots=1\)): .*", r"\1", text)
     return "".join(re.sub(r" +", " ", line).strip() + "\n" for line in text.splitlines())
 
 

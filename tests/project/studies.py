@@ -298,7 +298,8 @@ class Study:
     - ``racing``: its jobs depend on the order in which earlier ones end, so only jobs of both runs
       are compared.
     - ``timed``: parameters and columns that depend on the jobs' speed.
-    - ``options`` of ``ensemble run``; the expected exit ``code``; ``kills``: the largest number.
+    - ``options`` of ``ensemble run``, and the expected exit ``code``.
+    - ``kills``: how often its controllers are killed at most.
     - ``groups``: the groups whose rows are compared (default: all).
     - ``here``: why it runs only with its own options and on no other queue.
     """

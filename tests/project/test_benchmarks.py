@@ -60,7 +60,7 @@ def test_a_peer_that_cannot_run_a_workload_is_left_out_with_the_reason(tmp_path:
     assert found["e"]["left_out"] == {"bare": "it stores no state, so it cannot resume"}
 
 
-def test_every_peer_has_its_setup_and_the_objections_of_its_maintainers() -> None:
+def test_every_peer_has_its_setup_and_a_possible_objection_with_an_answer() -> None:
     script = (
         "import json, sys; sys.path.insert(0, 'benchmarks/peers')\n"
         "from pathlib import Path\n"

@@ -143,12 +143,12 @@ class Ran:
 
 @dataclass(frozen=True)
 class Promise:
-    """What an example's first lines promise. ``litter``: names or patterns of files that it leaves
-    in its start folder."""
+    """Expected result of an example, as its first lines promise it."""
 
     check: Callable[[Ran], None]
     options: Sequence[str] = ()
     code: int = 0
+    #: Names or patterns of files that the example leaves in its start folder.
     litter: Iterable[str] = ()
     marks: Sequence[pytest.MarkDecorator] = field(default_factory=tuple)
     #: Whether it is also killed and resumed: for state other than jobs and counts.
@@ -695,9 +695,8 @@ def test_a_killed_and_resumed_example_does_what_it_promises(
     told += first.communicate()[0]
     errors = (tmp_path / "errors").read_text()
     (kept,) = map(json.loads, command(tmp_path, "runs", "--json").stdout.splitlines())
-    if (
-        kept["state"] == "new"
-    ):  # killed before the first event was recorded, so nothing was submitted
+    # Killed before the first event was recorded, so nothing was submitted.
+    if kept["state"] == "new":
         return
     if first.returncode == -signal.SIGKILL:
         check_report(tmp_path, "interrupted")

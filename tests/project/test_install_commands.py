@@ -36,7 +36,7 @@ GUIDES = sorted(
     page
     for pattern in ("docs/**/*.md", "examples/**/README.md")
     for page in ROOT.glob(pattern)
-    # These pages only list commands; a reader runs none of them.
+    # Pages about all plugins: they need no "You need" line.
     if page.name not in ("install.md", "security.md") and page.parent.name != "examples"
 )
 KNOWN = json.loads(FILE.read_text("utf-8"))

@@ -193,7 +193,7 @@ def sources() -> list[Path]:
 
 
 def riddle(docstring: str | None) -> bool:
-    """Return whether a docstring is missing or begins with a relative clause instead of a noun."""
+    """Return whether a docstring is missing or begins with a word such as "What" or "Whether"."""
     begins = ("What", "Who", "Whether", "Those", "That which", "So many", "How")
     return docstring is None or docstring.startswith(tuple(f"{word} " for word in begins))
 
@@ -209,7 +209,7 @@ def test_each_package_has_a_folder_of_tests(room: str) -> None:
 
 
 @pytest.mark.checkout
-def test_docstrings_begin_with_a_noun() -> None:
+def test_docstrings_do_not_begin_with_a_question_word() -> None:
     riddles = []
     for file in sources():
         tree = ast.parse(file.read_text())
@@ -223,7 +223,7 @@ def test_docstrings_begin_with_a_noun() -> None:
     assert riddles == []
 
 
-def test_a_docstring_without_a_noun_first_is_detected() -> None:
+def test_a_docstring_that_begins_with_a_question_word_is_detected() -> None:
     assert riddle(None)
     assert riddle("What is said of what took too long.")
     assert not riddle("Error for a request that exceeded its deadline.")

@@ -205,7 +205,8 @@ def check_explored(ran: Ran, explored: Counter[str]) -> None:
 def check_exploited(ran: Ran, switch: str) -> None:
     """Check that each job of the second phase has the method with the shortest mean duration so far.
 
-    That is ``sor``, unless the queue or other load disturbs the durations."""
+    That is ``sor``, unless the queue or other load disturbs the durations.
+    """
     took: dict[str, list[float]] = {method: [] for method in METHODS}
     began: dict[str, float] = {}
     groups = {job["id"]: job["group"] for job in ran.submitted}

@@ -21,10 +21,11 @@ __all__ = ["metrics"]
 def metrics(
     run: str, paths: tuple[str, ...], state: str | None, form: str | None, output: str | None
 ) -> None:
-    """Show the metrics of a run: all of them, or those with the given paths.
+    """Show the metrics of a run: those that it computed, or those with the given paths.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. PATH is, for example,
-    mean.sim-duration or count.sim.success. A metric without a value is shown empty.
+    mean.sim-duration or count.sim.success. Statistics of job output that no rule uses are shown
+    only if their path is given. A metric without a value is shown empty.
     """
     with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:
         engine = kept.recover(compare=False).engine

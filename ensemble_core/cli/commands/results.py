@@ -26,9 +26,9 @@ def results(
     """Show a table of a run's results.
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. TABLE is a name under
-    'results:' in the ensemble file, or the name of a generator, to show its points, best
-    first. Without TABLE, each job has a row with its outcome, times, core-hours, result, and the
-    last value of each column that it printed.
+    'results:' in the ensemble file, or the name of a generator, to show its points, best first.
+    Without TABLE, each job has a row with its outcome, times, core-hours, result, and the last
+    value of each column that it printed.
     """
     with errors_as_json(form == "json"), KeptRun(state, run, whole=True) as kept:
         if table is None:

@@ -105,7 +105,7 @@ class ChangeDetector:
             news.update((file, None) for file in told if self._check_file(file, told=True))
             if lost:
                 for pace in self._paces:
-                    pace.send_now()
+                    pace.poll_now()
         began = time.monotonic()
         while self._fresh and time.monotonic() - began < _SLICE:
             file = self._fresh.popleft()

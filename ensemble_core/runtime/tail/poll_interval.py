@@ -69,7 +69,7 @@ class PollInterval(Generic[_File]):
             return 0.0
         return self._next if self._files else float("inf")
 
-    def send_now(self) -> None:
+    def poll_now(self) -> None:
         """Poll every file now. Files that have been polled in this round come last."""
         self._left = deque({**dict.fromkeys(self._left), **self._files})
 

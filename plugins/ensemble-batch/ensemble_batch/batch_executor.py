@@ -31,11 +31,13 @@ class BatchExecutor(QueueExecutor):
     :meth:`end_jobs`. It can override :meth:`connect`, :meth:`wrong`, :meth:`shape`, :meth:`nodes`
     and :meth:`account`, and :meth:`watch` if the queue reports changes itself.
 
-    - All methods but ``watch`` are called one at a time, never on the engine's thread. They may
-      block.
+    - They are called one at a time (with ``lanes = 2``, submissions in parallel to queries), never
+      on the engine's thread. They may block. Exceptions: ``watch`` has its own thread; ``wrong``,
+      ``shape`` and ``fits`` are called at any time, and must neither block nor raise.
     - They run commands of the queue with :meth:`command`.
-    - They may raise :class:`CannotTake`. The call is then retried until it succeeds, and the
-      problem is reported once. :meth:`submit_batch` may also raise :class:`InvalidJob`.
+    - The methods that use the queue may raise :class:`CannotTake`. The call is then retried until
+      it succeeds, and the problem is reported once. After ``connect``, the run does not start.
+      :meth:`submit_batch` may also raise :class:`InvalidJob`.
 
     The executor guarantees:
 
@@ -46,8 +48,8 @@ class BatchExecutor(QueueExecutor):
     - Without ``claims``, wrappers report over the network, or through files if the controller does
       not answer.
     - A job is ``lost`` if its wrapper has reported nothing, three consecutive replies of
-      :meth:`ask` omit it, and :meth:`account` has no record of it.
-      With ``claims``, a lost job never runs.
+      :meth:`ask` omit it, and :meth:`account` has no record of it. With ``claims``, a lost job
+      never runs.
     """
 
     _listener: Listener | None = None

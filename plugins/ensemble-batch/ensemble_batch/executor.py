@@ -47,11 +47,12 @@ class QueueExecutor(QueueHooks):
     :meth:`connect`, :meth:`disconnect`, :meth:`wrong`, :meth:`shape`, :meth:`nodes` and
     :meth:`account`.
 
-    - All methods but ``watch`` are called one at a time, never on the engine's thread. They may
-      block.
-    - They may raise :class:`CannotTake`. The call is then retried until it succeeds, and the
-      problem is reported once.
-    - :meth:`submit_batch` may also raise :class:`InvalidJob`.
+    - They are called one at a time (with ``lanes = 2``, submissions in parallel to queries), never
+      on the engine's thread. They may block. Exceptions: ``watch`` has its own thread; ``wrong``,
+      ``shape`` and ``fits`` are called at any time, and must neither block nor raise.
+    - The methods that use the queue may raise :class:`CannotTake`. The call is then retried until
+      it succeeds, and the problem is reported once. After ``connect``, the run does not start.
+      :meth:`submit_batch` may also raise :class:`InvalidJob`.
 
     A batch has at most ``most_jobs`` jobs of one :meth:`shape`. If the queue rejects a batch as too
     large, the next batch is half as large. If the queue is full, the executor retries when one of
@@ -147,7 +148,7 @@ class QueueExecutor(QueueHooks):
     def _loops(self) -> dict[str, Callable[[QueueRun], None]]:
         """Return the loops of the executor's threads, by thread name."""
         loops: dict[str, Callable[[QueueRun], None]] = {
-            "asks": partial(self._step_loop, self._due_query)
+            "asks": partial(self._step_loop, self._due_request)
         }
         if self.lanes == 2:
             loops["submits"] = partial(self._step_loop, self._submits)
@@ -200,11 +201,11 @@ class QueueExecutor(QueueHooks):
             polled.sought = True  # a caller with jobs to find again asks for them first
             polled.ids |= check_new(jobs, polled.ids)
             for job in jobs:
-                self._accept_job(polled, job)
+                self._add_job(polled, job)
             polled.publish()
             polled.lock.notify_all()
 
-    def _accept_job(self, polled: QueueRun, job: Job) -> None:
+    def _add_job(self, polled: QueueRun, job: Job) -> None:
         life = polled.lives[job.id] = JobLife(job.id, {}, polled.events)
         wrong = wrong_command(job) or self.wrong(job)
         if wrong is not None:
@@ -283,9 +284,10 @@ class QueueExecutor(QueueHooks):
                 polled.publish()
                 polled.lock.notify_all()
 
-    def _due_query(self, now: float, dues: list[float]) -> _Step | None:
-        """Return the next step of the querying thread if it is due; otherwise add its time to
-        ``dues``.
+    def _due_request(self, now: float, dues: list[float]) -> _Step | None:
+        """Return the next cancel, query or (in the only lane) submission that is due.
+
+        Otherwise, add its time to ``dues``.
         """
         act = self._inquiry.cancels_due(now, dues)
         if act is not None:

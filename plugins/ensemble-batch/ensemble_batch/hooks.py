@@ -86,7 +86,7 @@ class QueueHooks(Executor):
         Name of the queue in messages, and the key of its options in a job group.
     poll:
         Seconds within which the executor notices that a job has ended, if its wrapper does not
-        report it. If ``poll`` is below 6, it can take up to 3 s longer.
+        report it. If ``poll`` is below 6, it takes at most 6 s.
     grace:
         Seconds from SIGTERM to SIGKILL.
     settle:

@@ -34,11 +34,11 @@ class Batch:
     #: attempt has a new name. With ``QueueExecutor``, all attempts have the same name, and the
     #: queue must not accept two batches with it.
     name: str
-    jobs: tuple[Job, ...]  # numbered from 1
+    jobs: tuple[Job, ...]  #: numbered from 1
     #: Path of the batch's script (bash); empty with ``QueueExecutor``.
     script: str = ""
-    places: tuple[Place, ...] = ()  # folders and output files of the jobs, in order
-    tag: str = ""  # of the run
+    places: tuple[Place, ...] = ()  #: folders and output files of the jobs, in order
+    tag: str = ""  #: of the run
 
     @property
     def job(self) -> Job:

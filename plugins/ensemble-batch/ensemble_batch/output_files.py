@@ -23,7 +23,7 @@ class Place:
     workdir: str
     out: str
     err: str
-    kept: tuple[str, ...] = ()  # files in the run's folder; removed at the end if empty
+    kept: tuple[str, ...] = ()  #: files in the run's folder; removed at the end if empty
 
     @property
     def files(self) -> dict[str, str]:

@@ -25,10 +25,10 @@ class Sent:
     """A recorded batch."""
 
     key: str
-    jobs: Mapping[str, Mapping[str, Any]]  # in order, with the context of their ``start`` event
-    names: list[str] = field(default_factory=list)  # under which the batch was submitted
-    at: float = 0.0  # time of the last submission, in seconds since the epoch
-    ids: list[str] | None = None  # the queue's ids once known: of each job, or of the whole batch
+    jobs: Mapping[str, Mapping[str, Any]]  #: in order, with the context of their ``start`` event
+    names: list[str] = field(default_factory=list)  #: under which the batch was submitted
+    at: float = 0.0  #: time of the last submission, in seconds since the epoch
+    ids: list[str] | None = None  #: the queue's ids once known: of each job, or of the whole batch
 
 
 class Records:

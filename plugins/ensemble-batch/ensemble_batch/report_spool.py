@@ -27,7 +27,7 @@ class ReportSpool(SharedFolder):
     - ``token``: the token that each report must contain
     - ``reports``: reports that wrapper scripts could not send
     - ``scripts``: the batches' scripts
-    - ``void``: a file for each batch that must not run any more
+    - ``void``: a file for each submission of a batch whose jobs must not run any more
     """
 
     def __init__(self, folder: str) -> None:

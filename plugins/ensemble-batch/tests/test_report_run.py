@@ -275,7 +275,7 @@ def test_a_restarted_job_ends_once_and_ignores_reports_of_its_old_life(heard: He
 
 def test_a_restarted_job_that_the_queue_could_not_start_is_over(heard: Heard) -> None:
     """Slurm restarts a job on the node where it has just ended, and the node refuses. The queue
-    then reports the end of the second start.
+    then reports the end of the job itself, not only of its first life.
     """
     heard.accept().start().end(status=15, why="stopped").row("ending", restarts=1)
     assert heard.names.count("memo") == 1

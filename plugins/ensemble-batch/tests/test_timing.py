@@ -92,6 +92,15 @@ class Watched:
         return self.queue.now
 
 
+def forgotten(folder: Path, patch: pytest.MonkeyPatch) -> Watched:
+    """Return a poller whose job the queue has accepted, but no longer knows."""
+    watched = Watched(15.0, folder, patch)
+    watched.queue.knows = False
+    watched.life.key = "k"
+    watched.taken()
+    return watched
+
+
 @pytest.mark.parametrize("period", [0.2, 1.0, 5.0, 6.0, 15.0, 60.0])
 def test_an_unreported_end_is_known_within_one_period_after_three_answers(
     period: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -151,10 +160,7 @@ def test_a_job_that_begins_while_the_queue_seems_to_have_lost_it_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job's claim may not be visible yet to an NFS client."""
-    watched = Watched(15.0, tmp_path, monkeypatch)
-    watched.queue.knows = False
-    watched.life.key = "k"
-    watched.taken()
+    watched = forgotten(tmp_path, monkeypatch)
     monkeypatch.setattr(watched.run.spool, "names", list)
     (tmp_path / "spool/reports/a.0@k").write_text("1000.5 node1 7\n")
     begin = watched.queue.now
@@ -167,10 +173,7 @@ def test_a_claim_without_a_report_does_not_keep_a_lost_job_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk was full, or an earlier controller crashed after the claim."""
-    watched = Watched(15.0, tmp_path, monkeypatch)
-    watched.queue.knows = False
-    watched.life.key = "k"
-    watched.taken()
+    watched = forgotten(tmp_path, monkeypatch)
     assert watched.run.spool.claim("a.0", "k")
     assert watched.until(watched.queue.now + 30.0) is not None
     assert watched.run.events[-2].context["type"] == "lost"

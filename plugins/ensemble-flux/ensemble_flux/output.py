@@ -1,6 +1,6 @@
 """Chooses where a job's output goes: into files, or into Flux's key-value store (KVS).
 
-Files are used only if every node sees the run's folder.
+With ``output=auto``, files are used only if every node sees the run's folder.
 """
 
 from __future__ import annotations

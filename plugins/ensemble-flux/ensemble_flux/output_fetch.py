@@ -1,6 +1,6 @@
 """Copies job output from Flux's KVS into the run's files as it is written.
 
-Needed if observers read the output of jobs whose nodes do not see the run's folder.
+Needed if observers read the output of jobs whose output goes to the KVS.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class FluxLoop:
         self._reactor = Reactor(
             flux, uri, opened=self._on_open, idle=self._flush, lost=self._report_lost
         )
-        self._fetcher = Fetcher(flux, self._reactor, self._emit_all, self._problem)
+        self._fetcher = Fetcher(flux, self._reactor, self._add_events, self._problem)
         self._gauges = Gauges(self._reactor, nodes, self._journal, self._problem)
         self._submitter = Submitter(
             flux, self._reactor, jobspecs, accepted=self._accepted, failed=self._fail, window=window
@@ -82,7 +82,7 @@ class FluxLoop:
             self._reactor,
             self._journal,
             run.tag,
-            tell=self._fetch_and_emit,
+            tell=self._add_unless_held,
             lost=self._lose,
             moved=self._gauges.moved,
             problem=self._problem,
@@ -222,7 +222,7 @@ class FluxLoop:
         response = json.loads(text)
         told = self._journal.take(response)
         if told:
-            self._fetch_and_emit(told)
+            self._add_unless_held(told)
         if not response["events"] and not self._stream_open:
             self._stream_open = True
             self._attempts = 0
@@ -231,10 +231,10 @@ class FluxLoop:
             if not self._opening:
                 self._after_backlog()
 
-    def _fetch_and_emit(self, events: Sequence[JobEvent]) -> None:
-        self._emit_all(self._fetcher.pass_on(events))
+    def _add_unless_held(self, events: Sequence[JobEvent]) -> None:
+        self._add_events(self._fetcher.pass_on(events))
 
-    def _emit_all(self, events: Sequence[JobEvent]) -> None:
+    def _add_events(self, events: Sequence[JobEvent]) -> None:
         self._out += events
         for event in events:
             if event.name == "clean" and event.ours:
@@ -337,7 +337,7 @@ class FluxLoop:
         context = {"type": kind, "severity": 0, "note": note}
         events += [JobEvent(now, name, "exception", context), JobEvent(now, name, "clean")]
         self._journal.forget(name)
-        self._fetch_and_emit(events)
+        self._add_unless_held(events)
 
     def _cancel_jobs(self, jobs: Sequence[str]) -> None:
         for name in jobs:

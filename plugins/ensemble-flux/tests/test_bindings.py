@@ -1,4 +1,4 @@
-"""Tests of the search for Flux's Python bindings, and of the error if there are none."""
+"""Tests of the search for Flux's Python bindings, and of the error if they are missing."""
 
 from __future__ import annotations
 

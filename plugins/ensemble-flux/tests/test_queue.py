@@ -231,10 +231,8 @@ def test_jobs_that_wait_while_the_job_manager_is_reloaded_end_exactly_once(
         own_instance.flux("module", "reload", "job-manager")
         late = [session.job("true") for _ in range(10)]
         session.submit(*late)
-        for module in (
-            "sched-simple",
-            "job-exec",
-        ):  # modules register with the job manager when they are loaded
+        # Modules register with the job manager only when they are loaded.
+        for module in ("sched-simple", "job-exec"):
             own_instance.flux("module", "reload", "-f", module)
         own_instance.flux("module", "load", "job-list")
         own_instance.flux("queue", "start")

@@ -103,7 +103,7 @@ def _run_all(context: CallContext, records: Path) -> str:
     return "".join(said).strip()
 
 
-def _copy_files(context: CallContext) -> list[Action]:
+def _write_files(context: CallContext) -> list[Action]:
     import shutil
 
     options = context.options
@@ -185,7 +185,7 @@ LOCAL = ActionPlugin(
 FILES = ActionPlugin(
     name="jobspec-files",
     summary="Put files into a staging folder; 'then' follows on success",
-    run=_copy_files,
+    run=_write_files,
     options={
         "type": "object",
         "required": ["folder", "files"],

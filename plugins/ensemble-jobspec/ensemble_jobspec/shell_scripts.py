@@ -36,7 +36,7 @@ def _sorted_units(units: Sequence[Unit]) -> list[Unit]:
 
 
 def _action(converted: Converted, unit: Unit) -> Mapping[str, Any]:
-    """Return the action that starts a task on the controller's machine."""
+    """Return the action that starts a unit on the controller's machine."""
     for rule in converted.rules:
         given = rule["action"]
         for action in given if isinstance(given, list) else [given]:
@@ -48,7 +48,7 @@ def _action(converted: Converted, unit: Unit) -> Mapping[str, Any]:
 
 
 def _local_lines(converted: Converted, unit: Unit) -> list[str]:
-    """Return the shell lines of a task that runs on the controller's machine."""
+    """Return the shell lines of a unit that runs on the controller's machine."""
     action = _action(converted, unit)
     if not action:
         return []

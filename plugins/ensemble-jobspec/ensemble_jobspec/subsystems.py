@@ -22,9 +22,11 @@ def check_requirements(
 ) -> tuple[bool, dict[str, str]]:
     """Return whether the site meets the requirements, and the result for each requirement.
 
-    A task or group can combine requirements in an expression, such as ``compiler|python``. By
-    default, all these expressions must hold. If there are none, or if ``require_all`` is true, all
-    requirements must be met. Raises :class:`UsageError` if the site's files cannot be read.
+    A task or group can combine requirements in an expression, such as ``compiler|python``. If
+    the workload has such expressions, all of them must hold. Without any, or if ``require_all`` is
+    true, all requirements must be met.
+
+    Raises :class:`UsageError` if the site's files cannot be read.
     """
     # A requirement is met if one node of its subsystem's graph has everything that is required.
     graphs = _graphs(folder) if workload.requires else {}

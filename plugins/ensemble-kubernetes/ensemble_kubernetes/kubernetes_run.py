@@ -92,7 +92,8 @@ class KubernetesRun:
         self._doomed: dict[str, bool] = {}
         self._sweeping = self._deleting_later = self._queued = False
         self._warned: set[str] = set()
-        #: Events are watched to learn of pods that could not be created.
+        #: Number of complete lists of each watched kind. Events tell which pods could not be
+        #: created.
         self._lists: dict[Kind, int] = {"jobs": 0, "pods": 0, "events": 0}
         self._relist: set[Kind] = set()
         self._tasks = Tasks(WORKERS, self._report_lost)
@@ -149,13 +150,13 @@ class KubernetesRun:
             check_new(jobs, self._lives)
             self._watch()
             for job in jobs:
-                self._accept_job(job)
+                self._add_job(job)
             for _ in range(min(WORKERS - self._creators, len(self._waiting))):
                 self._creators += 1
                 self._tasks.after(0.0, self._create)
             self._publish()
 
-    def _accept_job(self, job: Job) -> None:
+    def _add_job(self, job: Job) -> None:
         name, now = job_name(self._run.tag, job.id), self._run.clock()
         notes: dict[str, Any] = {}
         kind, why = "jobspec", wrong(job, self._settings)
@@ -484,7 +485,7 @@ class KubernetesRun:
         if kind == "events":
             life = self._names.get(found["involvedObject"]["name"])
             if life is not None and not gone:
-                self._on_create_failure(life, str(found.get("message", "")))
+                self._on_uncreated_pod(life, str(found.get("message", "")))
         elif kind == "jobs":
             life = self._names.get(metadata["name"])
             if life is None or life.over:
@@ -543,7 +544,7 @@ class KubernetesRun:
                 self._warn("waits", f"{life.job} waits in Kubernetes: {waits}")
             self._publish()
 
-    def _on_create_failure(self, life: Life, message: str) -> None:
+    def _on_uncreated_pod(self, life: Life, message: str) -> None:
         """Handle the message that Kubernetes could not create a pod; a later attempt may
         succeed.
         """

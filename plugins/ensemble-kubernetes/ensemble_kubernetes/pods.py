@@ -33,7 +33,7 @@ _DISRUPTIONS: Mapping[str, Cause] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a job failed."""
+    """Why a job ended without success: an exception."""
 
     kind: str  #: the exception's type
     note: str

@@ -50,7 +50,7 @@ class TestKubernetes(ExecutorContract):
     def test_jobs_inherit_the_environment_of_the_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Unlike elsewhere, it does not: pods have the environment of the image and of the job."""
+        """Unlike elsewhere, they do not: pods have the environment of the image and of the job."""
         monkeypatch.setenv("DB_PASSWORD", "s3cret")
         with self.new_session(tmp_path) as session:
             script = 'echo "password: $DB_PASSWORD"'

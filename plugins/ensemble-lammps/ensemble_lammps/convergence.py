@@ -93,12 +93,13 @@ def variables(options: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
 #
 # The plateau starts at the smallest block size B for which ``B**3 > 2 * n * (e(B) / e(1))**4`` (Lee
 # et al., after U. Wolff). Here n is the number of rows, and e(B) is the error from blocks of B
-# rows. If no block size satisfies this rule, as in a run that still drifts, the error is unknown.
+# rows. There must be at least FEWEST_BLOCKS of these blocks. If no block size satisfies this rule,
+# as in a run that still drifts, the error is unknown.
 #
 # The rule assumes one correlation time. A slow motion under fast noise has a first plateau that is
-# far too low. So the reported error is the maximum over this and all larger block sizes. On a true
-# plateau, this maximum is about a tenth higher than the plateau; otherwise, it is up to several
-# times as high.
+# far too low. So the reported error is the maximum over this and all larger block sizes with at
+# least FEWEST_CHECKED blocks. On a true plateau, this maximum is about a tenth higher than the
+# plateau; otherwise, it is up to several times as high.
 
 
 class BlockedMean:

@@ -1,6 +1,7 @@
 """Reads the states of a Flux instance's nodes, and drains nodes.
 
-A node is identified by its rank in Flux. This module does not import Flux.
+A node is identified by its rank in Flux; in a MiniCluster, the rank is the index of the node's pod.
+This module does not import Flux.
 """
 
 from __future__ import annotations

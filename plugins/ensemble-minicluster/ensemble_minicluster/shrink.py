@@ -107,7 +107,7 @@ class Shrink:
         if cluster.closing:
             cluster.undrain(asked.victims)
             raise Ended
-        return self._undrain_all(
+        return self._deny_and_undrain(
             asked, f"jobs still run on {shown(busy)} after {cluster.patience.drain:g} s"
         )
 
@@ -120,7 +120,7 @@ class Shrink:
             return asked
         going = {rank for rank in victims if rank > max(busy)}
         if not going:
-            return self._undrain_all(
+            return self._deny_and_undrain(
                 asked, f"jobs run on {shown([max(busy)])}, which would be removed first"
             )
         self._cluster.undrain(victims - going)
@@ -147,7 +147,8 @@ class Shrink:
         look = self._cluster.look()
         return set() if look is None else set(ranks) & look.busy
 
-    def _undrain_all(self, asked: ResizeRequest, reason: str) -> ResizeRequest:
+    def _deny_and_undrain(self, asked: ResizeRequest, reason: str) -> ResizeRequest:
+        """Undrain the nodes, and return the request as denied."""
         self._cluster.undrain(asked.victims)
         look = self._cluster.look_or_none()
         size = self._cluster.up if look is None else len(look.online)

@@ -46,7 +46,7 @@ class Sizes:
     size: int  #: ``spec.size`` of the object
     acted_on: int  #: size that the Flux Operator last acted on; 0: none
     least: int  #: the operator ignores or resets smaller sizes
-    most: int | None  #: and larger ones than this
+    most: int | None  #: … and larger sizes than this; ``None``: no limit
     why_most: str
     ceiling: int | None  #: limit of this resizer
     uid: str  #: distinguishes an object from a later one of the same name

@@ -33,7 +33,10 @@ _DAYS = 365
 
 
 def make_secrets(ensemble: Ensemble, secrets: Secrets, now: float) -> list[Object]:
-    """Return the new and changed Secrets. ``now`` is in seconds since the epoch."""
+    """Return the new and changed Secrets, the service's first.
+
+    The service must know a token before its client has it. ``now`` is in seconds since the epoch.
+    """
     found: list[Object] = []
     tls = secrets.get(tls_secret(ensemble))
     with tempfile.TemporaryDirectory(prefix="ensemble-keys-") as folder:

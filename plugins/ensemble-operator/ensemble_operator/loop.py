@@ -28,7 +28,7 @@ from .service_polling import Target
 from .settings import Settings
 from .times import seconds
 from .token_holders import VIEWER, needs_user, secret_names, value
-from .writes import target_of, try_out, write
+from .writes import object_of, try_out, write
 
 __all__ = ["Loop"]
 
@@ -67,7 +67,7 @@ class _EnsembleState:
     #: When to read Kubernetes' warnings again, and when the Secrets of waiting pods were checked.
     warnings_due: float = 0.0
     waited: float = 0.0
-    #: By target of a change: when to retry, and the number of failures.
+    #: By kind and name of a change's object: when to retry, and the number of failures.
     troubles: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
     target: Target | None = None
 
@@ -106,7 +106,7 @@ class Loop:
 
     # -- scheduling -------------------------------------------------------------------------------
 
-    def look(self, key: Key) -> None:
+    def reconcile_soon(self, key: Key) -> None:
         """Reconcile an Ensemble soon."""
         if key in self._queued:
             return
@@ -126,7 +126,7 @@ class Loop:
 
     def _on_timer(self, key: Key) -> None:
         self._drop_timer(key)
-        self.look(key)
+        self.reconcile_soon(key)
 
     def _drop_timer(self, key: Key) -> None:
         timer = self._timers.pop(key, None)
@@ -141,7 +141,7 @@ class Loop:
             for each in gone:
                 del known.files[each]
             if gone:
-                self.look(key)
+                self.reconcile_soon(key)
 
     async def run(self) -> None:
         """Reconcile Ensembles until cancelled."""
@@ -304,7 +304,7 @@ class Loop:
         found = await self._get(kind, key[0], name)
         if found is None:
             self.cache.forget(key, kind, name)
-            self.look(key)
+            self.reconcile_soon(key)
         else:
             self.cache.store_reply(key, kind, found)
 
@@ -355,7 +355,7 @@ class Loop:
         planned: Plan,
     ) -> None:
         for change in planned.changes:
-            what = target_of(change)
+            what = object_of(change)
             until, _ = known.troubles.get(what, (0.0, 0))
             if until > self._clock():
                 self.reconcile_in(key, until - self._clock())
@@ -395,10 +395,10 @@ class Loop:
                 known.refused[what] = (digest, error.message)
             else:
                 known.tried[what] = digest
-        self.look(key)
+        self.reconcile_soon(key)
 
     def _failed(self, key: Key, known: _EnsembleState, change: Change, error: ApiError) -> None:
-        kind, name = what = target_of(change)
+        kind, name = what = object_of(change)
         if kind == "Secret":
             known.secrets.pop(name, None)
         # A JSON patch for an object that has changed in the meantime fails with 422.
@@ -410,7 +410,7 @@ class Loop:
             self.reconcile_in(key, _SOON)
         elif error.status in (400, 413, 422) and isinstance(change, (Create, Patch)):
             known.refused[what] = (change.body["metadata"]["annotations"][HASH], error.message)
-            self.look(key)
+            self.reconcile_soon(key)
         else:
             _log.warning("%s/%s: %s %s: %s", *key, kind, name, error)
             known.words[what] = error.message
@@ -478,7 +478,7 @@ class Loop:
         was = [each.beat for each in before.values()]
         silent = any(self._clock() - beat > 60 for beat in was)
         if bare[0] != bare[1] or silent:
-            self.look(key)
+            self.reconcile_soon(key)
 
 
 def _event_time(event: Mapping[str, Any]) -> tuple[str, int]:

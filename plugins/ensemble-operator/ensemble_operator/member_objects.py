@@ -29,15 +29,15 @@ __all__ = [
 # - The operator's script ends a container with exit code 0, whatever Flux's exit code is.
 # - The operator keeps an existing Service. A Service that it creates lists only ready pods.
 
-#: Name of the *run outside of members*, wherever a member's name is expected. If all members share
-#: one ensemble file, its run is in no member, but in a Job.
+#: Name of the *shared run*, wherever a member's name is expected. If all members share one ensemble
+#: file, its run is in no member, but in a Job (``Ensemble.outside``).
 RUNNER = "run"
 _ENTRY, _TOKEN, _STATE = "/ensemble-entrypoint", "/etc/ensemble/member", "/var/lib/ensemble"
 
 _RUN = ("ensemble", "run", "--or-resume", "--no-progress")
 #: Options of a run that cancels its jobs when it is stopped. A run in a member does so because Flux
 #: ends with the pod: jobs left in Flux would be lost at the resume, while cancelled jobs are
-#: submitted again. A run outside of members does so if no other pod can resume it, because its jobs
+#: submitted again. A shared run does so if no other pod can resume it, because its jobs
 #: would run beside those of a new run.
 _CANCELS = ("--set", "on_stop=cancel")
 

@@ -66,7 +66,7 @@ class PartPlan:
     entry: dict[str, Any]  #: entry in the status
     changes: list[Change] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-    over: bool = False  #: such a part is never created again
+    over: bool = False  #: whether the part has ended; it is then never created again
     ready: bool = False
     #: Why the part is not ready, as a condition's reason and message.
     waits: tuple[str, str] = ("WaitingForPods", "")

@@ -145,7 +145,7 @@ def problems(found: Object, old: Object | None = None) -> list[Problem]:
     if wrong:
         return wrong
     wrong = [Problem(path, rule.message) for path, rule in _broken_rules(found, old)]
-    return wrong or list(_member_problems(found["spec"]))
+    return wrong or list(_other_problems(found["spec"]))
 
 
 def _shape(value: Any, schema: Object, path: str) -> Iterator[Problem]:
@@ -236,7 +236,7 @@ def _broken_rules(found: Object, old: Object | None) -> Iterator[tuple[str, Rule
                 yield path, rule
 
 
-def _member_problems(spec: Object) -> Iterator[Problem]:
+def _other_problems(spec: Object) -> Iterator[Problem]:
     """Return the mistakes that neither the schema nor the rules cover."""
     for index, member in enumerate(spec["members"]):
         path = f"spec.members[{index}]"

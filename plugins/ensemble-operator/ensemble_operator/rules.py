@@ -1,6 +1,7 @@
 """Validation rules of the custom resource that its schema cannot express.
 
-Each rule exists in CEL for the API server, and in Python for ``ensemble-operator check``.
+Each rule exists in CEL for the API server, and in Python for ``ensemble-operator check`` and for
+the operator, because an API server may have an older definition. A test compares the two.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ def phase_of(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: 
 
 
 def compare_status(status: Object, before: Object) -> tuple[bool, bool]:
-    """Return whether only heartbeats have changed, and whether only figures have changed (nodes,
-    cores, queue …).
+    """Return whether nothing but heartbeats has changed, and whether nothing but heartbeats and
+    figures (nodes, cores, queue …) has changed.
     """
 
     def bare(value: Object, members: tuple[str, ...], own: tuple[str, ...]) -> dict[str, Any]:

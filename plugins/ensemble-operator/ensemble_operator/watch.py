@@ -177,7 +177,7 @@ class Operator:
             found = dict(event["object"])
             key = self.cache.told(kind, found, gone=event["type"] == "DELETED")
             if key is not None:
-                self.loop.look(key)
+                self.loop.reconcile_soon(key)
             if kind == "ConfigMap":
                 metadata = found["metadata"]
                 self.loop.config_map(metadata.get("namespace", ""), metadata["name"])
@@ -221,7 +221,7 @@ class Operator:
                 version = str(found["metadata"].get("resourceVersion", ""))
                 for key in self.cache.listed(kind, found["items"], version, namespace):
                     missed = True
-                    self.loop.look(key)
+                    self.loop.reconcile_soon(key)
         for key, kind, name in self.cache.blocking_objects():
             await self.loop.check_blocker(key, kind, name)
         self._compared = time.monotonic()

@@ -1,6 +1,7 @@
-"""Cancels the jobs of a shared run before members are deleted or another run replaces it.
+"""Withdraws a shared run: cancels its jobs and waits until they end.
 
-An Ensemble has a shared run if all its members share one ensemble file.
+This happens before members are deleted or another run replaces it. An Ensemble has a shared run if
+all its members share one ensemble file.
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ from .changes import Change, Create, Delete, Disown, DryRun, Finalizer, Forget, 
 from .names import KINDS, ORPHAN, Object, without_none
 from .schema import KIND
 
-__all__ = ["merge_patch", "target_of", "try_out", "write"]
+__all__ = ["merge_patch", "object_of", "try_out", "write"]
 
 #: Mappings that a patch replaces as a whole.
 _WHOLE = ("nodeSelector", "limits", "requests")
 
 
-def target_of(change: Change) -> tuple[str, str]:
+def object_of(change: Change) -> tuple[str, str]:
     """Return the kind and name of a change's object."""
     if isinstance(change, (Create, Patch)):
         return change.body["kind"], change.body["metadata"]["name"]
@@ -28,7 +28,7 @@ def target_of(change: Change) -> tuple[str, str]:
     if isinstance(change, Disown):
         return change.found["kind"], change.found["metadata"]["name"]
     if isinstance(change, DryRun):
-        return target_of(Create(change.bodies[-1]))
+        return object_of(Create(change.bodies[-1]))
     return ("Secret", "") if isinstance(change, Keys) else (KIND, "")
 
 
@@ -60,14 +60,14 @@ async def write(api: Api, cache: Cache, key: Key, change: Change) -> None:
         kind = change.body["kind"]
         await _create(api, cache, key, kind, change.body)
     elif isinstance(change, Patch):
-        kind, own = target_of(change)
+        kind, own = object_of(change)
         path = KINDS[kind].path(namespace, own)
         body = merge_patch(change.found, change.body)
         cache.store_reply(key, kind, await api("PATCH", path, body, content_type=MERGE))
     elif isinstance(change, Delete):
         await _delete(api, cache, key, change)
     elif isinstance(change, Disown):
-        kind, own = target_of(change)
+        kind, own = object_of(change)
         metadata = {
             "ownerReferences": None,
             "resourceVersion": change.found["metadata"].get("resourceVersion"),

@@ -2,9 +2,9 @@
 
 Each round has one Ensemble with one member of one or three nodes. The run is in the member's first
 pod, and its journal is in a claim. Pods are processes, on the stand-in or, with ``--kubeconfig
-FILE``, on a control plane without nodes. The pod is evicted during its setup or while its jobs run.
-In the end, the Ensemble must have succeeded, and every job must have ended once. Prints a line of
-JSON for each round, for ``scripts/soak.py``. A test plays rounds, too.
+FILE``, on a control plane without nodes. The pod is deleted, as in a drain, during its setup or
+while its jobs run. In the end, the Ensemble must have succeeded, and every job must have ended
+once. Prints a line of JSON for each round, for ``scripts/soak.py``. A test plays rounds, too.
 """
 
 from __future__ import annotations

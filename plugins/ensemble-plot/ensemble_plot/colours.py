@@ -43,7 +43,7 @@ def style_of(place: int) -> Style:
 
 
 def scale_of(jobs: Sequence[Track]) -> Scale:
-    """Return the scale for many jobs: the first parameter that varies, or the jobs' order."""
+    """Return the scale for many jobs: the first numeric parameter that varies, or their order."""
     found: dict[str, dict[str, float]] = {}
     for track in jobs:
         for name, value in track.parameters.items():

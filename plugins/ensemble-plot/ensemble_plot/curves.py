@@ -37,12 +37,12 @@ class Curve:
     """
 
     __slots__ = (
-        "_anew",
         "_breaks",
         "_clock",
         "_count",
         "_now",
         "_numbers",
+        "_restarted",
         "_span",
         "clocked",
         "gaps",
@@ -64,11 +64,13 @@ class Curve:
         self._breaks = bytearray()
         self._now: list[_Numbers] = []
         self._count = 0
-        self._anew = False
+        self._restarted = False
         self._clock = -math.inf
 
-    def add(self, clock: float | None, time: float, value: float, *, anew: bool = False) -> None:
-        """Add a row. The flag ``anew`` says that the output restarted before the row.
+    def add(
+        self, clock: float | None, time: float, value: float, *, restarted: bool = False
+    ) -> None:
+        """Add a row. The flag ``restarted`` says that the output restarted before the row.
 
         Raises ``TypeError`` or ``OverflowError`` for a value that is not a number, and then adds
         nothing.
@@ -79,11 +81,11 @@ class Curve:
             at = clock
             self.clocked += 1
             if at < self._clock:
-                anew = True
+                restarted = True
             self._clock = at
-        if anew and self.rows:
+        if restarted and self.rows:
             self._close()
-            self._anew = True
+            self._restarted = True
         row = self.rows
         self.rows = row + 1
         now = self._now
@@ -125,8 +127,8 @@ class Curve:
             return
         for point in self._now:
             self._numbers.extend(point)
-        self._breaks.append(self._anew)
-        self._now, self._count, self._anew = [], 0, False
+        self._breaks.append(self._restarted)
+        self._now, self._count, self._restarted = [], 0, False
         while len(self._breaks) > self.limit:
             self._join()
 
@@ -161,7 +163,7 @@ class Curve:
             found = [Point(*numbers[at + 4 * n : at + 4 * n + 4]) for n in range(4)]
             yield from _first_of_each_row(found, bool(begun))
         if self._now:
-            yield from _first_of_each_row([Point(*point) for point in self._now], self._anew)
+            yield from _first_of_each_row([Point(*point) for point in self._now], self._restarted)
 
 
 def _first_of_each_row(found: list[Point], begun: bool) -> Iterator[tuple[Point, bool]]:

@@ -142,7 +142,8 @@ def compose(
     """Lay out a panel for each of these variables.
 
     - ``axis``: horizontal axis; by default, the rows' clock if they have one, otherwise the time
-    - ``speaks``: the names that each rule uses; its marks are drawn in the panels of these names
+    - ``speaks``: the names that each rule uses; its marks are drawn in the panels of these
+      names, or in all panels if it uses none of them
     - ``state``: text beside the title
     """
     panels = [_panel(history, variable, axis) for variable in variables]
@@ -201,11 +202,11 @@ def _line(history: RunHistory, job: str, observer: str, curve: Curve, axis: Axis
     xs: list[float] = []
     ys: list[float] = []
     end = None
-    for point, anew in curve.points():
+    for point, restarted in curve.points():
         x = _x(point, axis, began)
         if x is None:
             continue
-        if anew and axis == "step" and xs:
+        if restarted and axis == "step" and xs:
             xs.append(math.nan)
             ys.append(math.nan)
         xs.append(x)

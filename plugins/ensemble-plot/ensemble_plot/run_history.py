@@ -154,8 +154,7 @@ def read(
 
     - ``groups``, ``jobs``: if given, only these groups, or jobs with these ids
 
-    If the journal is damaged, the history ends at the damage. Its attribute ``damage``
-    then has the error.
+    If the journal is damaged, the history ends there, and its attribute ``damage`` is the error.
     """
     return _JournalReader(journal, variables, groups, jobs).history
 
@@ -226,12 +225,12 @@ class _JournalReader:
             if len(self._shapes) >= _SHAPES:
                 self._shapes.clear()
             curves = self._shapes[shape] = self._choose(track.group, *shape)
-        clock, time, anew = event.clock, event.timestamp, event.anew
+        clock, time, restarted = event.clock, event.timestamp, event.anew
         for name, curve in curves:
             try:
-                curve.add(clock, time, values[name], anew=anew)
+                curve.add(clock, time, values[name], restarted=restarted)
             except (TypeError, OverflowError):  # the value may have a plugin's own number type
-                curve.add(None, time, math.nan, anew=anew)
+                curve.add(None, time, math.nan, restarted=restarted)
 
     def _find_clock(self, clock: float, values: Mapping[str, float]) -> None:
         """Find the variable that is the rows' clock: it equals the clock in every row."""

@@ -50,7 +50,7 @@ _log = logging.getLogger("ensemble.member")
 class Agent:
     """A member agent, connected to the service.
 
-    Raises :class:`UsageError` if another agent of the member is running.
+    Raises :class:`UsageError` if another process holds the member's folder.
     """
 
     def __init__(

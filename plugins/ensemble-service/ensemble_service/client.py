@@ -69,7 +69,7 @@ class MemberStatus:
 
     member: str
     alive: bool = False
-    last_beat: float = 0.0  # time of the last heartbeat, in seconds since the epoch; 0 for never
+    last_beat: float = 0.0  #: time of the last heartbeat, in seconds since the epoch; 0 for never
     executor: str = ""
     host: str = ""
     version: str = ""
@@ -77,8 +77,8 @@ class MemberStatus:
     groups: tuple[GroupStatus, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     runs: tuple[str, ...] = ()
-    size: int | None = None  # number of nodes; None if unknown
-    denied: str = ""  # why the last resize request was denied, or empty
+    size: int | None = None  #: number of nodes; None if unknown
+    denied: str = ""  #: why the last resize request was denied, or empty
 
 
 # -- the client ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ __all__ = ["OPTIONS", "ensemble_executors"]
 
 
 def _flag(metavar: str, text: str, **more: object) -> Mapping[str, Any]:
-    """Return schema keys that make an option of the executor a flag of ``ensemble run``."""
+    """Return schema keys that make an option a flag of the commands run, resume and cancel."""
     commands = ["run", "resume", "cancel"]
     return {"x-ensemble-flag": {"metavar": metavar, "help": text, "commands": commands, **more}}
 

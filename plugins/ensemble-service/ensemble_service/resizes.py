@@ -89,7 +89,7 @@ class Resizes:
                 (f"{_MOST_WAITING} resize requests for {member} are already waiting"),
             )
         call = partial(self._call_resizer, member, request, delta)
-        ended = partial(self._log_end, who, member, request, delta)
+        ended = partial(self._on_outcome, who, member, request, delta)
         answer: Resized = (await self._call(member, call, ended))[0]
         return answer
 
@@ -184,7 +184,7 @@ class Resizes:
 
     # -- on the event loop ----------------------------------------------------------------------
 
-    def _log_end(
+    def _on_outcome(
         self,
         who: Identity,
         member: str,

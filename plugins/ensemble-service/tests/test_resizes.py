@@ -455,7 +455,7 @@ def test_a_resizer_is_asked_for_the_outcome_of_an_interrupted_request(
 ) -> None:
     """After a kill during the request, the next service asks the resizer and records the answer.
 
-    The resizer gets the recorded steps. If there are none, the request had no effect.
+    The resizer gets the recorded steps. Without a step, the request had no effect.
     """
     decided: list[Mapping[str, Any]] = []
 

@@ -55,7 +55,7 @@ class Draw:
     distribution: Callable[..., float] | None = None
     #: Arguments of the distribution. Without a distribution: the expression for the number.
     arguments: tuple[float | Expression, ...] = ()
-    #: Whether the number depends on the job.
+    #: Whether the number uses the job's names (parameters, index, cores …).
     uses_names: bool = field(init=False)
 
     def __post_init__(self) -> None:

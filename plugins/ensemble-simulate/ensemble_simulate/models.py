@@ -44,7 +44,7 @@ class Number(Protocol):
 
     @property
     def uses_names(self) -> bool:
-        """True if the number depends on the job."""
+        """True if the number uses the job's names."""
         ...
 
     def number(self, names: Mapping[str, Any], random: Randomness) -> float: ...

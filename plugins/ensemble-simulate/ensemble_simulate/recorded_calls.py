@@ -30,7 +30,8 @@ def key_of_call(name: str, job: Mapping[str, Any] | None) -> tuple[str, str]:
 class Calls:
     """The calls of one simulated run. For each call, call :meth:`takes` once, then :meth:`answer`.
 
-    The first call of a function for a job is answered by the first recorded one, and so on.
+    The first call of a function for a job is answered by the first recorded one, and so on. After
+    the last recorded one, an action returns its last successful result.
 
     - ``kept``: recorded calls by :func:`key_of_call`
     - ``drawn``: returns the duration in seconds of a call that was not recorded

@@ -56,7 +56,7 @@ def test_recorded_values_are_drawn() -> None:
         ("normal(3)", "1 argument, expected 2", "normal(MEAN, DEVIATION)"),
         ("uniform(1, 2, 3)", "3 arguments, expected 2", "uniform(LOW, HIGH)"),
         ('metric("mean.sim-x")', "uses a metric", "parameters"),
-        ([], "only numbers and durations", None),
+        ([], "needs at least one value", None),
         (["1m", "x"], "only numbers and durations", None),
         (True, "True is not a number", "arithmetic"),
         ({"a": 1}, "not a number", "normal"),

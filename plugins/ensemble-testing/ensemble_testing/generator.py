@@ -18,7 +18,10 @@ Evaluate = Callable[[Mapping[str, Any]], Mapping[str, float] | None]
 
 
 class PlayedGenerator:
-    """Calls a generator as a run does, and evaluates its points in the order of suggestion."""
+    """Calls a generator as a run does. Points end in the order of their suggestion.
+
+    Up to ``at_once`` points are evaluated at a time.
+    """
 
     def __init__(self, build: Callable[[], Generator], vocs: Vocs, at_once: int = 1) -> None:
         self.generator = build()
@@ -81,8 +84,8 @@ class GeneratorContract(RecordContract):
             vocs = Vocs(variables=(Variable(name="x", low=-1.0, high=1.0),),
                         objectives={"E": "minimize"})
 
-    The method ``evaluate`` returns the values of a point. Set ``repeats`` to ``False`` if
-    the generator may suggest different points after a resume.
+    The method ``evaluate`` returns the values of a point. Set ``repeats`` to ``False`` if the
+    generator may suggest different points after a resume.
     """
 
     plugin: ClassVar[GeneratorPlugin]

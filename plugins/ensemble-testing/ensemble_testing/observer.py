@@ -114,7 +114,7 @@ class ObserverContract(RecordContract):
         for name in {name for row in self._read([self.sample]) for name in row.values}:
             assert unasked.get(name) is None, f"it yields {name!r}, which its record excludes"
 
-    def test_no_input_raises_an_exception(self) -> None:
+    def test_damaged_input_raises_no_exception(self) -> None:
         chance = random.Random(0)
         for sample in self._all():
             for _ in range(200):

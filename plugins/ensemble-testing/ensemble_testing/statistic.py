@@ -29,8 +29,8 @@ class StatisticContract(RecordContract):
     - ``samples``: values for checks without an expected result
     - ``expected``: pairs of values and their result, with a relative tolerance of 1e-9
 
-    Timed statistics get one value per second, from second 0. They are read at the time
-    of the last value.
+    Timed statistics get one value per second, from second 0. They are read at the time of the last
+    value.
     """
 
     plugin: ClassVar[StatisticPlugin]

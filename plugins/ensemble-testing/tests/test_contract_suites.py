@@ -210,7 +210,7 @@ class Clinging(Lines):
     [
         (Impatient, "test_rows_do_not_depend_on_where_input_is_split"),
         (Impatient, "test_rows_are_the_same_byte_by_byte"),
-        (Raising, "test_no_input_raises_an_exception"),
+        (Raising, "test_damaged_input_raises_no_exception"),
         (Poisoned, "test_values_are_numbers_and_the_clock_is_finite"),
         (Endless, "test_endless_line_uses_bounded_memory"),
         (Clinging, "test_truncated_file_is_read_from_the_start"),

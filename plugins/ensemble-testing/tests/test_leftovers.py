@@ -156,7 +156,7 @@ def test_queue_without_a_free_slot_is_reported_at_the_start(tmp_path: Path) -> N
     file = tmp_path / "full.py"
     file.write_text(FULL)
     options = ("--plugin", str(file))
-    with pytest.raises(pytest.fail.Exception, match="queue's 4 cores became free"):
+    with pytest.raises(pytest.fail.Exception, match="none of the queue's 4 cores became free"):
         slots_at_once("full", options, timeout=0.0)
     file.write_text(FULL.replace("0.0}", "1.0}"))
     assert slots_at_once("full", options) == 4

@@ -2,9 +2,7 @@
 
 Each controller is forked from this process; some get a SIGKILL. Errors are: a journal that cannot
 be read or resumed, or whose replay makes other decisions; a job without an end; a run that does not
-end.
-Prints one line of JSON for each round:
-``hostile.py --seed N --rounds N --base FOLDER``.
+end. Prints one line of JSON for each round: ``hostile.py --seed N --rounds N --base FOLDER``.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Kubelet:
         return path if path.exists() else None
 
     def pod(self, job: str) -> _Pod:
-        """Return the started pod of a Job. Raises :class:`LookupError` if there is none."""
+        """Return the started pod of a Job. Raises :class:`LookupError` if no pod has started."""
         with self._news:
             for pod in self._pods.values():
                 if pod.job == job and pod.started:

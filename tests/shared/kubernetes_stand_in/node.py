@@ -4,8 +4,8 @@ It communicates only with the API server, over HTTP: it binds pods, mounts their
 their containers, and reports their status. So it works with the stand-in and with a real control
 plane without scheduler and kubelet.
 
-The folders of containers have other paths on this machine, which replace them in commands and
-mounted files. As in real containers, the first process gets SIGTERM only if it has a handler. A
+The folders of containers have other paths on this machine, which replace them in commands,
+variables and mounted files. As in real containers, the first process gets SIGTERM only if it has a handler. A
 name of a headless Service resolves while an EndpointSlice lists it as ready. A script stands in for
 Flux: one broker runs the command; the others find it by name and end with it.
 """

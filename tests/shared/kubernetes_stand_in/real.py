@@ -235,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
             self.wfile.write(b"0\r\n\r\n")
         except (OSError, http.client.HTTPException, AttributeError):
-            self.close_connection = True  # tell the client that the server is gone
+            self.close_connection = True  # if one side is gone, the other one is told
         finally:
             gate.onward.discard(onward)
             onward.close()

@@ -28,8 +28,8 @@ from .store import Store
 from .tables import as_table, wants_table
 
 #: Fault for a request's method and path: ``None``, another answer (status, text), or the seconds to
-#: hang without an answer. ``"drop"`` breaks the connection after the
-#: request was executed, ``"cut"`` in the middle of its answer.
+#: hang without an answer. ``"drop"`` breaks the connection after the request was executed, ``"cut"``
+#: in the middle of its answer.
 Trouble = Callable[[str, str], "tuple[int, str] | float | str | None"]
 
 

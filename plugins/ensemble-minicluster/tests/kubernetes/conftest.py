@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for api_requests
+sys.path.insert(0, str(Path(__file__).parent))  # for api_requests and resizer_checks
 
 from api_requests import Place, Talk
 from kubernetes_stand_in import Cluster, Operator, definition

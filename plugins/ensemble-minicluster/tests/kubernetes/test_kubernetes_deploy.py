@@ -408,7 +408,7 @@ def test_the_pods_of_the_example_start(cluster: Cluster, operator: Operator) -> 
 def test_a_volume_not_named_like_its_config_map_starts_no_pod(
     cluster: Cluster, operator: Operator
 ) -> None:
-    """Regression: this example's pods were always rejected, and the status did not say so."""
+    """Regression: pods of the example's first version were rejected, and no status said so."""
     minicluster = one("minicluster.yaml", "MiniCluster")
     volumes = minicluster["spec"]["containers"][0]["volumes"]
     volumes["study"] = volumes.pop("ensemble-study")
@@ -452,7 +452,7 @@ def test_the_runs_state_outlives_its_container() -> None:
 
 
 def test_an_empty_dir_is_not_mounted_at_its_path() -> None:
-    """Regression: in this example, the state was lost with the container."""
+    """Regression: in the example's first version, the state was lost with the container."""
 
     def change(spec: Document) -> None:
         state = {"emptyDir": True, "path": "/home/ensemble/state"}

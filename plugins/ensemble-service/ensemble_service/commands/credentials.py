@@ -115,7 +115,7 @@ def add(
     """Create a token and print it.
 
     The token is shown only once, because the service keeps only its SHA-256. A running service
-    accepts it immediately. With a token for NS/NAME, only that member can connect.
+    accepts it immediately. Only with a token for NS/NAME can an agent connect as this member.
     """
     from ensemble_service.tokens import TokenFile
 

@@ -106,7 +106,7 @@ class _Playback(Watcher):
             if each.metrics:
                 queue.at(
                     (test.length if each.at is None else each.at) + _AFTER,
-                    partial(self._check, each),
+                    partial(self._read_metrics, each),
                 )
         self._runtime = VirtualRuntime(
             ensemble,
@@ -135,7 +135,7 @@ class _Playback(Watcher):
             step.tell(queue)
         self._step = None
 
-    def _check(self, expectation: Expectation, queue: ScriptedQueue) -> None:
+    def _read_metrics(self, expectation: Expectation, queue: ScriptedQueue) -> None:
         for path in expectation.metrics:
             expectation.values[path] = self.engine.state.metric(path)
 
@@ -160,7 +160,7 @@ class _Playback(Watcher):
             return [Failure(step.where, said, (f"it cannot: {error}",))]
         for each in self._test.expect:
             if each.metrics and not each.values:  # the run has already ended
-                self._check(each, self._queue)
+                self._read_metrics(each, self._queue)
         if self._untold:
             step = self._untold[0]
             said = f"{step.word} is given at {step.at:g} s"

@@ -36,7 +36,7 @@ def called(call: Call) -> Set[str]:
 
 
 class ImpossibleStep(Exception):
-    """A step of a test is impossible: its job does not exist or is over."""
+    """A step of a test is impossible: for example, its job is over, or no such call is open."""
 
 
 class ScriptedQueue(VirtualExecutor):
