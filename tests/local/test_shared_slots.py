@@ -96,7 +96,7 @@ def test_slots_of_a_killed_supervisor_are_released(machine: Machine) -> None:
     second.submit(*waits)
     second.wait_for(waits[2], "priority")
     first.tidy = False
-    os.kill(first.executor._require_open().supervisor, signal.SIGKILL)  # type: ignore[attr-defined]
+    os.kill(first.executor._require_open().supervisor, signal.SIGKILL)  # type: ignore[attr-defined]  # local
     second.wait_clean(*waits)
     assert machine.begun()[2:] == ["b"] * 3
 

@@ -99,7 +99,7 @@ def test_a_conflict_ends_even_if_watches_missed_the_deletion(
     operator = running.operator
     assert operator is not None
     # As if the deletion happened between two watches.
-    operator.cache._on_foreign_event = lambda *_, **__: None  # type: ignore[method-assign]
+    operator.cache._on_foreign_event = lambda *_, **__: None  # type: ignore[method-assign]  # as if it were missed
     stand.delete("ServiceAccount", "study")
     operator._due = 0.0  # the next comparison with lists is due
     stand.until(lambda: stand.ready("study"))
