@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from ensemble_core.engine.effects import Effects, switch_instances
@@ -42,10 +42,10 @@ class RuleObserver(Protocol):
         ``foreign``: of a foreign job.
         """
 
-    def updated(self, watch: Watch) -> None:
-        """Note that a metric was updated.
+    def updated(self, watch: Watch, only: Container[RuleState] | None) -> None:
+        """Note that a metric was updated, or that ``only`` these rules on it are considered.
 
-        A call of ``considered`` follows for each rule that it triggers.
+        A call of ``considered`` follows for each rule that the metric's value satisfies.
         """
 
     def considered(
@@ -135,10 +135,14 @@ class RuleEvaluation:
         state, observer = self.state, self.observer
         index, beating = state.rules.index, state.beating
         touched, index.touched = index.touched, {}
-        for watch in touched:
-            watch.updates += 1
+        for watch, only in touched.items():
+            if only is None:
+                watch.updates += 1
+            else:
+                for rule_state in only:
+                    rule_state.first_update -= 1  # one look of this rule alone
             if observer is not None:
-                observer.updated(watch)
+                observer.updated(watch, only)
             if beating:
                 value = state.read(watch.path)
             else:
@@ -150,7 +154,12 @@ class RuleEvaluation:
             watch.unread = False
             watch.last = value
             if value is not None and not watch.floor < value < watch.ceiling:
-                watch.match(value, found)
+                if only is None:
+                    watch.match(value, found)
+                    continue
+                matched: list[RuleState] = []
+                watch.match(value, matched)
+                found += [rule_state for rule_state in matched if rule_state in only]
         return in_order(found)
 
     def event_rules(

@@ -332,8 +332,9 @@ class RuleIndex:
     #: whether one of them was added since the last check.
     broad_idle: int = 0
     new_idle: bool = False
-    #: Watches whose metrics were updated since rules were last considered, in order.
-    touched: dict[Watch, None] = field(default_factory=dict)
+    #: Watches whose rules have to be considered, in order. ``None``: all of them, because the
+    #: metric was updated. Otherwise only these rules, which were added, enabled or changed.
+    touched: dict[Watch, dict[RuleState, None] | None] = field(default_factory=dict)
     #: Cache of ``waiting``, cleared when rules change.
     _found: dict[tuple[tuple[str, ...], str | None], list[RuleState]] = field(default_factory=dict)
 
@@ -351,6 +352,12 @@ class RuleIndex:
             else:
                 self.gauges[path.text] = watch
         return watch
+
+    def touch(self, state: RuleState) -> None:
+        """Have only this rule considered, because its metric may already satisfy it."""
+        watch = state.watch
+        if watch is not None and (only := self.touched.setdefault(watch, {})) is not None:
+            only[state] = None
 
     def add(self, state: RuleState, path: MetricPath | None) -> None:
         """Add a live rule. ``path`` is the path of its metric, if any."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from ensemble_core.engine.engine import Engine
@@ -60,9 +60,9 @@ class _RuleObservers:
         for each in self._observers:
             each.occurred(names, group, foreign=foreign)
 
-    def updated(self, watch: Watch) -> None:
+    def updated(self, watch: Watch, only: Container[RuleState] | None) -> None:
         for each in self._observers:
-            each.updated(watch)
+            each.updated(watch, only)
 
     def considered(
         self,
@@ -127,9 +127,11 @@ class RuleTracer:
             self.happened[name, group] += 1
         self._trigger_events.append((names, group, foreign))
 
-    def updated(self, watch: Watch) -> None:
+    def updated(self, watch: Watch, only: Container[RuleState] | None) -> None:
         state = self.state.rules.states.get(self.traced)
         if state is None or state.watch is not watch or not state.live:
+            return
+        if only is not None and state not in only:
             return
         if self._update is not None:
             self._conclude_update(*self._update)

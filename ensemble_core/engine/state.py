@@ -479,7 +479,7 @@ class State:
         if watch is not None:
             if watch.path.kind == "gauge":
                 self._refresh(watch.path.text)
-            self.rules.index.touched[watch] = None
+            self.rules.index.touch(state)
 
     def schedule(self, state: RuleState, now: float) -> None:
         """Start the timer of a rule with a fixed interval."""

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product, zip_longest
 from typing import Any
@@ -57,7 +57,7 @@ class _TriggerRecorder:
     def occurred(self, names: Sequence[str], group: str | None, *, foreign: bool) -> None:
         pass
 
-    def updated(self, watch: Watch) -> None:
+    def updated(self, watch: Watch, only: Container[RuleState] | None) -> None:
         self.woken = True
 
     def considered(
