@@ -26,7 +26,8 @@ from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.identity import Source
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime.controller import Runtime
-from ensemble_core.runtime.identities import Inputs, identify
+from ensemble_core.runtime.identities import identify
+from ensemble_core.runtime.input_files import Inputs
 
 REGISTRY = discover()
 FILE = """

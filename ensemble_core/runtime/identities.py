@@ -6,11 +6,7 @@ the same identity, its results can be reused. The engine's thread never reads in
 
 from __future__ import annotations
 
-import glob
-import hashlib
-import os
 import queue
-import stat
 import threading
 import time
 from collections import deque
@@ -25,16 +21,15 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING, dumps
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, Identified, JobEvent, LookedUp, Observed, Problem
-from ensemble_core.model.identity import Source, identity_of, parts_of, short, written
+from ensemble_core.model.identity import Source, identity_of, parts_of, short
 from ensemble_core.model.jobs import Job, JobGroup
-from ensemble_core.model.placeholders import fill
+from ensemble_core.runtime.input_files import Inputs, unknown
 
 if TYPE_CHECKING:  # needed only if jobs are reused
     from ensemble_core.journal.earlier_jobs import EarlierJob, EarlierJobs
 
 __all__ = [
     "Identities",
-    "Inputs",
     "LookUpRequest",
     "Unit",
     "identify",
@@ -51,8 +46,6 @@ _CHECK_PAUSE = 0.2
 _MOST_WAITING = 20_000
 #: Size of the cache of sources. There may be many, because rules may change fields at each submit.
 _MOST_SOURCES = 1000
-_MISSING = "missing"
-
 
 #: Item in the queue which says that jobs have ended.
 _CHECK = object()
@@ -69,75 +62,6 @@ class LookUpRequest:
     jobs: tuple[tuple[Job, JobGroup | None], ...]
 
 
-class Inputs:
-    """Reads the files that belong to the identity of a job.
-
-    Digests are cached by inode, size and time of change.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, ...], str] = {}
-
-    def of(self, job: Job, group: JobGroup, seen: dict[str, str | None]) -> dict[str, str]:
-        """Return the input files of a job, as written in the ensemble file, each with its digest or
-        time.
-
-        ``seen`` caches the files of the current batch.
-        """
-        found: dict[str, str] = {}
-        folder = os.path.join(group.cwd, job.workdir) if job.workdir else group.cwd
-        listed = {template for template, _ in group.inputs}
-        for word, template in zip(job.command, group.command, strict=True):
-            if "/" in word and "{run}" not in template and template not in listed:
-                known = self._digest_or_time(os.path.join(folder, word), "content", seen)
-                if known is not None:
-                    found[written(template, job)] = known
-        for template, by in group.inputs:
-            name = written(template, job)
-            places = {"here": group.here, "cwd": group.cwd, "run": group.run}
-            path = os.path.join(folder, fill(job.fill(template), places))
-            if not glob.has_magic(path):
-                found[name] = self._digest_or_time(path, by, seen) or _MISSING
-                continue
-            matches = sorted(glob.glob(path, recursive=True))
-            for match in matches:
-                known = self._digest_or_time(match, by, seen)
-                if known is not None:
-                    found[f"{name}: {os.path.basename(match)}"] = known
-            if not matches:
-                found[name] = _MISSING
-        return found
-
-    def _digest_or_time(self, path: str, by: str, seen: dict[str, str | None]) -> str | None:
-        """Return the digest or time of a file, or ``None`` if it is not a regular file."""
-        key = f"{by} {path}"
-        if key not in seen:
-            seen[key] = self._read(path, by)
-        return seen[key]
-
-    def _read(self, path: str, by: str) -> str | None:
-        try:
-            status = os.stat(path)
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            if by == "mtime":
-                return f"{status.st_size} {status.st_mtime_ns}"
-            key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-            if key not in self._known:
-                self._known[key] = _digest(path)
-            return self._known[key]
-        except (OSError, ValueError):  # ValueError: the name contains NUL
-            return None
-
-
-def _digest(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()[:32]
-
-
 @lru_cache(maxsize=10_000)
 def _key(files: tuple[tuple[str, str], ...]) -> str:
     """Return the key by which the journal stores these input files."""
@@ -145,7 +69,7 @@ def _key(files: tuple[tuple[str, str], ...]) -> str:
 
 
 def identify(
-    job: Job, group: JobGroup, source: Source, inputs: Inputs, seen: dict[str, str | None]
+    job: Job, group: JobGroup, source: Source, inputs: Inputs, seen: dict[str, dict[str, str]]
 ) -> tuple[str, dict[str, str]]:
     """Return the identity of a job of this group, and the current state of its inputs."""
     files = inputs.of(job, group, seen)
@@ -212,7 +136,7 @@ class Identities:
 
     def identify(self, jobs: Sequence[Job]) -> None:
         """Report the identities of jobs that are about to be submitted."""
-        seen: dict[str, str | None] = {}
+        seen: dict[str, dict[str, str]] = {}
         event = _Found()
         for job in jobs:
             group = self._groups.pop(job.label, None)
@@ -272,11 +196,12 @@ class Identities:
         while self._ended:
             # Cache files for each batch only, because a job that ends during the check may have
             # changed them.
-            seen: dict[str, str | None] = {}
+            seen: dict[str, dict[str, str]] = {}
             same: list[str] = []
             for _ in range(min(_AT_ONCE, len(self._ended))):
                 job, group, key = self._ended.popleft()
-                if _key(tuple(self._inputs.of(job, group, seen).items())) == key:
+                files = self._inputs.of(job, group, seen)
+                if unknown(files) is None and _key(tuple(files.items())) == key:
                     same.append(job.label)
             if same:
                 self._put((Identified(self._clock(), unchanged=tuple(same)),))
@@ -309,7 +234,7 @@ class Identities:
         """
         if self._earlier is None:
             self._earlier = self._reopen_runs()
-        seen: dict[str, str | None] = {}
+        seen: dict[str, dict[str, str]] = {}
         found = _Found()
         hits: dict[str, EarlierJob] = {}
         misses: list[str] = []
@@ -318,7 +243,8 @@ class Identities:
             if group is not None:
                 source = self._source(group)
                 identity, files = identify(job, group, source, self._inputs, seen)
-                hit = self._earlier.take(identity)
+                if unknown(files) is None:
+                    hit = self._earlier.take(identity)
             if group is None or hit is None:
                 misses.append(job.id)
                 continue
@@ -346,7 +272,9 @@ class Identities:
             known = self._sources[key] = group, Source.of(group)
         return known[1]
 
-    def _add(self, found: _Found, job: Job, group: JobGroup, seen: dict[str, str | None]) -> None:
+    def _add(
+        self, found: _Found, job: Job, group: JobGroup, seen: dict[str, dict[str, str]]
+    ) -> None:
         source = self._source(group)
         self._note(found, job, source, *identify(job, group, source, self._inputs, seen))
 

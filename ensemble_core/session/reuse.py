@@ -17,7 +17,9 @@ from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.run_store import find, look, require_own
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.identity import Source, parts_of
-from ensemble_core.runtime.identities import Inputs, identify, uses_job_files
+from ensemble_core.model.jobs import JobGroup
+from ensemble_core.runtime.identities import identify, uses_job_files
+from ensemble_core.runtime.input_files import Inputs, has_shell_text, unknown
 
 __all__ = ["EarlierIdentities", "Preview", "Reason", "explain", "open_earlier", "preview"]
 
@@ -42,10 +44,41 @@ def open_earlier(
                     "(an earlier version of Ensemble wrote it, or the run submitted no jobs)"
                 )
             folders.append(str(folder.absolute()))
+        for warning in _unseen_files(ensemble):
+            warn(warning)
     except BaseException:
         earlier.close()
         raise
     return tuple(folders), earlier
+
+
+def _unseen_files(ensemble: Ensemble) -> Iterator[str]:
+    """Yield warnings about groups without ``inputs``, some of whose files may not be compared."""
+    groups = ensemble.begun("{run}", os.getcwd()).groups.values()
+    entries = [entry for group in groups for entry in (group, *group.more)]
+    entries = [entry for entry in entries if entry.reuse and not entry.inputs]
+    inputs, seen = Inputs(), dict[str, dict[str, str]]()
+    scripts = [entry for entry in entries if has_shell_text(entry)]
+    blind = [
+        entry
+        for entry in entries
+        if entry not in scripts and not inputs.of(entry.job(0, _first_values(entry)), entry, seen)
+    ]
+    for found, problem in (
+        (blind, "no file of {} is compared, because the command names no file"),
+        (scripts, "some files of {} may not be compared, because the command is a shell script"),
+    ):
+        if found:
+            names = ", ".join(dict.fromkeys(repr(entry.name) for entry in found))
+            yield (
+                f"--reuse: {problem.format(names)}. If such a file has changed, old results are "
+                "reused; list the program and its files under 'inputs' of the group"
+            )
+
+
+def _first_values(group: JobGroup) -> dict[str, object]:
+    columns = {**group.points, **group.parameters}
+    return {name: values[0] for name, values in columns.items() if values}
 
 
 def _check(folder: Path) -> None:
@@ -93,6 +126,9 @@ class EarlierIdentities:
         """Return the reason why no earlier job is reused for a job with this identity and these
         parts.
         """
+        unclear = unknown(parts.get("inputs", {}))
+        if unclear is not None:
+            return Reason(unclear[0], f"{unclear[0]}: {unclear[1]}", None)
         same = self._same.get(identity)
         if same is not None:
             text = (
@@ -152,6 +188,8 @@ class Preview(NamedTuple):
     reused: int
     #: Number of jobs that cannot be reused, by the part of the identity that differs.
     missing: Mapping[str, int]
+    #: Files that are compared, as written in the ensemble file, over all jobs.
+    files: Sequence[str]
 
 
 def preview(
@@ -163,22 +201,23 @@ def preview(
     """
     folders, earlier = open_earlier(state, runs, ensemble, warn)
     known = EarlierIdentities(map(Path, folders))
-    inputs, seen = Inputs(), dict[str, str | None]()
+    inputs, seen = Inputs(), dict[str, dict[str, str]]()
     found = []
     with closing(earlier):
         for group in ensemble.begun("{run}", os.getcwd()).groups.values():
             if group.missing or not group.reuse:
                 continue
-            reused, missing = 0, Counter[str]()
+            reused, missing, names = 0, Counter[str](), dict[str, str]()
             for place, job in enumerate(group.jobs(0)):
                 entry = group.element(place)[0]
                 source = Source.of(entry)
                 identity, files = identify(job, entry, source, inputs, seen)
-                if earlier.take(identity) is not None:
+                names |= files
+                if unknown(files) is None and earlier.take(identity) is not None:
                     reused += 1
                 else:
                     missing[known.reason(identity, parts_of(job, source.parts, files)).part] += 1
-            found.append(Preview(group.name, group.size, reused, missing))
+            found.append(Preview(group.name, group.size, reused, missing, tuple(names)))
     return found
 
 

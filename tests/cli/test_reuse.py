@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 import ensemble_core
 from ensemble_core.api.notebook import as_html
 from ensemble_core.cli.main import main
-from ensemble_core.runtime import identities
 from ensemble_core.runtime.identities import Identities
+from ensemble_core.runtime.input_files import Inputs
 
 #: Ensemble A of the docs page: eight jobs, whose U is 1 3 5 5 4 8 2 2.
 FILE = """
@@ -148,13 +148,18 @@ def test_large_file_compared_by_time_is_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read: list[str] = []
-    digest = identities._digest
-    monkeypatch.setattr(identities, "_digest", lambda path: (read.append(path), digest(path))[1])
+    content = Inputs._content
+
+    def noted(self: Inputs, path: str, status: os.stat_result) -> str:
+        read.append(path)
+        return content(self, path, status)
+
+    monkeypatch.setattr(Inputs, "_content", noted)
     Path("big.h5").write_text("data")
     change('{replica}"', '{replica} {here}/big.h5"')
     change("    replicas: 2", '    replicas: 2\n    inputs: [{path: "{here}/big.h5", by: mtime}]')
     run("r1")
-    assert [Path(path).name for path in read] == ["x"]
+    assert {Path(path).name for path in read} == {"x"}
 
 
 def test_added_or_removed_file_of_a_pattern_counts_as_a_change() -> None:
@@ -167,10 +172,39 @@ def test_added_or_removed_file_of_a_pattern_counts_as_a_change() -> None:
     Path("conf/b.dat").unlink()
     Path("one").write_text("1")
     run("r3", "--reuse", "r1")
-    Path("one").unlink()
-    run("r4", "--reuse", "r1")
+    run("r4", "--reuse", "r3")
     counted = [metrics(tag)["count.g.reused"] for tag in ("r2", "r3", "r4")]
     assert counted == [0, 0, 8]
+
+
+def test_missing_input_equals_no_missing_input() -> None:
+    change("    replicas: 2", '    replicas: 2\n    inputs: ["{here}/conf/*.dat"]')
+    run("r1")
+    shown = ensemble("validate", "e.yaml", "--reuse", "r1").output
+    assert "  g: 0 of 8 reused; not: 8 {here}/conf/*.dat\n" in shown
+    run("r2", "--reuse", "r1")
+    assert metrics("r2")["count.g.reused"] == 0
+    why = ensemble("why", "r2", "--reuse", "g.0").output
+    assert why == "g.0: not reused: {here}/conf/*.dat: missing\n"
+
+
+def test_warning_names_groups_none_of_whose_files_is_compared() -> None:
+    first_run()
+    text = Path("e.yaml").read_text()
+    Path("e.yaml").write_text(
+        text.replace('"{here}/x {L} {T} {replica}"', "[sh, -c, 'echo {L} {T} {replica}']")
+    )
+    shown = ensemble("validate", "e.yaml", "--reuse", "r1").stderr
+    assert "some files of 'g' may not be compared, because the command is a shell script" in shown
+    Path("e.yaml").write_text(text.replace("{here}/x ", "echo "))
+    result = ensemble("validate", "e.yaml", "--reuse", "r1")
+    assert "no file of 'g' is compared, because the command names no file" in result.stderr
+    assert "    compares no file\n" in result.stdout
+    assert result.stderr.count("--reuse:") == 1
+    change("    replicas: 2", '    replicas: 2\n    inputs: ["{here}/x"]')
+    result = ensemble("validate", "e.yaml", "--reuse", "r1")
+    assert "--reuse:" not in result.stderr
+    assert "    compares {here}/x\n" in result.stdout
 
 
 def test_job_whose_input_changed_during_the_job_is_not_reused() -> None:
@@ -191,8 +225,7 @@ def test_input_deleted_during_the_job_does_not_fail_the_run() -> None:
     Path("x.in").write_text("")
     run("r1")
     run("r2", "--reuse", "r1")
-    # Jobs that began after the deletion had no input in either run, so they match.
-    assert metrics("r2")["count.g.reused"] < 8
+    assert metrics("r2")["count.g.reused"] == 0
 
 
 def test_each_earlier_job_is_reused_once_from_the_first_run() -> None:

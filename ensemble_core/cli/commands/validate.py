@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["validate"]
 
+#: How many compared files of a group are listed at most.
+_FILES = 10
+
 
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
@@ -119,6 +122,9 @@ def validate(
                 told = f"  {shown.group}: {shown.reused} of {shown.jobs} reused"
                 parts = ", ".join(f"{count} {part}" for part, count in shown.missing.items())
                 click.echo(printable(f"{told}; not: {parts}" if parts else told))
+                compared = ", ".join(shown.files[:_FILES]) or "no file"
+                more = len(shown.files) - _FILES
+                click.echo(printable(f"    compares {compared}{f' and {more} more' * (more > 0)}"))
     if as_json:
         click.echo(json.dumps({"valid": not wrong, "files": documents}, indent=2))
     elif wrong:
