@@ -17,6 +17,11 @@ _STATES = {
     "cleanup": "a job is over and its resources are being released",
     "inactive": "a job is over for good",
 }
+_INTERRUPTIONS = {
+    "suspend": "the queue suspended a running job",
+    "unsuspend": "a suspended job runs again",
+    "requeue": "the queue took a job's resources; the job waits again, in the same attempt",
+}
 _OUTCOMES = {
     "success": "a job ended with exit code 0",
     "fail": "a job ended with another exit code, by a signal, or could not run",
@@ -36,13 +41,14 @@ _ABOUT: Mapping[str, Any] = {
     **dict.fromkeys(
         ("submit", "validate", "depend", "priority", "sched", "alloc", "start", "run"), "job-begun"
     ),
+    **dict.fromkeys(_INTERRUPTIONS, "job-begun"),
     **dict.fromkeys(("finish", "release", "free", "clean", "inactive", "done"), "job-ended"),
     **dict.fromkeys(("fail", "exception", "lost"), "job-failed"),
 }
 _LIMIT_FIELDS = frozenset({"what", "most", "used", "committed", "needed", "held", "left"})
 _RESIZE_FIELDS = frozenset({"delta", "size", "reason"})
 
-#: Fields in the context of each event of RFC 21. ``*`` means that RFC 21 does not define them.
+#: Fields in the context of each event. ``*`` means that RFC 21 does not define them.
 _CONTEXTS: Mapping[str, frozenset[str]] = {
     "submit": frozenset({"userid", "urgency", "flags", "version"}),
     "jobspec-update": frozenset({"*"}),
@@ -129,7 +135,7 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         about="run",
     )
     jobs = {event: f"a job's event {event!r} of Flux RFC 21" for event in RFC21_EVENTS}
-    for what, summary in {**jobs, **_STATES, **_OUTCOMES, **_OVER}.items():
+    for what, summary in {**jobs, **_STATES, **_INTERRUPTIONS, **_OUTCOMES, **_OVER}.items():
         name = f"job-{what}"
         yield TriggerPlugin(
             name=name,

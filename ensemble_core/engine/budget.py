@@ -62,21 +62,21 @@ class Usage:
     def _found(self) -> dict[tuple[int, int, int, int], list[float]]:
         found: dict[tuple[int, int, int, int], list[float]] = {}
         for record in self._records.values():
-            if record.started is not None and record.outcome is None:
+            if record.runs_since is not None and record.outcome is None:
                 known = found.setdefault(_size(record.job), [0, 0.0])
                 known[0] += 1
-                known[1] += record.started - (self.since or 0.0)
+                known[1] += record.runs_since - (self.since or 0.0)
         return found
 
     def begin(self, job: Job, now: float) -> None:
-        """Record that an attempt started."""
+        """Record that an attempt started, or runs again after it was suspended."""
         self.latest = max(self.latest, now)
         known = self._running.setdefault(_size(job), [0, 0.0])
         known[0] += 1
         known[1] += now - (self.since or 0.0)
 
     def end(self, job: Job, started: float, now: float) -> None:
-        """Record that an attempt ended."""
+        """Record that an attempt that ran since ``started`` no longer runs."""
         size = (job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task)
         if now > started:
             self.ended[size] = self.ended.get(size, 0.0) + (now - started)
@@ -169,7 +169,7 @@ class Budget:
         self._wait(claim, 1)
 
     def start(self, job: str, now: float) -> None:
-        """Record that an attempt has started."""
+        """Record that an attempt runs."""
         claim = self._claims.get(job)
         if claim is None or claim.until is not None:
             return
@@ -179,6 +179,25 @@ class Budget:
         claim.until = now - (self._usage.since or 0.0) + claim.seconds
         heapq.heappush(self._line, (claim.until, job))
         self._run(claim, claim.until, 1)
+
+    def pause(self, job: str, now: float) -> None:
+        """Record that a running attempt was suspended: it can still use the rest of its time."""
+        claim = self._claims.get(job)
+        if claim is None or claim.until is None:
+            return
+        self._run(claim, claim.until, -1)
+        claim.seconds = max(0.0, claim.until - (now - (self._usage.since or 0.0)))
+        claim.until = None
+        self._wait(claim, 1)
+
+    def restart(self, job: Job, now: float) -> None:
+        """Record that an attempt waits again, and can use its whole time again."""
+        self.pause(job.id, now)
+        claim = self._claims.get(job.id)
+        if claim is not None:
+            self._wait(claim, -1)
+            claim.seconds = job.duration or None
+            self._wait(claim, 1)
 
     def end(self, job: str) -> None:
         """Remove the claim of an attempt."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["OwnGauges", "draw"]
 
 _QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
+_SUSPENDED = "queue.suspended"
 #: Gauges that have the number of nodes of one waiting job as their value (0 if no job waits). Rules
 #: on them are checked at submits and heartbeats.
 _OF_ONE = ("waiting.next", "waiting.smallest", "waiting.largest", "waiting.random")
@@ -43,7 +44,7 @@ class OwnGauges:
 
     __slots__ = (
         "_active", "_groups", "_lines", "_metrics", "_nodes", "_records", "_sizes", "_states",
-        "_waiting", "beats", "index", "kept", "queue_reported",
+        "_suspended", "_waiting", "beats", "index", "kept", "queue_reported",
     )  # fmt: skip
 
     def __init__(
@@ -54,7 +55,7 @@ class OwnGauges:
         index: RuleIndex,
     ) -> None:
         #: True if the executor itself reports ``queue.*`` and ``waiting.nodes``. Its values are
-        #: then used, except for ``queue.active``.
+        #: then used, except for ``queue.active`` and ``queue.suspended``.
         self.queue_reported = False
         #: Number of heartbeats so far; each one draws ``waiting.random`` again.
         self.beats = 0
@@ -65,6 +66,7 @@ class OwnGauges:
         self._metrics = metrics
         self._active = 0
         self._states = [0] * len(JobState)
+        self._suspended = 0
         self._nodes = 0
         self._waiting = 0
         #: How many waiting jobs need a given number of nodes.
@@ -84,6 +86,9 @@ class OwnGauges:
         for record in self._records.values():
             if record.job.id not in self._groups[record.job.group].held:
                 self._states[record.state] += 1
+                if record.suspended is not None and record.outcome is None:
+                    self._states[record.state] -= 1
+                    self._suspended += 1
         over = sum(each["submitted"] for each in self._metrics.counts.values()) - len(self._records)
         self._states[JobState.INACTIVE] = over
         for record in sorted(self._records.values(), key=lambda each: each.submitted):
@@ -100,6 +105,10 @@ class OwnGauges:
     def enqueue(self, job: Job) -> None:
         """Count a job as waiting in the queue."""
         self._states[JobState.NEW] += 1
+        self.wait_again(job)
+
+    def wait_again(self, job: Job) -> None:
+        """Count a job as waiting in the queue, after the count of its state was updated."""
         self._begin_to_wait(job)
         if self.index.gauges:
             self._update_waiting()
@@ -140,6 +149,14 @@ class OwnGauges:
             self._touch(_QUEUE[before], states[before])
             self._touch(_QUEUE[after], states[after])
 
+    def suspend(self, by: int) -> None:
+        """Count a running job as suspended, or (``by`` = -1) a suspended job as running."""
+        self._suspended += by
+        self._states[JobState.RUN] -= by
+        self._touch(_SUSPENDED, self._suspended)
+        if not self.queue_reported:
+            self._touch(_QUEUE[JobState.RUN], self._states[JobState.RUN])
+
     def leave(self, state: int) -> None:
         """Stop counting a job in its current state, because it will be handed over again."""
         self._states[state] -= 1
@@ -173,7 +190,14 @@ class OwnGauges:
 
     def fill(self) -> None:
         """Update all gauges, for code that reads every metric."""
-        names = [*_QUEUE.values(), "queue.active", "waiting.nodes", "waiting.jobs", *_OF_ONE]
+        names = [
+            *_QUEUE.values(),
+            "queue.active",
+            _SUSPENDED,
+            "waiting.nodes",
+            "waiting.jobs",
+            *_OF_ONE,
+        ]
         for gauge in (*names, *(BACKLOG + group for group in self._groups)):
             if gauge != _QUEUE[JobState.NEW]:
                 self.refresh(gauge)
@@ -187,6 +211,8 @@ class OwnGauges:
             return self._waiting_gauge(gauge)
         if gauge == "queue.active":
             return self._active
+        if gauge == _SUSPENDED:
+            return self._suspended
         if gauge == "waiting.jobs":
             return self._waiting
         if self.queue_reported:

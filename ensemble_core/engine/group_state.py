@@ -46,7 +46,9 @@ class GroupState:
     next_index: int = 0
     #: The jobs that wait for resources, oldest first.
     waiting: dict[str, JobRecord] = field(default_factory=dict)
+    #: Number of jobs that run, and of those that are suspended.
     running: int = 0
+    suspended: int = 0
     #: Number of failed jobs by cause.
     causes: dict[str, int] = field(default_factory=dict)
     #: The statistics that are kept for each index.
@@ -121,7 +123,7 @@ class GroupState:
     def ages(self, now: float) -> Iterator[float]:
         """Yield how long each waiting job has waited, in seconds."""
         for record in self.waiting.values():
-            yield max(0.0, now - record.submitted)
+            yield max(0.0, now - record.waits_since)
 
 
 def combination(parameters: Mapping[str, object], replica: int) -> Combination:

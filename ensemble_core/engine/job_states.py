@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from ensemble_core.model.jobs import RFC21_EVENTS, JobState
+from ensemble_core.model.jobs import JOB_EVENTS, JobState
 
 __all__ = [
     "ATTEMPT",
@@ -27,8 +27,9 @@ __all__ = [
 States: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 #: States of an attempt, which is one job in the queue. The cause ``submit`` is a decision;
-#: ``start``, ``finish`` and ``clean`` are events of the queue. ``requeue``: a resume submits the
-#: attempt again, because a stop has cancelled it or its queue has vanished.
+#: ``start``, ``suspend``, ``unsuspend``, ``requeue``, ``finish`` and ``clean`` are events of the
+#: queue. ``submit again``: a resume repeats the attempt, because a stop has cancelled it or its
+#: queue has vanished.
 ATTEMPT: States = {
     "new": {"submit": ("held", "paced", "queued")},
     "held": {"there is room": ("paced", "queued"), "cancel or end": ("gone",)},
@@ -37,9 +38,22 @@ ATTEMPT: States = {
         "start": ("running",),
         "finish": ("ended",),
         "clean": ("gone",),
-        "requeue": ("held",),
+        "submit again": ("held",),
     },
-    "running": {"finish": ("ended",), "clean": ("gone",), "requeue": ("held",)},
+    "running": {
+        "suspend": ("suspended",),
+        "finish": ("ended",),
+        "clean": ("gone",),
+        "requeue": ("queued",),
+        "submit again": ("held",),
+    },
+    "suspended": {
+        "unsuspend": ("running",),
+        "finish": ("ended",),
+        "clean": ("gone",),
+        "requeue": ("queued",),
+        "submit again": ("held",),
+    },
     "ended": {"clean": ("gone",)},
     "gone": {},
 }
@@ -68,7 +82,11 @@ _STATE_AFTER: dict[str, JobState] = {
     "clean": JobState.INACTIVE,
 }
 
-#: Events that a job has at most once. Duplicates are ignored.
+#: Events that change more of a job's record than its state.
+_CHANGING = frozenset(
+    {"submit", "start", "suspend", "unsuspend", "requeue", "exception", "finish", "clean"}
+)
+#: Events that a job has at most once, or once after each ``requeue``. Duplicates are ignored.
 _ONCE = ("submit", "validate", "depend", "alloc", "start", "finish", "free", "clean")
 
 
@@ -113,14 +131,14 @@ class Transition(NamedTuple):
 def transition_of(name: str) -> Transition:
     """Return the effect of an event, even if RFC 21 does not define it."""
     state = _STATE_AFTER.get(name, JobState.NEW)
-    changes = name in ("submit", "start", "exception", "finish", "clean")
-    own = (f"job-{name}",)
+    changes = name in _CHANGING
+    own = (f"job-{name}", "job-sched") if name == "requeue" else (f"job-{name}",)
     moving = (*own, _STATE_EVENT[state]) if state in _STATE_EVENT else own
     once = 1 << _ONCE.index(name) if name in _ONCE else 0
     return Transition(once, changes, state.value, own, moving)
 
 
-TRANSITIONS = {name: transition_of(name) for name in RFC21_EVENTS}
+TRANSITIONS = {name: transition_of(name) for name in JOB_EVENTS}
 
 #: The trigger event for each outcome. It occurs at the job's ``finish`` or ``clean``.
 OUTCOME_EVENTS: dict[Outcome, str] = {

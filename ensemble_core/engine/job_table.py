@@ -29,7 +29,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.filters import Filter, attempt_fields, filter_in, filter_of
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.jobs import Job, JobGroup, JobState
 
 __all__ = ["AT_ONCE", "JobTable"]
 
@@ -44,6 +44,11 @@ _PENDING: dict[Outcome, str] = {outcome: f"pending.{outcome}" for outcome in OUT
 _USED = tuple(USED + resource for resource in RESOURCES)
 _COMMITTED = tuple(COMMITTED + resource for resource in RESOURCES)
 _COSTS = (USED + JOBS, *_USED, *_COMMITTED)
+
+#: What the methods for events return if the event changes nothing.
+_NO_EFFECT = ""
+#: The bits of the events that a requeued job can have again.
+_BEGUN = TRANSITIONS["alloc"].once | TRANSITIONS["start"].once
 
 #: Number of slices of one key from which on a warning is given.
 _MANY_SLICES = 100_000
@@ -346,6 +351,8 @@ class JobTable:
                 self.budget.claim(record.job)
                 if record.started is not None:
                     self.budget.start(job, record.started)
+                if record.suspended is not None:
+                    self.budget.pause(job, record.suspended)
 
     def close(self, record: JobRecord, done: bool) -> None:
         """Finish the index of this attempt, which was its last one."""
@@ -359,11 +366,8 @@ class JobTable:
         if group.watches or group.spoken_changes[change]:
             self._count_change(group, record, change)
         if done and (done_jobs := self.done.get(job.group)) is not None:
-            duration = None
-            if record.started is not None and record.finished is not None:
-                duration = record.finished - record.started
             result = NOTHING if index is None else index.result
-            done_jobs.add(job, result, duration, record.reused)
+            done_jobs.add(job, result, record.duration, record.reused)
         if index is None:
             return
         index.over = True
@@ -376,8 +380,8 @@ class JobTable:
     def take(self, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
         """Apply an event of one of our jobs.
 
-        Return the names of the trigger events that it causes, such as ``job-fail``, or ``None`` for
-        a duplicate.
+        Return the names of the trigger events that it causes, such as ``job-fail``, or ``None`` if
+        the event changes nothing, for example because it is a duplicate.
         """
         name = event.name
         context, time = event.context, event.timestamp
@@ -397,7 +401,9 @@ class JobTable:
             record.state = state
             if self.gauges.kept and record.reused is None:
                 self.gauges.move(before, state)
-        return trigger_events if outcome is None else (*trigger_events, outcome)
+        if outcome is None:
+            return trigger_events
+        return None if outcome is _NO_EFFECT else (*trigger_events, outcome)
 
     # The methods below apply what an event changes in addition to the state. If the outcome is
     # known, they return its trigger event.
@@ -410,9 +416,10 @@ class JobTable:
         context = event.context
         status = context.get("status")
         record.status = status if isinstance(status, int) else None
-        record.finished = event.timestamp
         if record.reused is not None:  # use the duration of the earlier job
             record.started = event.timestamp - float(context.get("duration") or 0.0)
+            record.runs_since = record.started
+        record.finish(event.timestamp)
         if "cause" in context and record.exception is None:
             record.cause = reported_cause(context)
         self.finishes += 1
@@ -437,7 +444,7 @@ class JobTable:
 
     def _start(self, record: JobRecord, event: JobEvent) -> None:
         record.files = event.context
-        record.started = now = event.timestamp
+        record.started = record.runs_since = now = event.timestamp
         job = record.job
         group = self.groups[job.group]
         if group.waiting.pop(job.id, None) is not None:
@@ -451,12 +458,83 @@ class JobTable:
                 if self.budget is not None:
                     self.budget.start(job.id, now)
                 self._update_costs(now)
-            if now >= record.submitted:
-                self._record(job.group, "pending", now - record.submitted, now)
+            if now >= record.waits_since:
+                self._record(job.group, "pending", now - record.waits_since, now)
+
+    def _suspend(self, record: JobRecord, event: JobEvent) -> str | None:
+        now, group = event.timestamp, self.groups[record.job.group]
+        if record.runs_since is None or record.outcome is not None or record.reused is not None:
+            return _NO_EFFECT
+        self._pause(record, now)
+        record.suspended = now
+        group.running -= 1
+        group.suspended += 1
+        if self.gauges.kept:
+            self.gauges.suspend(1)
+        if self.budget is not None:
+            self.budget.pause(record.job.id, now)
+        if self.usage.kept:
+            self._update_costs(now)
+        return None
+
+    def _unsuspend(self, record: JobRecord, event: JobEvent) -> str | None:
+        now, group = event.timestamp, self.groups[record.job.group]
+        if record.suspended is None or record.outcome is not None:
+            return _NO_EFFECT
+        record.suspended, record.runs_since = None, now
+        group.suspended -= 1
+        group.running += 1
+        if self.gauges.kept:
+            self.gauges.suspend(-1)
+        if self.usage.kept:
+            self.usage.begin(record.job, now)
+            if self.budget is not None:
+                self.budget.start(record.job.id, now)
+            self._update_costs(now)
+        return None
+
+    def _requeue(self, record: JobRecord, event: JobEvent) -> str | None:
+        now, group = event.timestamp, self.groups[record.job.group]
+        if record.state != JobState.RUN or record.reused is not None:
+            return _NO_EFFECT
+        record.seen &= ~_BEGUN
+        if record.suspended is not None and self.gauges.kept:
+            self.gauges.suspend(-1)
+        record.state = JobState.SCHED.value
+        if self.gauges.kept:
+            self.gauges.move(JobState.RUN, JobState.SCHED)
+        if record.started is None:  # it had its resources, but did not start
+            return None
+        if record.suspended is None:
+            group.running -= 1
+            self._pause(record, now)
+        else:
+            group.suspended -= 1
+        record.waited += record.started - record.waits_since
+        record.started = record.suspended = None
+        record.requeued = now
+        group.waiting[record.job.id] = record
+        if self.gauges.kept:
+            self.gauges.wait_again(record.job)
+        if self.budget is not None:
+            self.budget.restart(record.job, now)
+        if self.usage.kept:
+            self._update_costs(now)
+        return None
+
+    def _pause(self, record: JobRecord, now: float) -> None:
+        """Record that a running attempt no longer runs."""
+        assert record.runs_since is not None
+        self.usage.end(record.job, record.runs_since, now)
+        record.ran += max(0.0, now - record.runs_since)
+        record.runs_since = None
 
     _changes: ClassVar[dict[str, Callable[[JobTable, JobRecord, JobEvent], str | None]]] = {
         "submit": _submitted,
         "start": _start,
+        "suspend": _suspend,
+        "unsuspend": _unsuspend,
+        "requeue": _requeue,
         "exception": _except,
         "finish": _finish,
         "clean": _clean,
@@ -468,11 +546,16 @@ class JobTable:
         group = self.groups[job.group]
         if record.reused is not None:
             pass  # the job was never in the queue
-        elif group.waiting.pop(job.id, None) is None:
+        elif group.waiting.pop(job.id, None) is not None:
+            if self.gauges.kept:
+                self.gauges.dequeue(job)
+        elif record.suspended is not None:
+            group.suspended -= 1
+            if self.gauges.kept:
+                self.gauges.suspend(-1)
+        else:
             group.running -= 1
-            self.usage.end(job, record.started or 0.0, now)
-        elif self.gauges.kept:
-            self.gauges.dequeue(job)
+            self.usage.end(job, record.runs_since or 0.0, now)
         if self.usage.kept and record.reused is None:
             if self.budget is not None:
                 self.budget.end(job.id)
@@ -495,9 +578,8 @@ class JobTable:
         if outcome == "failed":
             why = record.why or "unknown"
             group.causes[why] = group.causes.get(why, 0) + 1
-        if record.started is not None and record.finished is not None:
-            duration = record.finished - record.started
-            waited = record.started - record.submitted
+        duration, waited = record.duration, record.pending
+        if duration is not None and waited is not None and record.finished is not None:
             if (
                 (job.group, _PENDING[outcome]) in self._metrics.series
                 and waited >= 0
@@ -619,8 +701,8 @@ class JobTable:
         name = record.job.group
         group = self.groups[name]
         row = index.result
-        if group.filtered and record.started is not None and record.finished is not None:
-            duration = record.finished - record.started
+        duration = record.duration
+        if group.filtered and duration is not None:
             row = {**row, "duration": duration}
             if duration >= 0 and "duration" in group.filtered:
                 self._sample_durations(group, record, duration, now, with_result=True)
@@ -649,14 +731,19 @@ class JobTable:
     def requeue(self, record: JobRecord, job: Job, now: float) -> None:
         """Prepare to hand over this attempt again as ``job``, before other jobs of the group."""
         group, gauges = self.groups[job.group], self.gauges
-        if group.waiting.pop(job.id, None) is None:
+        if group.waiting.pop(job.id, None) is not None:
+            if gauges.kept:
+                gauges.dequeue(record.job)
+        elif record.suspended is not None:
+            group.suspended -= 1
+            if gauges.kept:
+                gauges.suspend(-1)
+        else:
             group.running -= 1
-        elif gauges.kept:
-            gauges.dequeue(record.job)
         if gauges.kept:
             gauges.leave(record.state)
-        if record.started is not None:
-            self.usage.end(record.job, record.started, record.finished or now)
+        if record.runs_since is not None:
+            self.usage.end(record.job, record.runs_since, record.finished or now)
         if self.budget is not None:
             self.budget.end(job.id)
             self.budget.handed -= 1

@@ -109,14 +109,8 @@ def named_fields(
     return known
 
 
-def _pending(record: JobRecord) -> float | None:
-    return None if record.started is None else record.started - record.submitted
-
-
 def _duration(record: JobRecord) -> float | None:
-    if record.status is None or record.started is None or record.finished is None:
-        return None
-    return record.finished - record.started
+    return None if record.status is None else record.duration
 
 
 #: Fields of a job and of its end, for conditions. A missing value is ``None``.
@@ -125,7 +119,7 @@ _OF_JOB: Mapping[str, Callable[[JobRecord], Any]] = {
     "group": lambda record: record.job.group,
     "index": lambda record: record.job.index,
     "queue_id": lambda record: record.queue_id,
-    "pending": _pending,
+    "pending": lambda record: record.pending,
     "status": lambda record: record.status,
     "exit_code": lambda record: None if record.status is None else exit_code(record.status),
     "duration": _duration,

@@ -98,17 +98,22 @@ def report_of(state: State) -> Report:
     gone = [] if state.stop is None else [records[job] for job in state.stop.over]
     for name, group in state.table.groups.items():
         counts = state.metrics.counts[name]
-        running = group.running - sum(
-            each.job.group == name and each.outcome is None and each.job.id not in group.waiting
+        left = [
+            each
             for each in gone
-        )
+            if each.job.group == name and each.outcome is None and each.job.id not in group.waiting
+        ]
+        suspended = sum(each.suspended is not None for each in left)
+        running = group.running - len(left) + suspended
+        suspended = group.suspended - suspended
         over = counts["success"] + counts["failed"] + counts["cancelled"]
         groups.append(
             GroupReport(
                 name=name,
                 submitted=counts["submitted"],
                 running=running,
-                waiting=counts["submitted"] - running - over,
+                suspended=suspended,
+                waiting=counts["submitted"] - running - suspended - over,
                 success=counts["success"],
                 failed=counts["failed"],
                 cancelled=counts["cancelled"],

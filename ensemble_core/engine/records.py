@@ -222,7 +222,16 @@ class JobRecord:
     #: The attempt's index, or ``None`` as long as nothing needs the index.
     kept: Index | None = None
     state: int = JobState.NEW.value
+    #: The time of the last start; ``None`` while the job waits, also after a ``requeue``.
     started: float | None = None
+    #: Since when the job runs, or since when it is suspended.
+    runs_since: float | None = None
+    suspended: float | None = None
+    #: Seconds that it ran before ``runs_since``. At ``finish``, all seconds that it ran.
+    ran: float = 0.0
+    #: When the queue last requeued the job, and the seconds that it had waited until then.
+    requeued: float | None = None
+    waited: float = 0.0
     finished: float | None = None
     status: int | None = None
     exception: str | None = None
@@ -281,9 +290,31 @@ class JobRecord:
     @property
     def spent(self) -> float:
         """Core-seconds of this attempt and of earlier attempts of the index."""
-        if self.started is None or self.finished is None or self.reused is not None:
-            return self.earlier
-        return self.earlier + self.job.cores * (self.finished - self.started)
+        return self.earlier if self.reused is not None else self.earlier + self.job.cores * self.ran
+
+    @property
+    def duration(self) -> float | None:
+        """The seconds that the attempt ran, or ``None`` if it did not start or finish.
+
+        The time while it was suspended does not count; the time before a ``requeue`` does.
+        """
+        return None if self.started is None or self.finished is None else self.ran
+
+    @property
+    def waits_since(self) -> float:
+        """The time of the submit or of the last ``requeue``."""
+        return self.submitted if self.requeued is None else self.requeued
+
+    @property
+    def pending(self) -> float | None:
+        """The seconds that the attempt waited in the queue, or ``None`` while it waits."""
+        return None if self.started is None else self.waited + (self.started - self.waits_since)
+
+    def finish(self, now: float) -> None:
+        """Record the end of the attempt's command."""
+        self.finished = now
+        if self.runs_since is not None:
+            self.ran += now - self.runs_since
 
     def count_row(self, observer: str, anew: bool) -> None:
         """Count a row of an observer.

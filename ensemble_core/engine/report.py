@@ -19,9 +19,10 @@ class GroupReport(Record):
     """A job group: how many jobs are in each state, and how long they waited and ran on average."""
 
     name: str
-    submitted: int = 0  # the sum of the next five
+    submitted: int = 0  # the sum of the next six
     waiting: int = 0
     running: int = 0
+    suspended: int = 0
     success: int = 0
     failed: int = 0  # the sum of ``causes``
     cancelled: int = 0
@@ -32,8 +33,9 @@ class GroupReport(Record):
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        if not self.reused:  # in most runs
-            del data["reused"]
+        for name in ("suspended", "reused"):
+            if not data[name]:  # in most runs
+                del data[name]
         return data
 
 

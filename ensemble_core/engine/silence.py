@@ -44,14 +44,14 @@ class Silence:
             kept.append(Quiet(seconds, {each.job.id: now for each in running}))
 
     def handle_event(self, record: JobRecord, event: str, now: float, timers: Timers) -> None:
-        """Handle a job's ``start``, ``finish`` or ``clean``."""
-        if event == "start":
+        """Handle an event after which a job begins to run or no longer runs."""
+        if event in ("start", "unsuspend"):
             self.begin(record, now, timers)
         else:
             self.end(record)
 
     def begin(self, record: JobRecord, now: float, timers: Timers) -> None:
-        """Record a job's start."""
+        """Record that a job runs."""
         kept = self.of.get(record.job.group)
         if kept and record.job.observe:
             for quiet in kept:
@@ -66,7 +66,7 @@ class Silence:
                 quiet.since[job] = now
 
     def end(self, record: JobRecord) -> None:
-        """Record a job's end."""
+        """Record that a job no longer runs."""
         for quiet in self.of.get(record.job.group, ()):
             quiet.since.pop(record.job.id, None)
 
@@ -105,4 +105,4 @@ class Silence:
 
 
 def _is_observed(record: JobRecord) -> bool:
-    return record.started is not None and record.outcome is None and bool(record.job.observe)
+    return record.runs_since is not None and record.outcome is None and bool(record.job.observe)

@@ -50,7 +50,7 @@ from ensemble_core.model.decisions import (
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.filters import ALL
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.jobs import INTERRUPTIONS, JobGroup
 from ensemble_core.model.rules import BoundRule, group_path
 
 __all__ = ["State"]
@@ -241,7 +241,7 @@ class State:
         elif any(USED in path for path in rule.metrics):
             self.table.usage.keep()
         if rule.trigger.after is not None:
-            self.heeds.update(("start", "finish", "clean"))
+            self.heeds.update(("start", *INTERRUPTIONS, "finish", "clean"))
             groups = rule.groups or tuple(self.table.groups)
             records = self.table.records.values()
             self.silence.serve(groups, rule.trigger.after, records, self.now)

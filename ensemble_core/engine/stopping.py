@@ -152,7 +152,7 @@ class Stopping:
         if name == "start" and record.started is None:
             return False
         if name == "finish":
-            record.finished = event.timestamp
+            record.finish(event.timestamp)
         elif name == "clean":
             self.requeue(record)
         return True

@@ -56,14 +56,15 @@ OUTCOMES = ("success", "failed", "cancelled")
 RESOURCES = ("core_hours", "node_hours", "gpu_hours")
 USED = "used."
 COMMITTED = "committed."
-#: Gauges of the queue and of the run. ``queue.active`` and the ``waiting.*`` gauges (except
-#: ``waiting.nodes``) count only jobs of this run.
+#: Gauges of the queue and of the run. ``queue.active``, ``queue.suspended`` and the ``waiting.*``
+#: gauges (except ``waiting.nodes``) count only jobs of this run.
 GAUGES = (
     "queue.active",
     "queue.depend",
     "queue.priority",
     "queue.sched",
     "queue.run",
+    "queue.suspended",
     "queue.cleanup",
     "queue.inactive",
     "nodes.up",

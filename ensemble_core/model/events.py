@@ -72,7 +72,8 @@ class Resumed(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class JobEvent(Event):
-    """An event of one job, named as in Flux RFC 21 (``submit``, ``start``, ``finish`` …).
+    """An event of one job, named as in Flux RFC 21 (``submit``, ``start``, ``finish`` …), or
+    ``suspend``, ``unsuspend`` or ``requeue``.
 
     ``job`` is our id of the job (``GROUP.INDEX``). For a foreign job, ``ours`` is false and ``job``
     is the queue's id.
@@ -83,6 +84,8 @@ class JobEvent(Event):
     - ``exception``: ``type``, ``severity`` (0 is fatal) and ``note``.
     - ``submit``: executors may add ``queue_id``.
     - ``start``: executors may add ``workdir`` and ``stdout``, so that observers find the output.
+
+    The context of ``suspend``, ``unsuspend`` and ``requeue`` may have a ``note``: why.
 
     If the run has corrected the timestamp, ``told_at`` in the context is the time that the executor
     reported.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ensemble_core.model.expressions import Expression
     from ensemble_core.model.retry_policy import RetryPolicy
 
-__all__ = ["RFC21_EVENTS", "Job", "JobGroup", "JobState"]
+__all__ = ["INTERRUPTIONS", "JOB_EVENTS", "RFC21_EVENTS", "Job", "JobGroup", "JobState"]
 
 #: Names of job events in Flux RFC 21. Executors of other queues use the same names.
 RFC21_EVENTS: tuple[str, ...] = (
@@ -49,6 +49,14 @@ RFC21_EVENTS: tuple[str, ...] = (
     "annotations",
     "debug",
 )
+
+#: Job events that RFC 21 does not define, because Flux has no such states. ``suspend``: the queue
+#: has stopped a started job for a while; ``unsuspend``: the job runs again; ``requeue``: the job
+#: waits again, in the same attempt.
+INTERRUPTIONS: tuple[str, ...] = ("suspend", "unsuspend", "requeue")
+
+#: Names of all job events.
+JOB_EVENTS: tuple[str, ...] = RFC21_EVENTS + INTERRUPTIONS
 
 
 class JobState(enum.IntEnum):

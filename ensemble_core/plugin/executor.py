@@ -150,6 +150,12 @@ class Executor(ABC):
     - Each job emits these events, in this order: ``submit``; ``validate``, ``depend``, ``priority``
       and ``alloc`` if the queue has them; ``start`` and ``finish`` if the job ran; and always,
       exactly once, ``clean``.
+    - If the queue suspends a job, the job emits ``suspend``, and ``unsuspend`` when it runs again.
+      If the queue takes the job's resources and lets it wait again (preemption, failure of a node,
+      ``scontrol requeue``), the job emits ``requeue``; when it runs again, it emits ``alloc`` and
+      ``start`` once more. The context of these three events may have a ``note``. A fatal
+      ``exception`` or a ``finish`` ends the attempt, so no ``requeue`` follows. If the job is
+      already in the new state, the event has no effect.
     - A cancelled job emits an ``exception`` of type ``cancel`` before its ``finish`` or ``clean``.
       If a job has several fatal exceptions, the first one says why the job ended.
     - The context of ``submit`` may have ``queue_id``. The context of ``start`` may have
@@ -158,9 +164,10 @@ class Executor(ABC):
       ``unknown``.
     - Breaches of these rules are reported as a defect of the executor, once for each kind of
       breach: an event that is more than 10 s in the future or older than the previous event; a
-      missing or late ``submit``, ``start`` or ``finish``; an event of a job that the run never
-      submitted. Some breaches are also corrected: times are set to now or moved after the previous
-      event, a missing ``submit`` is added, and the events in one call are sorted.
+      missing or late ``submit``, ``start`` or ``finish``; a ``suspend`` or ``requeue`` after the
+      job's ``finish``; an event of a job that the run never submitted. Some breaches are also
+      corrected: times are set to now or moved after the previous event, a missing ``submit`` is
+      added, and the events in one call are sorted.
     - ``ExecutorLost`` means that the queue is permanently lost. The run then ends with exit code 1
       and cancels nothing; it can be resumed. If the queue is only unreachable, emit one ``Problem``
       instead.

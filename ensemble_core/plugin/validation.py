@@ -11,7 +11,7 @@ from typing import Any
 
 from ensemble_core.errors import PluginError, closest, kind_of
 from ensemble_core.metrics.store import GAUGES
-from ensemble_core.model.jobs import RFC21_EVENTS, JobGroup
+from ensemble_core.model.jobs import JOB_EVENTS, JobGroup
 from ensemble_core.plugin.hookspecs import (
     ActionPlugin,
     AlgorithmPlugin,
@@ -91,7 +91,7 @@ CORE_EVENTS = frozenset(
         "job-sched", "job-run", "job-cleanup", "job-inactive", "job-success", "job-fail",
         "job-cancel", "job-done", "job-lost", "idle", "silent", "limit", "generator-best",
         "generator-exhausted", "end",
-        *(f"job-{event}" for event in RFC21_EVENTS),
+        *(f"job-{event}" for event in JOB_EVENTS),
     }
 )  # fmt: skip
 

@@ -16,6 +16,7 @@ from ensemble_core.engine.job_states import TRANSITIONS
 from ensemble_core.engine.records import JobRecord
 from ensemble_core.errors import author_hint
 from ensemble_core.model.events import Event, JobEvent, Problem
+from ensemble_core.model.jobs import INTERRUPTIONS, JobState
 from ensemble_core.plugin.executor import Executor
 
 __all__ = ["TIMED", "OrderCheck"]
@@ -31,10 +32,11 @@ _DAY = 86400.0
 #: Smallest time between two events of a job, in seconds.
 _STEP = 1e-6
 #: Order of a job's events. A fatal exception precedes the events that it causes.
+#: Within an attempt, the order starts again after a ``requeue``.
 _ORDER = ("submit", "validate", "depend", "alloc", "start", "exception", "finish", "free", "clean")
 _SUBMIT = TRANSITIONS["submit"].once
 #: Events whose times are used in calculations.
-TIMED = frozenset({"submit", "start", "finish", "clean"})
+TIMED = frozenset({"submit", "start", *INTERRUPTIONS, "finish", "clean"})
 
 
 class OrderCheck:
@@ -82,9 +84,13 @@ class OrderCheck:
             return name == "exception"
         time = event.timestamp
         if name == "start":
-            return time >= record.submitted and bool(record.seen & _SUBMIT)
+            return time >= record.waits_since and bool(record.seen & _SUBMIT)
         if name == "finish":
-            return record.started is not None and time >= record.started
+            return record.started is not None and time >= _changed(record)
+        if name in INTERRUPTIONS:
+            return (
+                record.started is not None and record.outcome is None and time >= _changed(record)
+            )
         if name == "clean":
             return (record.outcome is not None or record.exception is not None) and time >= (
                 record.finished or record.started or record.submitted - _DAY
@@ -144,7 +150,11 @@ class OrderCheck:
                 when = time  # the queue's clock is slightly behind ours
             yield _with_time(JobEvent(time - _STEP, event.job, "submit"), when)
         ended = record.outcome is not None or record.exception is not None
-        if name == "finish" and record.started is None and not ended:
+        if name in INTERRUPTIONS and record.outcome is not None:
+            self._report(
+                "ended", f"{_describe(event)} came after the end of the job", "it has no effect"
+            )
+        elif name == "finish" and record.started is None and not ended:
             self._report(
                 "start", f"{_describe(event)} came without a start", "the job's duration is unknown"
             )
@@ -164,13 +174,19 @@ class OrderCheck:
         These are events of the same job, sorted in the normal order.
         """
         place = _ORDER.index(event.name) if event.name in _ORDER else 0
+        of_job: list[JobEvent] = []
+        for each in together:
+            if isinstance(each, JobEvent) and each.job == event.job and each.ours:
+                if each.name != "requeue":
+                    of_job.append(each)
+                elif any(one.name == event.name and one.told_at == event.told_at for one in of_job):
+                    break
+                else:  # ``event`` is after this ``requeue``
+                    of_job.clear()
         found = [
             each
-            for each in together
-            if isinstance(each, JobEvent)
-            and each.job == event.job
-            and each.ours
-            and each.name in _ORDER[:place]
+            for each in of_job
+            if each.name in _ORDER[:place]
             and each.context.get("severity", 0) == 0
             and not self._is_echo(each, record)
         ]
@@ -181,6 +197,12 @@ class OrderCheck:
         """Return True if the job has had this event already, so that it changes nothing."""
         if event.name == "exception":
             return record.exception is not None
+        if event.name == "unsuspend":
+            return record.suspended is None
+        if event.name == "suspend":
+            return record.runs_since is None
+        if event.name == "requeue":
+            return JobState(record.state).waiting
         step = TRANSITIONS.get(event.name)
         return step is not None and bool(step.once & record.seen)
 
@@ -198,9 +220,9 @@ class OrderCheck:
                 "returns them",
             )
             return _with_time(event, self._clock())
-        floor = record.submitted if record.seen & _SUBMIT else time
-        if name in ("finish", "clean"):
-            floor = (name == "clean" and record.finished) or record.started or floor
+        floor = record.waits_since if record.seen & _SUBMIT else time
+        if name in ("finish", "clean", *INTERRUPTIONS):
+            floor = (name == "clean" and record.finished) or _changed(record) or floor
         if name == "submit" or time >= floor:
             return event
         self._report(
@@ -235,6 +257,11 @@ class OrderCheck:
 
 def _describe(event: Event) -> str:
     return f"{event.name} of {event.job}" if isinstance(event, JobEvent) else event.type
+
+
+def _changed(record: JobRecord) -> float:
+    """Return the time since which a started job runs or is suspended, or 0."""
+    return record.runs_since or record.suspended or 0.0
 
 
 def _with_time(event: _E, time: float) -> _E:

@@ -58,6 +58,8 @@ def attempt_state(table: JobTable, job: str, paced: Iterable[str] = ()) -> str:
         return "paced"
     if record.outcome is not None:
         return "ended"
+    if record.suspended is not None:
+        return "suspended"
     return "queued" if record.started is None else "running"
 
 
@@ -118,7 +120,8 @@ class Watched:
             self.seen.add((before, now))
 
 
-EVENTS = ("submit", "depend", "alloc", "start", "exception", "finish", "free", "clean", "other")
+EVENTS = ("submit", "depend", "alloc", "start", "suspend", "unsuspend", "requeue", "exception")
+EVENTS += ("finish", "free", "clean", "other")
 LIFE = ("submit", "start", "finish", "clean")
 of_job = (st.integers(0, 9), st.sampled_from([0, 256]), st.booleans())
 steps = st.one_of(
@@ -200,6 +203,7 @@ def test_attempts_and_indices_change_state_as_in_the_tables(wrong: list[str]) ->
 
     @example(7, 100, [("life", 0, 256), ("stop",)])  # a retry waits
     @example(7, 100, [("life", 0, 0), ("life", 1, 0), ("answer",)])  # a function is running
+    @example(0, 100, [(name, 0, 0, False) for name in ("submit", "start", "suspend", "requeue")])
     @given(
         st.sampled_from([0, 7]),
         st.sampled_from([3, 100]),

@@ -81,6 +81,8 @@ def test_every_trigger_can_fire(trigger: str) -> None:
             told.play(job)
     else:
         told.job("sim.0", "submit", "validate", "depend", "priority", "alloc", "start")
+        if event == "unsuspend":
+            told.suspend("sim.0")
         if trigger.startswith("job-") and event not in (
             "sched",
             "run",

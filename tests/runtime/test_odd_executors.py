@@ -519,3 +519,44 @@ def test_reporting_a_job_end_twice_is_not_a_violation(tmp_path: Path) -> None:
     outcome, told = taken(tmp_path, life(), life())
     assert outcome.exit_code == 0
     assert told.problems == []
+
+
+def interrupted() -> list[tuple[str, float, dict[str, object]]]:
+    """Return the events of a job that is suspended, then requeued while it is suspended again."""
+    names = ("submit", "alloc", "start", "suspend", "unsuspend", "suspend", "requeue")
+    names += ("alloc", "start", "finish", "clean")
+    return [
+        (name, float(place), GOOD if name == "finish" else {}) for place, name in enumerate(names)
+    ]
+
+
+def test_an_interrupted_job_satisfies_the_contract(tmp_path: Path) -> None:
+    events = interrupted()
+    outcome, told = taken(tmp_path, events)
+    assert outcome.exit_code == 0
+    assert told.problems == []
+    assert told.names == [name for name, _, _ in events]
+    (group,) = outcome.report.groups
+    assert group.mean_duration == pytest.approx(1 + 1 + 1)
+    assert group.mean_pending == pytest.approx((2 + 2) / 2, abs=0.1)
+
+
+def test_events_from_before_and_after_a_requeue_are_not_mixed(tmp_path: Path) -> None:
+    submit, *events = interrupted()
+    outcome, told = taken(tmp_path, events)  # without a submit, every event is suspicious
+    assert outcome.exit_code == 0
+    assert told.names == [submit[0], *(name for name, _, _ in events)]
+    (tmp_path / "again").mkdir()
+    later = [("requeue", 6.0, {}), ("alloc", 7.0, {}), ("finish", 9.0, GOOD), ("start", 8.0, {})]
+    outcome, told = taken(tmp_path / "again", [submit, *events[:5]], [*later, ("clean", 9.5, {})])
+    assert outcome.exit_code == 0
+    assert told.names[6:10] == ["requeue", "alloc", "start", "finish"]
+
+
+def test_a_job_that_is_requeued_after_its_finish_names_the_executor(tmp_path: Path) -> None:
+    submit, alloc, start, finish, clean = life()
+    requeue = ("requeue", 4e-5, {})
+    outcome, told = taken(tmp_path, [submit, alloc, start, finish, requeue, clean])
+    assert outcome.exit_code == 0
+    (problem,) = told.problems
+    assert "requeue of a.0 came after the end of the job; it has no effect" in problem.message

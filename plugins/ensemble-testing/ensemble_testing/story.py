@@ -94,6 +94,24 @@ class Story:
         """Submit a job to the queue, and start it ``pending`` seconds later."""
         return self.job(job, *ARRIVAL) + self.job(job, *BEGIN, after=pending)
 
+    def suspend(self, job: str, *, after: float = 0.0) -> list[Decision]:
+        """Suspend a running job ``after`` seconds."""
+        return self.job(job, "suspend", after=after)
+
+    def unsuspend(self, job: str, *, after: float = 0.0) -> list[Decision]:
+        """Let a suspended job run again ``after`` seconds."""
+        return self.job(job, "unsuspend", after=after)
+
+    def requeue(
+        self, job: str, *, after: float = 0.0, pending: float | None = None
+    ) -> list[Decision]:
+        """Put a started job back into the queue ``after`` seconds.
+
+        With ``pending``, start it again so many seconds later.
+        """
+        decided = self.job(job, "requeue", after=after)
+        return decided if pending is None else decided + self.job(job, *BEGIN, after=pending)
+
     def end(self, job: str, *, status: int = 0, duration: float = 1.0) -> list[Decision]:
         """End a running job with this wait status, ``duration`` seconds later."""
         decided = self.job(job, "finish", after=duration, status=status)
@@ -188,9 +206,9 @@ class Story:
                 assert all(job in self.engine.state.table.records for job in decision.jobs)
         for group in self.engine.report().groups:
             over = group.success + group.failed + group.cancelled
-            assert group.submitted == over + group.waiting + group.running, group
-            assert group.running >= 0, group
-            assert group.waiting >= 0, group
+            in_queue = group.waiting + group.running + group.suspended
+            assert group.submitted == over + in_queue, group
+            assert min(group.running, group.waiting, group.suspended) >= 0, group
             state = self.engine.state
             coming = [
                 each for each in state.attempts.values() if each.record.job.group == group.name
@@ -203,4 +221,4 @@ class Story:
             assert counts["open"] + counts["done"] + counts["lost"] <= group.submitted, counts
             assert counts["open"] >= 0, counts
             assert counts["active"] == active, (counts, active)
-            assert group.waiting + group.running == active, (group, active)
+            assert in_queue == active, (group, active)
