@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["as_html", "in_notebook", "progress"]
 
 _COLUMNS = ("submitted", "waiting", "running", "success", "failed", "cancelled")
+#: Columns that are shown only if a group has such jobs.
+_RARE = ("suspended", "reused")
 
 
 class _Run(Protocol):
@@ -68,7 +70,8 @@ def as_html(run: _Run, elapsed: float | None = None) -> str:
         return f"<p>{' · '.join(said)}</p>"
     report = run.report()
     said.append(f"rules fired {report.firings}")
-    counts = (*_COLUMNS, "reused") if any(group.reused for group in report.groups) else _COLUMNS
+    rare = [each for each in _RARE if any(getattr(group, each) for group in report.groups)]
+    counts = (*_COLUMNS, *rare)
     head = "".join(f"<th>{name}</th>" for name in ("group", *counts, "mean time"))
     body = "".join(
         f"<tr><td>{html.escape(group.name)}</td>"

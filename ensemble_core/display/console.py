@@ -51,7 +51,7 @@ from ensemble_core.model.events import (
     ResizeOutcome,
     TimerElapsed,
 )
-from ensemble_core.model.jobs import Job
+from ensemble_core.model.jobs import INTERRUPTIONS, Job
 from ensemble_core.model.rules import UNLIMITED
 
 __all__ = ["FAILURES_SHOWN", "Narrator", "OutputLine", "describe_status", "is_relevant"]
@@ -62,7 +62,11 @@ FAILURES_SHOWN = 10
 _LONGEST_TEXT = 400
 #: After this many seconds, the time of day is printed again.
 _STAMP_EVERY = 60.0
-_JOB_EVENTS = frozenset({"submit", "start", "exception", "finish", "clean"})
+_JOB_EVENTS = frozenset({"submit", "start", *INTERRUPTIONS, "exception", "finish", "clean"})
+#: The words for a job that the queue interrupts, and how many of these lines are printed for each
+#: group.
+_INTERRUPTED = {"suspend": "suspended", "unsuspend": "continued", "requeue": "requeued"}
+_INTERRUPTIONS_SHOWN = 20
 
 
 class OutputLine(NamedTuple):
@@ -142,6 +146,8 @@ class Narrator:
         #: Jobs that will be retried, by group and index, each with the reason.
         self._retried: dict[tuple[str, int], str] = {}
         self._failures: dict[str, int] = {}
+        #: How often the queue has interrupted jobs of each group.
+        self._interruptions: dict[str, int] = {}
         self._resizes: dict[str, int] = {}
         self._calls: dict[str, Call] = {}
         self._returned: Call | None = None
@@ -476,6 +482,8 @@ class Narrator:
         if event.name == "start":
             path = event.context.get("stderr") or event.context.get("stdout")
             active.stderr = str(path) if path else None
+        elif event.name in _INTERRUPTED:
+            yield from self._interrupted(event, active)
         elif event.name == "exception":
             severity = event.context.get("severity", 0)
             if severity == 0 and not active.told:
@@ -494,6 +502,18 @@ class Narrator:
                 active.why = said or _short_status(status)
                 reason = f"{said}: {describe_status(status)}" if said else describe_status(status)
                 yield from self._failed(event.job, active, reason, words=True)
+
+    def _interrupted(self, event: JobEvent, active: _Active) -> Iterator[OutputLine]:
+        group = active.job.group if active.job is not None else event.job.rpartition(".")[0]
+        number = self._interruptions[group] = self._interruptions.get(group, 0) + 1
+        if number > _INTERRUPTIONS_SHOWN + 1:
+            return
+        told = f"   {_INTERRUPTED[event.name]} {printable(event.job)} (by the queue)"
+        if note := str(event.context.get("note") or ""):
+            told += f": {shorten(printable(note), 160, self._out)}"
+        if number > _INTERRUPTIONS_SHOWN:
+            told = f"   {self._out.ellipsis} more interruptions of {printable(group)} are not shown"
+        yield OutputLine(self._out.paint(told, "dim"))
 
     def _failed(
         self, job: str, active: _Active, reason: str, words: bool = False

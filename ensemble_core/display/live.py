@@ -18,6 +18,8 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 #: Minimum height in rows: on a smaller terminal, the table would leave no room for other lines.
 _FEWEST_ROWS = 5
 _FEWEST_COLUMNS = 20
+#: Counts of jobs that are not over.
+_BUSY = ("waiting", "running", "suspended")
 
 
 def can_be_live(out: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
@@ -106,7 +108,7 @@ class LiveTable:
         shown = list(range(len(groups)))
         if len(groups) > fitting:
             # Prefer groups with active jobs, in order. One line counts the other groups.
-            busy = sorted(shown, key=lambda i: not (groups[i].waiting or groups[i].running))
+            busy = sorted(shown, key=lambda i: not any(getattr(groups[i], each) for each in _BUSY))
             shown = sorted(busy[: max(1, fitting - 1)])
         table = [groups[place] for place in shown]
         sums = groups if total else None

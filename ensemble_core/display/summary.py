@@ -43,6 +43,7 @@ _COLUMNS = (
     ("submitted", "subm", 4),
     ("waiting", "wait", 0),
     ("running", "run", 0),
+    ("suspended", "susp", 1),
     ("succeeded", "ok", 0),
     ("failed", "fail", 0),
     ("cancelled", "canc", 3),
@@ -51,7 +52,12 @@ _COLUMNS = (
     ("mean wait", "t-wait", 6),
 )
 #: The counters of a group, in the columns between its name and its times.
-_COUNTS = ("submitted", "waiting", "running", "success", "failed", "cancelled", "reused")
+_COUNTS = (
+    *("submitted", "waiting", "running", "suspended"),
+    *("success", "failed", "cancelled", "reused"),
+)
+#: Columns that are shown only if a group has such jobs.
+_RARE = ("suspended", "reused")
 _NARROWEST_NAME = 6
 _NARROWEST = 30
 _RULES_SHOWN = 50
@@ -80,8 +86,9 @@ def group_table(
         sums = (sum(getattr(group, field) for group in total) for field in _COUNTS)
         rows.append(("all", *map(str, sums), "", ""))
     kept = list(range(len(_COLUMNS)))
-    if not any(group.reused for group in groups):
-        kept.remove(1 + _COUNTS.index("reused"))
+    for field in _RARE:
+        if not any(getattr(group, field) for group in groups):
+            kept.remove(1 + _COUNTS.index(field))
     short = over = False
     while True:
         heads = [_COLUMNS[column][1] if short else _COLUMNS[column][0] for column in kept]

@@ -418,7 +418,7 @@ class JobTable:
         record.status = status if isinstance(status, int) else None
         if record.reused is not None:  # use the duration of the earlier job
             record.started = event.timestamp - float(context.get("duration") or 0.0)
-            record.runs_since = record.started
+            record.began = record.runs_since = record.started
         record.finish(event.timestamp)
         if "cause" in context and record.exception is None:
             record.cause = reported_cause(context)
@@ -445,6 +445,7 @@ class JobTable:
     def _start(self, record: JobRecord, event: JobEvent) -> None:
         record.files = event.context
         record.started = record.runs_since = now = event.timestamp
+        record.began = now if record.began is None else record.began
         job = record.job
         group = self.groups[job.group]
         if group.waiting.pop(job.id, None) is not None:

@@ -223,7 +223,9 @@ class JobRecord:
     kept: Index | None = None
     state: int = JobState.NEW.value
     #: The time of the last start; ``None`` while the job waits, also after a ``requeue``.
+    #: ``began``: the time of the first start.
     started: float | None = None
+    began: float | None = None
     #: Since when the job runs, or since when it is suspended.
     runs_since: float | None = None
     suspended: float | None = None

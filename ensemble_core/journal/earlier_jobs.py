@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.model.identity import parts_of
 from ensemble_core.model.jobs import Job
+from ensemble_core.model.running_time import RunningTime
 
 __all__ = ["EarlierJob", "EarlierJobs", "Identity", "identities"]
 
@@ -37,7 +38,9 @@ class EarlierJob(NamedTuple):
 class _OpenJob:
     """A job that is not over, or whose inputs have not been checked yet."""
 
-    started: float = 0.0
+    ran: RunningTime = field(default_factory=RunningTime)
+    #: False after a fatal exception.
+    good: bool = True
     start: Mapping[str, Any] = field(default_factory=dict)
     rows: list[list[Any]] = field(default_factory=list)
     duration: float | None = None
@@ -139,17 +142,17 @@ class EarlierJobs:
     ) -> None:
         if name == "submit" or job not in active:
             active[job] = _OpenJob()
+        active[job].ran.take(name, time)
         if name == "start":
-            active[job].started, active[job].start = time, _places(context)
-        elif name == "finish" and context.get("status") == 0:
-            active[job].duration = context.get("duration", time - active[job].started)
+            active[job].start = _places(context)
+        elif name == "finish" and context.get("status") == 0 and active[job].ran.first is not None:
+            active[job].duration = context.get("duration", active[job].ran.seconds)
         elif name == "exception" and context.get("severity", 0) == 0:
-            active[job] = _OpenJob()
-            active[job].started = float("nan")
+            active[job] = _OpenJob(good=False)
 
     def _insert(self, run: str, job: str, identity: str, done: _OpenJob) -> None:
         name = f"{run}/{job}"
-        if name in self._served or done.duration is None or done.started != done.started:
+        if name in self._served or done.duration is None or not done.good:
             return
         self._waiting.append(
             (identity, name, done.duration, json.dumps(done.start), json.dumps(done.rows))

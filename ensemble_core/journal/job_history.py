@@ -11,10 +11,11 @@ from typing import Any
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.job_states import exit_code
 from ensemble_core.journal.codec import JournalRow
-from ensemble_core.journal.job_rows import FIELDS
+from ensemble_core.journal.job_rows import FIELDS, with_interruption
 from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.replay import Loading, Replay
 from ensemble_core.model.causes import cause_of, reported_cause
+from ensemble_core.model.running_time import RunningTime
 
 __all__ = ["EventJobs", "Jobs"]
 
@@ -35,7 +36,7 @@ class _Attempt:
     parameters: Mapping[str, Any]
     cores: int
     submitted: float
-    started: float | None = None
+    ran: RunningTime = field(default_factory=RunningTime)
     finished: float | None = None
     status: int | None = None
     exception: str | None = None
@@ -54,9 +55,12 @@ class _Attempt:
 
     def row(self) -> list[Any]:
         outcome, status = self.outcome, self.status
-        duration = None
-        if self.started is not None and self.finished is not None:
-            duration = self.finished - self.started
+        started, duration, columns = self.ran.first, None, self.columns
+        if started is not None and self.finished is not None:
+            duration = self.ran.seconds
+            columns = with_interruption(columns, self.finished - started - duration)
+        elif outcome == "active" and started is not None and self.ran.since is None:
+            columns = {**columns, "state": "suspended" if self.ran.suspended else "requeued"}
         code = None if status is None else exit_code(status)
         cause = None
         if outcome == "success":
@@ -65,9 +69,9 @@ class _Attempt:
             cause = self.cause or cause_of(self.exception, status)
         fields = [
             *(self.group, self.index, self.number + 1, outcome, code, cause),
-            *(self.submitted, self.started, self.finished, duration, self.core_hours),
+            *(self.submitted, started, self.finished, duration, self.core_hours),
         ]
-        return [fields, dict(self.parameters), dict(self.result), self.columns]
+        return [fields, dict(self.parameters), dict(self.result), columns]
 
 
 class Jobs:
@@ -199,10 +203,12 @@ class EventJobs(Jobs):
         attempt = self._open.get(row.job or "")
         if attempt is None:
             return
-        name, context = row.name, row.data or {}
-        if name == "start":
-            attempt.started = row.time
-        elif name == "submit":
+        name, context = row.name or "", row.data or {}
+        before = attempt.ran.seconds
+        attempt.ran.take(name, row.time)
+        if "reused" not in attempt.columns:
+            attempt.core_hours += attempt.cores * (attempt.ran.seconds - before) / 3600
+        if name == "submit":
             attempt.submitted = row.time
             if "reused" in context:
                 attempt.columns = {"reused": context["reused"], **attempt.columns}
@@ -220,9 +226,8 @@ class EventJobs(Jobs):
             if attempt.exception is None:
                 attempt.cause = reported_cause(context)
             if "reused" in attempt.columns and "duration" in context:
-                attempt.started = row.time - float(context["duration"])
-            elif attempt.started is not None:
-                attempt.core_hours += attempt.cores * (row.time - attempt.started) / 3600
+                attempt.ran = RunningTime(seconds=float(context["duration"]))
+                attempt.ran.first = row.time - attempt.ran.seconds
             if engine is not None:
                 record = engine.state.table.records.get(row.job or "")
                 attempt.result = {} if record is None else record.result

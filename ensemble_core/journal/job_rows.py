@@ -19,6 +19,7 @@ from ensemble_core.journal.checksums import job_checksum, row_checksum
 __all__ = [
     "FIELDS",
     "HAS_ROWS",
+    "INTERRUPTED",
     "KINDS",
     "TABLES",
     "TIMES",
@@ -29,15 +30,20 @@ __all__ = [
     "read_layouts",
     "row_of",
     "values_of",
+    "with_interruption",
 ]
 
 #: Fields of every job, in addition to its parameters, result and columns. ``submitted``,
 #: ``started``, ``finished`` (seconds since the epoch) and ``duration`` are those of the newest
-#: attempt; ``core_hours`` is the sum over all attempts.
+#: attempt: ``started`` is its first start, and ``duration`` the time that it ran. ``core_hours`` is
+#: the sum over all attempts.
 FIELDS = (
     *("group", "index", "attempts", "outcome", "exit_code", "cause"),
     *("submitted", "started", "finished", "duration", "core_hours"),
 )
+#: Column of jobs that were suspended or requeued: the seconds between their start and their end in
+#: which they did not run.
+INTERRUPTED = "interrupted"
 #: Fields that are times.
 TIMES = ("submitted", "started", "finished")
 
@@ -104,6 +110,12 @@ class Layout(NamedTuple):
 def row_of(record: JobRecord) -> JobRow:
     """Return the job row of an attempt. The attempt may still be active."""
     job, outcome, columns = record.job, record.outcome, record.columns or {}
+    if record.reused is not None:
+        columns = {"reused": record.reused, **columns}
+    elif record.began is not None and record.finished is not None:
+        columns = with_interruption(columns, record.finished - record.began - record.ran)
+    elif outcome is None and (record.suspended is not None or record.requeued is not None):
+        columns = {**columns, "state": "requeued" if record.suspended is None else "suspended"}
     if outcome is None:
         outcome = "cancelled" if record.exception == "cancel" else None
     return JobRow(
@@ -114,13 +126,18 @@ def row_of(record: JobRecord) -> JobRow:
         None if record.status is None else exit_code(record.status),
         (record.cause or "exit") if outcome == "success" else record.why,
         record.submitted,
-        record.started,
+        record.began,
         record.finished,
         record.spent / 3600,
         job.parameters,
         record.result if outcome == "success" else {},
-        columns if record.reused is None else {"reused": record.reused, **columns},
+        columns,
     )
+
+
+def with_interruption(columns: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Return the columns of a job that did not run for some seconds between its start and end."""
+    return {**columns, INTERRUPTED: seconds} if seconds else columns
 
 
 def _kind(value: object) -> str:

@@ -8,7 +8,15 @@ from operator import itemgetter
 from typing import Any
 
 from ensemble_core.journal.job_history import Batch, Jobs
-from ensemble_core.journal.job_rows import FIELDS, KINDS, JobRow, Layout, layout_of, values_of
+from ensemble_core.journal.job_rows import (
+    FIELDS,
+    INTERRUPTED,
+    KINDS,
+    JobRow,
+    Layout,
+    layout_of,
+    values_of,
+)
 from ensemble_core.journal.reader import Journal
 
 __all__ = ["StoredJobs"]
@@ -130,10 +138,13 @@ class StoredJobs(Jobs):
         known.update(zip(_FIELDS, own, strict=True))
         known["group"] = list(repeat(group, len(jobs)))
         known["index"] = indices
-        known["duration"] = [
+        durations = known["duration"] = [
             None if end is None or begin is None else end - begin
             for begin, end in zip(own[_STARTED], own[_FINISHED], strict=True)
         ]
+        for at, seconds in enumerate(known.get(self.shown[2].get(INTERRUPTED, ""), ())):
+            if seconds is not None and (lasted := durations[at]) is not None:
+                durations[at] = lasted - seconds
         nothing = [None] * len(jobs)
         return [known.get(name, nothing) for name in self.names]
 

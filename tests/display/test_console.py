@@ -291,6 +291,31 @@ def test_success_cancellation_and_warnings_are_not_failures() -> None:
     assert len(lines) == 1
 
 
+def test_interrupted_jobs_are_printed_and_collapsed_per_group() -> None:
+    lines = texts(
+        submit(),
+        job("start"),
+        job("suspend", note="gang scheduling"),
+        job("unsuspend"),
+        job("requeue"),
+    )
+    assert lines[-3:] == [
+        "   suspended sleep.0 (by the queue): gang scheduling",
+        "   continued sleep.0 (by the queue)",
+        "   requeued sleep.0 (by the queue)",
+    ]
+    lines = texts(submit(), *[job("suspend", f"sleep.{number}") for number in range(100)])
+    assert len(lines) < 30
+    assert lines[-1] == "   … more interruptions of sleep are not shown"
+
+
+def test_suspended_jobs_have_a_column_if_there_are_any() -> None:
+    groups = [GroupReport(name="a", submitted=3, running=1, suspended=2)]
+    head, row = (line.split() for line in group_table(groups, PLAIN))
+    assert row[head.index("suspended")] == "2"
+    assert "suspended" not in group_table([replace(groups[0], suspended=0)], PLAIN)[0]
+
+
 def test_many_failures_are_collapsed_per_group() -> None:
     teller = Narrator(ensemble(), PLAIN)
     lines = [

@@ -26,14 +26,19 @@ _AFTER = {
 class _Job:
     """An active job."""
 
-    __slots__ = ("cancelled", "failed", "group", "started", "state", "submitted")
+    __slots__ = (
+        "began", "cancelled", "failed", "group", "ran", "runs_since", "state", "suspended",
+        "waits_since",
+    )  # fmt: skip
 
     def __init__(self, group: _Group, submitted: float) -> None:
         self.group = group
-        self.submitted = submitted
-        self.started = 0.0
+        self.waits_since = submitted
+        self.runs_since: float | None = None
+        self.ran = 0.0  # seconds until then
+        self.suspended = False
         self.state = JobState.NEW
-        self.failed = self.cancelled = False
+        self.failed = self.cancelled = self.began = False
 
 
 class _Group:
@@ -56,6 +61,7 @@ class MemberStats:
         self._jobs: dict[tuple[str, str], _Job] = {}
         self._groups: dict[str, _Group] = {}
         self._states = dict.fromkeys(JobState, 0)
+        self._suspended = 0
         self._gauges: dict[str, float] = {}
         self.changes = 0
 
@@ -97,14 +103,17 @@ class MemberStats:
             job = self._jobs[key] = _Job(group, event.timestamp)
             self._states[JobState.NEW] += 1
             group.waiting += 1
+        self._run(job, name, event.timestamp)
         if name == "start":
-            job.started = event.timestamp
-            job.group.pendings += max(0.0, event.timestamp - job.submitted)
+            job.began = True
+            job.group.pendings += max(0.0, event.timestamp - job.waits_since)
             job.group.began += 1
+        elif name == "requeue":
+            job.waits_since = event.timestamp
         elif name == "finish":
             job.failed = job.failed or event.context.get("status") != 0
-            if job.started:
-                job.group.durations += max(0.0, event.timestamp - job.started)
+            if job.began:
+                job.group.durations += max(0.0, job.ran)
                 job.group.finished += 1
         elif name == "exception" and event.context.get("severity") == 0:
             job.failed = True
@@ -118,11 +127,26 @@ class MemberStats:
                 job.group.failed += 1
             else:
                 job.group.success += 1
+        elif name == "requeue":
+            self._move(job, min(job.state, JobState.SCHED))
         else:
             self._move(job, max(job.state, _AFTER.get(name, job.state)))
 
+    def _run(self, job: _Job, name: str, time: float) -> None:
+        """Count the time that a job runs, and whether it is suspended."""
+        suspended, runs = job.suspended, job.runs_since is not None
+        if name == "start" or (name == "unsuspend" and suspended):
+            job.runs_since, job.suspended = time, False
+        elif name in ("suspend", "requeue", "finish"):
+            job.suspended = name == "suspend" and (suspended or runs)
+            job.ran += 0.0 if job.runs_since is None else time - job.runs_since
+            job.runs_since = None
+        self._suspended += job.suspended - suspended
+
     def _move(self, job: _Job, state: JobState | None) -> None:
         group = job.group
+        if state is None:
+            self._suspended -= job.suspended
         self._states[job.state] -= 1
         if job.state.waiting:
             group.waiting -= 1
@@ -152,6 +176,7 @@ class MemberStats:
         with self._lock:
             for state, count in self._states.items():
                 beat.gauges[f"queue.{state.name.lower()}"] = count
+            beat.gauges["queue.run"] -= self._suspended
             beat.gauges.update(self._gauges)
             for name, group in list(self._groups.items())[-_MOST_GROUPS:]:
                 beat.groups.add(

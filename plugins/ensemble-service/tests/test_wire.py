@@ -255,3 +255,25 @@ def test_jobs_are_counted_by_group_and_state() -> None:
     stats.leave("run")
     (group,) = stats.beat().groups
     assert (group.waiting, group.running, group.success) == (0, 0, 1)
+
+
+def test_interrupted_jobs_do_not_run() -> None:
+    stats = MemberStats()
+
+    def happens(at: float, *names: str) -> dict[str, float]:
+        for name in names:
+            context = {"status": 0} if name == "finish" else {}
+            stats.add("run", [JobEvent(at, "a.0", name, context)])
+        gauges = stats.beat().gauges
+        return {name: gauges[f"queue.{name}"] for name in ("sched", "run")}
+
+    assert happens(0, "submit", "depend", "priority") == {"sched": 1, "run": 0}
+    assert happens(1, "alloc", "start") == {"sched": 0, "run": 1}
+    assert happens(3, "suspend") == {"sched": 0, "run": 0}
+    assert happens(10, "unsuspend") == {"sched": 0, "run": 1}
+    assert happens(11, "requeue") == {"sched": 1, "run": 0}
+    assert happens(20, "alloc", "start", "suspend") == {"sched": 0, "run": 0}
+    assert happens(25, "unsuspend", "finish", "clean") == {"sched": 0, "run": 0}
+    beat = stats.beat()
+    assert beat.metrics["mean.a-duration"] == 3
+    assert beat.metrics["mean.a-pending"] == (1 + 9) / 2

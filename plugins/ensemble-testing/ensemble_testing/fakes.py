@@ -382,7 +382,7 @@ class FakeExecutor(Executor):
         self.run: Run | None = None
         self._emit: Emit | None = None
         self._clock: Callable[[], float] = lambda: float(len(self.events))
-        self._states: dict[str, Literal["waiting", "running", "over"]] = {}
+        self._states: dict[str, Literal["waiting", "running", "suspended", "over"]] = {}
 
     def open(self, run: Run, emit: Emit) -> None:
         self.run, self._emit, self._clock = run, emit, run.clock
@@ -411,9 +411,10 @@ class FakeExecutor(Executor):
             if state == "over":
                 continue
             self._send_event(job, "exception", type="cancel", severity=0, note="")
-            if state == "running":
+            ran = state in ("running", "suspended")
+            if ran:
                 self._send_event(job, "finish", status=15)
-            self._end(job, ran=state == "running")
+            self._end(job, ran=ran)
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         self.resized.append((request, delta))
@@ -451,10 +452,34 @@ class FakeExecutor(Executor):
         """
         if self._state(job) == "waiting":
             self.start(job)
-        if self._state(job) != "running":
+        if self._state(job) not in ("running", "suspended"):
             raise AssertionError(f"{job} cannot finish: it is over")
         self._send_event(job, "finish", status=status)
         self._end(job, ran=True)
+
+    def suspend(self, job: str) -> None:
+        """Suspend a running job."""
+        self._interrupt(job, "suspend", "running", "suspended")
+
+    def unsuspend(self, job: str) -> None:
+        """Let a suspended job run again."""
+        self._interrupt(job, "unsuspend", "suspended", "running")
+
+    def requeue(self, job: str) -> None:
+        """Take a running job's resources; it waits again until :meth:`start`."""
+        self._interrupt(job, "requeue", "running", "waiting")
+
+    def _interrupt(
+        self,
+        job: str,
+        event: str,
+        before: str,
+        after: Literal["waiting", "running", "suspended"],
+    ) -> None:
+        if self._state(job) != before:
+            raise AssertionError(f"{event} of {job} is impossible: it is {self._states[job]}")
+        self._states[job] = after
+        self._send_event(job, event)
 
     def reject(self, job: str, note: str = "rejected") -> None:
         """End the job before it starts, because the queue cannot run it."""

@@ -15,7 +15,8 @@ function Header({ overview, now }) {
   const last = quiet > 60 ? html`<strong>quiet for ${duration(quiet)}</strong>`
     : quiet < 2 ? 'last event just now' : `last event ${duration(Math.round(quiet))} ago`;
   const about = state === 'running'
-    ? html`${who}${last}: ${all('running')} running, ${all('waiting')} waiting`
+    ? html`${who}${last}: ${all('running')} running, ${all('waiting')} waiting${
+      groups.some((group) => group.suspended) ? `, ${all('suspended')} suspended` : ''}`
     : state === 'interrupted'
       ? 'the controller was killed or lost; jobs in the queue were left as they were'
       : `${reason}${isThere(code) ? `, exit code ${code}` : ''}`;
@@ -32,6 +33,7 @@ function Header({ overview, now }) {
 function partsOf(group) {
   const lost = group.causes.lost || 0;
   return [['success', group.success], ['running', group.running],
+    ['suspended', group.suspended || 0],
     ['waiting', group.waiting - group.held], ['held', group.held], ['failed', group.failed - lost],
     ['lost', lost], ['cancelled', group.cancelled]];
 }

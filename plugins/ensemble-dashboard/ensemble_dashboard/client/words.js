@@ -5,6 +5,7 @@
 // shape and a word.
 const STATES = {
   success: ['#009E73', '●', 'done'], running: ['#0072B2', '▶', 'running'],
+  suspended: ['#F0E442', '‖', 'suspended'], requeued: ['#56B4E9', '↺', 'requeued'],
   waiting: ['#56B4E9', '○', 'waiting'], held: ['#CC79A7', '◫', 'held'],
   failed: ['#D55E00', '✕', 'failed'], cancelled: ['#8a8a8a', '⊘', 'cancelled'],
   lost: ['#E69F00', '?', 'lost'], active: ['#0072B2', '▶', 'unfinished'],
