@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -30,6 +30,7 @@ __all__ = [
     "check_new",
     "job_environment",
     "start_folder",
+    "withhold",
     "wrong_command",
 ]
 
@@ -38,12 +39,21 @@ __all__ = [
 Emit = Callable[["Sequence[Event]"], None]
 
 
-def job_environment() -> dict[str, str]:
-    """Return the environment in which jobs start: that of this process without the service's token.
+#: Variables that jobs never get: with the service's token, a job could connect to the service. The
+#: names of variables with the URLs of webhooks are added at the start of a run.
+_WITHHELD = {"ENSEMBLE_TOKEN"}
 
-    With the token, a job could connect to the service.
+
+def withhold(names: Iterable[str]) -> None:
+    """Keep these variables of this process from the jobs of all its runs."""
+    _WITHHELD.update(names)
+
+
+def job_environment() -> dict[str, str]:
+    """Return the environment in which jobs start: that of this process without the service's token
+    and without the URLs of webhooks.
     """
-    return {name: value for name, value in os.environ.items() if name != "ENSEMBLE_TOKEN"}
+    return {name: value for name, value in os.environ.items() if name not in _WITHHELD}
 
 
 def start_folder() -> str:

@@ -283,16 +283,30 @@ def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:
 
 
 def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
-    """Return an error for each webhook whose environment variable is not set or has no safe URL."""
+    """Return an error for each webhook whose environment variable is not set, has no safe URL, or
+    is inherited by jobs. Jobs will not get the others.
+    """
     from ensemble_core.model.notification_addresses import addresses, webhook_of
+    from ensemble_core.plugin.executor import withhold
     from ensemble_core.runtime.webhooks import webhook_url
 
     found: dict[str, UsageError] = {}
+    inherited = {name for group in ensemble.groups.values() for name in group.environment_from}
     for rule in ensemble.rules:
         flat = (each for action in rule.actions for each in action.flat())
         named = [addresses(each.options["to"]) for each in flat if each.name == "notify"]
         for hook in filter(None, (webhook_of(address) for one in named for address in one)):
             name = hook[0]
+            if name in inherited:
+                found[name] = UsageError(
+                    f"{name} contains the URL of a webhook, so jobs cannot inherit it",
+                    where=rule.location,
+                    cause="anyone who knows the URL can send messages in your name",
+                    hint=f"remove {name} from 'environment_from', or use another variable there",
+                    code="bad-value",
+                )
+                continue
+            withhold((name,))
             try:
                 webhook_url(name, os.environ)
             except ValueError as error:

@@ -146,6 +146,19 @@ def test_hanging_webhook_does_not_block_the_end(
     assert ensemble("replay", "study").exit_code == 0
 
 
+def test_jobs_do_not_inherit_the_url_of_a_webhook(hook: Hook) -> None:
+    write("end")
+    text = Path("e.yaml").read_text()
+    Path("e.yaml").write_text(text.replace('"true"', "[sh, -c, 'printf %s \"${HOOK-none}\" > told']"))
+    assert run().exit_code == 0
+    assert Path("told").read_text() == "none"
+    Path("e.yaml").write_text(text.replace('"true"', '"true", environment_from: [HOOK]'))
+    result = ensemble("run", "e.yaml", "--executor", "local", "--tag", "second")
+    assert result.exit_code == 2
+    assert "e.yaml:6:5: HOOK contains the URL of a webhook, so jobs cannot" in result.stderr
+    assert SECRET not in result.output
+
+
 def test_run_without_a_journal_sends_messages(hook: Hook) -> None:
     write("end")
     result = ensemble("run", "e.yaml", "--executor", "local", "--no-journal")

@@ -168,3 +168,6 @@ class BatchRun(QueueRun):
 
     def remove(self) -> None:
         self.spool.remove()
+
+    def drop_secrets(self) -> None:
+        self.spool.drop_environment()

@@ -182,6 +182,8 @@ class QueueExecutor(QueueHooks):
         finally:
             if not polled.lives and polled.run.state is None:
                 polled.remove()
+            elif all(life.over or "start" in life.told for life in polled.lives.values()):
+                polled.drop_secrets()
             polled.records.close()
 
     def _wake_threads(self) -> None:

@@ -211,6 +211,9 @@ class QueueRun:
     def remove(self) -> None:
         """Remove all files, after the last job has ended."""
 
+    def drop_secrets(self) -> None:
+        """Remove what jobs inherit from files, after the last job has started."""
+
     # -- lost jobs ---------------------------------------------------
 
     def lose(self, life: JobLife) -> None:

@@ -26,7 +26,8 @@ class Spool(SharedFolder):
       this file runs nothing.
     - ``reports/JOB@KEY.end``: how the job ended
     - ``scripts``: the batches' scripts
-    - ``environment``: the variables that jobs start with
+    - ``environment``: the variables that jobs start with, among them secrets. It is removed as
+      soon as no further job can start.
 
     Raises :class:`OSError` if the folder cannot be created or written.
     """
@@ -40,7 +41,13 @@ class Spool(SharedFolder):
             for name, value in environment.items()
             if name.isidentifier() and name not in ("SHELLOPTS", "BASHOPTS", "_", "PWD", "SHLVL")
         ]
-        self.put(os.path.join(folder, "environment"), os.fsencode("".join(lines)))
+        self._environment = os.path.join(folder, "environment")
+        self.put(self._environment, os.fsencode("".join(lines)))
+
+    def drop_environment(self) -> None:
+        """Remove the variables, after the last job has started."""
+        with suppress(OSError):
+            os.unlink(self._environment)
 
     def claim(self, job: str, key: str) -> bool:
         """Prevent a job from ever running. Return False if the job has begun.

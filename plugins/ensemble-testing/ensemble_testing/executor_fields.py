@@ -141,3 +141,16 @@ class JobFieldsContract(ExecutorKnobs):
             job = session.job("sh", "-c", script, workdir=str(tmp_path), stdout="told.txt")
             session.run(job)
         assert (tmp_path / "told.txt").read_text() == "password: s3cret\n"
+
+    def test_inherited_secret_is_in_no_file_after_the_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """If the queue passes on no variables, they may be in a private file until the last job has
+        started.
+        """
+        secret = "hunter2-and-more"
+        monkeypatch.setenv("DB_PASSWORD", secret)
+        with self.new_session(tmp_path) as session:
+            session.run(session.job(*self.succeeding, environment={"GREETING": "hello"}))
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert [path for path in files if secret.encode() in path.read_bytes()] == []
