@@ -105,11 +105,11 @@ if TYPE_CHECKING:
     from ensemble_core.config.source import read
     from ensemble_core.config.writer import write_yaml as write_yaml
     from ensemble_core.journal.codec import JournalRow as JournalRow
+    from ensemble_core.journal.ownership import is_private as is_private
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
     from ensemble_core.journal.replay import Replay as Replay
     from ensemble_core.journal.run_store import find, fit, folders
-    from ensemble_core.journal.run_store import is_private as is_private
     from ensemble_core.journal.run_store import new_tag as new_tag
     from ensemble_core.journal.run_store import state_folder as state_folder
     from ensemble_core.metrics.store import parse_path as parse_path

@@ -54,11 +54,16 @@ def read_note(path: Path, most: int = _MOST) -> bytes:
     """Return up to ``most`` bytes of a small file.
 
     Raises :class:`OSError` if the file cannot be read or is not a regular file. Named pipes and
-    devices are not read, because that could block or never end.
+    devices are not read, because that could block or never end. Links are not followed, and in
+    another user's folder the calling user's own files are not read: its owner has put them there to
+    have them shown.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    descriptor = os.open(path, flags)
     try:
         found = os.fstat(descriptor)
+        if found.st_uid == os.geteuid() != path.parent.stat().st_uid:
+            raise PermissionError(errno.EACCES, "not read in another user's folder", str(path))
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         return os.read(descriptor, min(found.st_size, most))

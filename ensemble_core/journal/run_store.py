@@ -12,7 +12,6 @@ import math
 import os
 import re
 import socket
-import stat
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -42,12 +41,9 @@ __all__ = [
     "halt_requester",
     "has_performed",
     "is_leave_requested",
-    "is_own",
-    "is_private",
     "look",
     "new_folder",
     "new_tag",
-    "require_own",
     "state_folder",
     "stop_requester",
     "write_began",
@@ -110,37 +106,6 @@ def new_folder(state: Path, tag: str) -> Path:
             code="no-state",
         ) from error
     return folder
-
-
-def is_own(folder: Path) -> bool:
-    """Return True if only the calling user can have written this run's folder and journal.
-
-    This matters because reading a run may load plugins that its journal names.
-    """
-    return all(is_private(path) for path in (folder, folder / NAME) if path.exists())
-
-
-def is_private(path: Path) -> bool:
-    """Return True if the calling user owns a file or folder and nobody else can write to it.
-
-    The user's group must not be able to write to it, either. If the path is a link, the user must
-    also own the link.
-    """
-    status, me = path.stat(), os.geteuid()
-    loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return status.st_uid == path.lstat().st_uid == me and not loose
-
-
-def require_own(folder: Path) -> None:
-    """Raise :class:`UsageError` if another user owns this run or can write to it."""
-    if not is_own(folder):
-        raise UsageError(
-            f"run {folder.name} belongs to another user, or others can write in its folder: "
-            f"{folder}",
-            hint="run the command as the user who started the run, and let no other user write in "
-            "the folder",
-            code="not-yours",
-        )
 
 
 # -- the controller's lock -------------------------------------------------------------------------

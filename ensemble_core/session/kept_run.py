@@ -63,8 +63,9 @@ class KeptRun:
         whole: bool = False,
         program: Program | None = None,
     ) -> None:
+        from ensemble_core.journal.ownership import is_own
         from ensemble_core.journal.reader import NAME, Journal
-        from ensemble_core.journal.run_store import find, is_own, state_folder
+        from ensemble_core.journal.run_store import find, state_folder
 
         self.folder: Path = find(state_folder(state), run)
         self.journal: Journal = Journal(self.folder / NAME, salvage=salvage)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ensemble_core.journal.ownership import open_run_file
+
 __all__ = ["log_tail"]
 
 
-def log_tail(start: Mapping[str, Any], stream: str, most: int) -> dict[str, Any]:
+def log_tail(start: Mapping[str, Any], stream: str, most: int, folder: Path) -> dict[str, Any]:
     """Return the last ``most`` bytes of a job's log file as ``text``, and the file's ``size``.
 
-    ``start`` is the context of the job's start event, and ``stream`` is ``stdout`` or ``stderr``.
-    If the file cannot be read, ``problem`` says why.
+    ``start`` is the context of the job's start event, ``stream`` is ``stdout`` or ``stderr``, and
+    ``folder`` is the run's folder. If the file cannot be read, ``problem`` says why.
     """
     found: dict[str, Any] = {"text": "", "size": None, "problem": ""}
     if not start.get(stream):
@@ -25,18 +25,11 @@ def log_tail(start: Mapping[str, Any], stream: str, most: int) -> dict[str, Any]
         return found
     path = Path(str(start.get("workdir") or "."), str(start[stream]))
     try:
-        found["text"], found["size"] = _read_end(path, most)
-    except OSError as error:
-        found["problem"] = f"its file cannot be read: {error.strerror or error}"
+        with open_run_file(path, folder) as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - most))
+            found["text"], found["size"] = file.read(most).decode("utf-8", "replace"), size
+    except (OSError, ValueError) as error:  # ValueError: the name contains NUL
+        reason = error.strerror if isinstance(error, OSError) else None
+        found["problem"] = f"its file cannot be read: {reason or error}"
     return found
-
-
-def _read_end(path: Path, most: int) -> tuple[str, int]:
-    """Return the last ``most`` bytes of a regular file, and its size. Links are not followed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("not a regular file")
-        file.seek(max(0, status.st_size - most))
-        return file.read(most).decode("utf-8", "replace"), status.st_size

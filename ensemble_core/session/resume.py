@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.errors import UsageError
+from ensemble_core.journal.ownership import require_own
 from ensemble_core.journal.reader import NAME, Text, migrate
 from ensemble_core.journal.request_files import forget_requests
-from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock, require_own
+from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Resumed, StopRequested
 from ensemble_core.session.executor_choice import ExecutorChoice, build_executor, check_environment

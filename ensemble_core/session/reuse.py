@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from ensemble_core.engine.group_state import combination
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.earlier_jobs import EarlierJobs, identities
+from ensemble_core.journal.ownership import require_own
 from ensemble_core.journal.reader import NAME, Journal
-from ensemble_core.journal.run_store import find, look, require_own
+from ensemble_core.journal.run_store import find, look
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.identity import Source, parts_of
 from ensemble_core.model.jobs import JobGroup

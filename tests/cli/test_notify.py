@@ -149,7 +149,9 @@ def test_hanging_webhook_does_not_block_the_end(
 def test_jobs_do_not_inherit_the_url_of_a_webhook(hook: Hook) -> None:
     write("end")
     text = Path("e.yaml").read_text()
-    Path("e.yaml").write_text(text.replace('"true"', "[sh, -c, 'printf %s \"${HOOK-none}\" > told']"))
+    Path("e.yaml").write_text(
+        text.replace('"true"', "[sh, -c, 'printf %s \"${HOOK-none}\" > told']")
+    )
     assert run().exit_code == 0
     assert Path("told").read_text() == "none"
     Path("e.yaml").write_text(text.replace('"true"', '"true", environment_from: [HOOK]'))

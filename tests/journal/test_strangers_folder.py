@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ensemble_core.journal.ownership import is_own, open_run_file
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 from ensemble_core.journal.removal import is_run
 from ensemble_core.journal.run_store import (
@@ -19,7 +20,6 @@ from ensemble_core.journal.run_store import (
     LOCK,
     STOP,
     Lock,
-    is_own,
     look,
     stop_requester,
 )
@@ -145,3 +145,62 @@ def test_a_run_that_is_writable_by_its_group_is_not_private(tmp_path: Path) -> N
         path.chmod(before | 0o020)
         assert not is_own(folder)
         path.chmod(before)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+def test_strangers_run_shows_only_files_of_its_owner(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run-1")
+    mine, theirs = tmp_path / "private", folder / "sim.0.out"
+    mine.write_text("my secret")
+    theirs.write_text("output")
+    (folder / "link").symlink_to(tmp_path)
+    (folder / "hard.out").hardlink_to(mine)
+    open_run_file(mine, folder).close()  # in one's own run
+    for path in (folder, folder / NAME, theirs):
+        os.chown(path, 12345, 12345)
+    for path in (mine, folder / "link" / "private", folder / "hard.out", Path("/etc/shadow")):
+        with pytest.raises(PermissionError):
+            open_run_file(path, folder)
+    with open_run_file(theirs, folder) as file:
+        assert file.read() == b"output"
+
+
+def test_run_that_others_can_write_shows_only_files_below_its_folder(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run-1")
+    mine = tmp_path / "private"
+    mine.write_text("my secret")
+    (folder / "sim.0.out").write_text("output")
+    (folder / "link").symlink_to(mine)
+    folder.chmod(0o777)
+    for path in (mine, folder / "link"):
+        with pytest.raises(PermissionError):
+            open_run_file(path, folder)
+    open_run_file(folder / "sim.0.out", folder).close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+def test_logs_of_a_strangers_run_do_not_show_private_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from ensemble_core.cli.main import main
+
+    private = tmp_path / "private"
+    (tmp_path / "e.yaml").write_text(
+        f"jobs: [{{name: g, command: [sh, -c, 'echo my-secret; exit 3'], stdout: {private}}}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: g}}]\n"
+    )
+    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+    CliRunner().invoke(main, ["run", str(tmp_path / "e.yaml"), "--executor", "local"])
+    assert private.read_text() == "my-secret\n"
+    (folder,) = (tmp_path / "state" / "runs").iterdir()
+    words = ["logs", str(folder), "g.0"]
+    seen = CliRunner().invoke(main, words)
+    assert "my-secret" in seen.output
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, 12345, 12345)
+    seen = CliRunner().invoke(main, words)
+    assert "my-secret" not in seen.output
+    assert "not part of it" in seen.output, seen.output
+    assert seen.exit_code == 1

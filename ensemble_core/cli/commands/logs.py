@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -9,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -24,6 +25,7 @@ from ensemble_core.display.text_style import (
     style_of,
 )
 from ensemble_core.errors import UsageError, did_you_mean
+from ensemble_core.journal.ownership import open_run_file
 
 __all__ = ["logs"]
 
@@ -69,6 +71,7 @@ class _Output:
     """The output file of a job, or the reason why it has none."""
 
     job: _Job
+    folder: Path  #: the run's folder
     stream: str | None = None
     path: Path | None = None
     size: int | None = None
@@ -79,6 +82,11 @@ class _Output:
     def __str__(self) -> str:
         where = "" if self.path is None else f" {self.stream}: {self.path}"
         return printable(f"{self.job.id}{where}")
+
+    def open(self) -> BinaryIO:
+        """Open the file. Raises :class:`OSError`."""
+        assert self.path is not None
+        return open_run_file(self.path, self.folder)
 
     def fail(self, error: OSError) -> None:
         """Note that the file exists but cannot be read."""
@@ -168,10 +176,17 @@ def _is_large(outputs: list[_Output]) -> bool:
     return len(sizes) > _MOST_FILES or sum(sizes) > _MOST_BYTES
 
 
-def _size(path: Path) -> int | None:
+def _size(path: Path, folder: Path) -> int | None:
+    """Return the size of a file, or ``None`` if the file does not exist.
+
+    Raises :class:`PermissionError` if the file must not be read.
+    """
     try:
-        return path.stat().st_size if path.is_file() else None
-    except OSError:
+        with open_run_file(path, folder) as file:
+            return os.fstat(file.fileno()).st_size
+    except PermissionError:
+        raise
+    except (OSError, ValueError):
         return None
 
 
@@ -207,13 +222,20 @@ def _outputs(kept: KeptRun, job: _Job, alone: bool) -> Iterator[_Output]:
     files = list(job.files())
     if not files:
         # A job that never ran has no output. Report this only if the user has asked for this job.
-        yield _Output(job, note=_explain_missing(kept, job), missed=alone or job.started)
+        yield _Output(
+            job, kept.folder, note=_explain_missing(kept, job), missed=alone or job.started
+        )
     for stream, path in files:
-        size = _size(path)
-        note = _missing(path, job) if size is None else ""
-        # Empty files of finished jobs are deleted, so a missing file is normal.
-        missed = bool(note) and (not job.over or path.exists())
-        yield _Output(job, stream, path, size, note, missed)
+        output = _Output(job, kept.folder, stream, path)
+        try:
+            output.size = _size(path, kept.folder)
+        except PermissionError as error:
+            output.fail(error)
+        else:
+            output.note = _missing(path, job) if output.size is None else ""
+            # Empty files of finished jobs are deleted, so a missing file is normal.
+            output.missed = bool(output.note) and (not job.over or path.exists())
+        yield output
 
 
 def _list(outputs: list[_Output], tag: str) -> None:
@@ -238,7 +260,7 @@ def _show(outputs: list[_Output], tail: int | None, alone: bool) -> None:
                 head = style_of(sys.stdout).paint(f"==> {each} <==", "bold")
                 print_line(head if alone and not place else f"\n{head}")
             try:
-                _print(each.path, tail)
+                _print(each, tail)
             except OSError as error:
                 if error.filename is None:
                     raise  # the reader of the pipe has closed it
@@ -248,21 +270,20 @@ def _show(outputs: list[_Output], tail: int | None, alone: bool) -> None:
             click.echo(f"{each}: {each.note}", err=True)
 
 
-def _print(path: Path, tail: int | None) -> None:
+def _print(output: _Output, tail: int | None) -> None:
     """Print a file as it is or, on a terminal, without control sequences."""
     sys.stdout.flush()
-    if is_terminal(sys.stdout):
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+    with output.open() as raw:
+        if is_terminal(sys.stdout):
+            file = io.TextIOWrapper(raw, encoding="utf-8", errors="replace", newline="")
             for line in file if tail is None else deque(file, tail):
                 print_line(printable(line.rstrip("\r\n")))
-        return
-    with path.open("rb") as raw:
-        if tail is not None:
+        elif tail is not None:
             for data in deque(raw, tail):
                 click.echo(data, nl=False)
-            return
-        while chunk := raw.read(_CHUNK):
-            click.echo(chunk, nl=False)
+        else:
+            while chunk := raw.read(_CHUNK):
+                click.echo(chunk, nl=False)
 
 
 def _as_json(outputs: list[_Output], tail: int | None, whole: bool) -> None:
@@ -270,7 +291,7 @@ def _as_json(outputs: list[_Output], tail: int | None, whole: bool) -> None:
         job, text = each.job, None
         if whole and each.path is not None and not each.note:
             try:
-                text = _text(each.path, tail)
+                text = _text(each, tail)
             except OSError as error:
                 each.fail(error)
         path = None if each.path is None else os.fspath(each.path)
@@ -280,9 +301,9 @@ def _as_json(outputs: list[_Output], tail: int | None, whole: bool) -> None:
         print_line(to_json(told | more))
 
 
-def _text(path: Path, tail: int | None) -> str:
+def _text(output: _Output, tail: int | None) -> str:
     """Return the end of a file that fits into one line of JSON."""
-    with path.open("rb") as file:
+    with output.open() as file:
         if tail is not None:
             text = b"".join(deque(file, tail))
         else:

@@ -1,0 +1,74 @@
+"""Whose run a folder is, and which files may be read for it.
+
+A run's journal names files. If another user has written it, it may name private files of the user
+who looks at the run, and their content would end up in a report.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from ensemble_core.errors import UsageError
+from ensemble_core.journal.reader import NAME
+
+__all__ = ["is_own", "is_private", "open_run_file", "require_own"]
+
+
+def is_own(folder: Path) -> bool:
+    """Return True if only the calling user can have written this run's folder and journal.
+
+    This matters because reading a run may load plugins that its journal names.
+    """
+    return all(is_private(path) for path in (folder, folder / NAME) if path.exists())
+
+
+def is_private(path: Path) -> bool:
+    """Return True if the calling user owns a file or folder and nobody else can write to it.
+
+    The user's group must not be able to write to it, either. If the path is a link, the user must
+    also own the link.
+    """
+    status, me = path.stat(), os.geteuid()
+    loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid == path.lstat().st_uid == me and not loose
+
+
+def require_own(folder: Path) -> None:
+    """Raise :class:`UsageError` if another user owns this run or can write to it."""
+    if not is_own(folder):
+        raise UsageError(
+            f"run {folder.name} belongs to another user, or others can write in its folder: "
+            f"{folder}",
+            hint="run the command as the user who started the run, and let no other user write in "
+            "the folder",
+            code="not-yours",
+        )
+
+
+def open_run_file(path: Path, folder: Path) -> BinaryIO:
+    """Open a file that a run names, such as a job's output. ``folder`` is the run's folder.
+
+    In a run that another user can have written, only files of the run's owner are opened; if that
+    owner is the calling user, only files below the run's folder. Raises :class:`OSError` if the
+    file is not a regular file, cannot be read, or must not be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    file = os.fdopen(descriptor, "rb")
+    try:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        if not is_own(folder):
+            owner, me = folder.stat().st_uid, os.geteuid()
+            below = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+            if status.st_uid != owner or (owner == me and not below):
+                text = "not read: other users can write this run, and the file is not part of it"
+                raise PermissionError(errno.EACCES, text, os.fspath(path))
+    except BaseException:
+        file.close()
+        raise
+    return file
