@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ensemble_core.errors import did_you_mean as did_you_mean
     from ensemble_core.errors import no_such as no_such
     from ensemble_core.errors import raised_at as raised_at
+    from ensemble_core.journal.filesystem import private_folder as private_folder
     from ensemble_core.journal.filesystem import shared_storage as shared_storage
     from ensemble_core.metrics.series import Statistic as Statistic
     from ensemble_core.metrics.series import TimedStatistic as TimedStatistic
@@ -99,7 +100,7 @@ else:
             "EnsembleError ExecutorError FileErrors Location PluginError UsageError closest "
             "did_you_mean no_such raised_at"
         ),
-        "journal.filesystem": "shared_storage",
+        "journal.filesystem": "private_folder shared_storage",
         "metrics.series": "Statistic TimedStatistic",
         "metrics.store": "MetricsView",
         "model.causes": "CAUSES Cause",

@@ -1,10 +1,30 @@
 """Entry point of the installed script ``ensemble``."""
 
 import _signal  # type: ignore[import-not-found]  # ``signal`` imports ``enum``
+import os
+import sys
 
 from ensemble_core.cli import end_at_ctrl_c
 
 __all__ = ["main"]
+
+
+def _drop_current_folder() -> None:
+    """Import nothing from the current folder, where others may be able to write.
+
+    Python adds it for an empty entry of ``PYTHONPATH`` and for ``python -m``. It stays if
+    ``PYTHONPATH`` names it, or if it is a place of installed packages.
+    """
+    try:
+        here = os.getcwd()
+    except OSError:
+        return
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if any(place and os.path.realpath(place) == here for place in named):
+        return
+    library = os.path.dirname(os.__file__)
+    ours = sys.path.index(library) if library in sys.path else len(sys.path)
+    sys.path[:ours] = [place for place in sys.path[:ours] if place not in ("", here)]
 
 
 def main(prog_name: "str | None" = None) -> None:
@@ -13,6 +33,7 @@ def main(prog_name: "str | None" = None) -> None:
     # or ignore Ctrl-C where the interpreter discards exceptions.
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, end_at_ctrl_c)
+    _drop_current_folder()
     from ensemble_core.cli.main import main as run
 
     run(prog_name=prog_name)

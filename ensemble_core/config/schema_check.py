@@ -30,6 +30,8 @@ _LIMITS = {
     "maximum": "at most",
     "exclusiveMaximum": "less than",
 }
+#: More errors are not listed: a file with thousands of errors has one cause.
+_MOST_ERRORS = 100
 _OFTEN = "use repetitions: unlimited for no limit; enabled: false switches a rule off"
 _EXAMPLES = {
     "jobs": "jobs: [{name: hello, command: echo hello}]",
@@ -78,12 +80,22 @@ def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
     unknown = {
         (*one.instance_path, key) for one in found for key in getattr(one.kind, "unexpected", ())
     }
+    explained: set[Path] = set()
     for one in found:
-        _explain(context, one, at, unknown)
+        _explain(context, one, at, unknown, explained)
+        if len(context.errors) >= _MOST_ERRORS:
+            context.errors[-1].what += f" (only the first {_MOST_ERRORS} errors are listed)"
+            return
 
 
-def _explain(context: Context, error: Any, at: Path, unknown: Collection[Path]) -> None:
-    """Report one schema error. ``unknown`` has the keys that no definition allows."""
+def _explain(
+    context: Context, error: Any, at: Path, unknown: Collection[Path], explained: set[Path]
+) -> None:
+    """Report one schema error.
+
+    ``unknown`` has the keys that no definition allows, and ``explained`` the mappings whose unknown
+    keys have been reported: the schema reports each of these keys separately.
+    """
     document, registry = context.document, context.registry
     path: Path = (*at, *error.instance_path)
     kind = error.kind.name
@@ -92,7 +104,9 @@ def _explain(context: Context, error: Any, at: Path, unknown: Collection[Path]) 
         around = path[:-1] if kind == "falseSchema" else path
         if isinstance(document.get(around), dict):
             schema = context.validators.node(error.schema_path[:-1])
-            _unknown_keys(context, around, schema if isinstance(schema, dict) else {})
+            if around not in explained:
+                explained.add(around)
+                _unknown_keys(context, around, schema if isinstance(schema, dict) else {})
             return
     value = document.get(path)
     if kind == "required":
@@ -259,6 +273,8 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
     for key in data:
         if key in known or (extensions and key.startswith("x-")):
             continue
+        if len(context.errors) >= _MOST_ERRORS:
+            return
         inner = (*path, key)
         if noun is not None:
             _no_such(context, inner, noun, key, is_key=True)

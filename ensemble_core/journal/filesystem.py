@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["filesystem", "read_note", "shared_storage"]
+__all__ = ["filesystem", "private_folder", "read_note", "shared_storage"]
 
 #: Maximum size of a small file in bytes. More is not read.
 _MOST = 65_536
@@ -48,6 +48,21 @@ def shared_storage(path: str | os.PathLike[str]) -> str | None:
     """
     kind = filesystem(path)
     return kind if kind in _NETWORK or kind.startswith("fuse.") else None
+
+
+def private_folder(folder: Path) -> None:
+    """Create a folder and its missing parents. Other users cannot enter them, whatever the umask.
+
+    Existing folders keep their modes. Raises :class:`OSError` if a folder cannot be created.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileNotFoundError:
+        private_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
 
 
 def read_note(path: Path, most: int = _MOST) -> bytes:

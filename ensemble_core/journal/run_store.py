@@ -20,7 +20,7 @@ from typing import Any, Literal
 from zlib import crc32
 
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
-from ensemble_core.journal.filesystem import read_note
+from ensemble_core.journal.filesystem import private_folder, read_note
 from ensemble_core.journal.lock_owner import LOCK, describe_owner, holder, may_live, this_process
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 from ensemble_core.model.value import Value
@@ -94,8 +94,7 @@ def new_folder(state: Path, tag: str) -> Path:
     folder = state / "runs" / tag
     try:
         # Other users must not be able to write here, regardless of the umask.
-        for made in (state, state / "runs"):
-            made.mkdir(parents=True, mode=0o700, exist_ok=True)
+        private_folder(state / "runs")
         folder.mkdir(mode=0o700)
     except OSError as error:
         raise JournalError(

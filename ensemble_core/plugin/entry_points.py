@@ -82,8 +82,9 @@ def _installed_distributions() -> Iterator[tuple[str, Any]]:
     If several distributions have the same name, the first one on the path takes precedence.
     """
     seen: set[str] = set()
-    for place in dict.fromkeys(sys.path):
-        for name, where in _distributions(place or "."):
+    # The empty entry is the current folder, where others may be able to write.
+    for place in filter(None, dict.fromkeys(sys.path)):
+        for name, where in _distributions(place):
             if name not in seen:
                 seen.add(name)
                 yield name, where

@@ -252,3 +252,11 @@ def test_a_retry_on_a_cause_that_does_not_exist_is_rejected() -> None:
     found = error(job=job)
     assert found.what == "unknown cause 'failed' in 'cause == \"failed\"'"
     assert found.code == "no-such-cause"
+
+
+def test_thousands_of_unknown_keys_are_explained_once_and_only_the_first_hundred() -> None:
+    keys = "".join(f", k{number}: 1" for number in range(4000))
+    found = _errors(f"{{name: a, command: x{keys}}}")
+    assert len(found) == 100
+    assert found[0].what == "unknown key 'k0' in the job group 'a'"
+    assert found[-1].what.endswith("(only the first 100 errors are listed)")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from ensemble_core.journal import filesystem as storage
-from ensemble_core.journal.filesystem import filesystem, shared_storage
+from ensemble_core.journal.filesystem import filesystem, private_folder, shared_storage
+from ensemble_core.journal.run_store import new_folder
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0
@@ -58,3 +60,18 @@ def test_shared_file_systems_are_recognised(
 ) -> None:
     monkeypatch.setattr(storage, "filesystem", lambda path: kind)
     assert shared_storage("/any") == shared
+
+
+def test_new_folders_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        new_folder(tmp_path / "a" / "b" / "state", "run-1")
+        private_folder(tmp_path / "a" / "c" / "d")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "a", *(path for path in (tmp_path / "a").rglob("*") if path.is_dir())]
+    assert len(made) == 7
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        private_folder(tmp_path / "file" / "below")

@@ -135,3 +135,31 @@ def test_ctrl_c_during_the_start_of_the_watchdog_is_not_lost(
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt), Watchdog() as watchdog, guard_load("a plugin", watchdog):
         raise AssertionError("it was loaded all the same")
+
+
+@pytest.mark.parametrize("path", ["", ":", None])
+def test_command_imports_nothing_from_the_current_folder(tmp_path: Path, path: str | None) -> None:
+    """Others may be able to write there."""
+    (tmp_path / "yaml.py").write_text("open('ran', 'w')")
+    (tmp_path / "evil-1.dist-info").mkdir()
+    (tmp_path / "evil-1.dist-info/METADATA").write_text("Name: ensemble-evil\nVersion: 1\n")
+    (tmp_path / "evil-1.dist-info/entry_points.txt").write_text("[ensemble]\nevil = evil\n")
+    (tmp_path / "evil.py").write_text("open('ran', 'w')")
+    (tmp_path / "e.yaml").write_text(FILE)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if path is not None:
+        env["PYTHONPATH"] = path
+    words = [sys.executable, "-m", "ensemble_core.cli", "validate", "e.yaml"]
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_command_imports_from_the_current_folder_if_the_path_names_it(tmp_path: Path) -> None:
+    (tmp_path / "local_module.py").write_text("")
+    (tmp_path / "plugin.py").write_text(f"import local_module\n{GOOD}")
+    (tmp_path / "e.yaml").write_text(FILE)
+    words = [sys.executable, "-m", "ensemble_core.cli", "validate", "e.yaml", "--plugin"]
+    env = {**os.environ, "PYTHONPATH": "."}
+    done = subprocess.run([*words, "plugin.py"], cwd=tmp_path, env=env, stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr

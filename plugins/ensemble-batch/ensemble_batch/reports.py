@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import math
 import re
 import signal
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ __all__ = ["LONGEST", "Report", "end_report", "read_report", "status_of"]
 LONGEST = 4096
 
 _WORD = "ensemble1"
-_JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\.\d+(-\d+)?(~\d+)?")
+_JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\.\d+(-\d+)?(~\d+)?", re.ASCII)
+_LIFE = re.compile(r"[0-9]{1,9}")
 _ID = re.compile(r"[A-Za-z0-9_.\[\]-]+")
 
 
@@ -62,7 +64,7 @@ def read_report(line: bytes, token: str) -> Report | None:
     if not hmac.compare_digest(words[1].encode(), token.encode()):
         return None
     job, queue_id, life, kind, *rest = words[2:]
-    if not _JOB.fullmatch(job) or not _ID.fullmatch(queue_id) or not life.isdigit():
+    if not _JOB.fullmatch(job) or not _ID.fullmatch(queue_id) or not _LIFE.fullmatch(life):
         return None
     try:
         made = _report(kind, rest)
@@ -73,15 +75,25 @@ def read_report(line: bytes, token: str) -> Report | None:
 
 def _report(kind: str, words: Sequence[str]) -> Report | None:
     if kind == "start":
-        return Report("start", float(words[0]), host=words[1])
+        return Report("start", _time(words[0]), host=words[1])
     if kind == "fail":
         note = " ".join(words[3:])
-        return Report("fail", float(words[1]), why=words[0], note=note, host=words[2])
+        return Report("fail", _time(words[1]), why=words[0], note=note, host=words[2])
     return end_report(*words[:5]) if kind == "end" and len(words) > 4 else None
+
+
+def _time(text: str) -> float:
+    """Parse a time. Raise :class:`ValueError` if it is not a finite number."""
+    time = float(text)
+    if not math.isfinite(time):
+        raise ValueError(f"{text!r} is no time")
+    return time
 
 
 def end_report(code: str, why: str, began: str, ended: str, host: str) -> Report:
     """Parse the words of an end report. Raise :class:`ValueError` if they are invalid."""
-    seconds = max(0.0, float(ended) - float(began))
+    seconds = max(0.0, _time(ended) - _time(began))
     why = "" if why == "-" else why
-    return Report("end", float(ended), status_of(int(code)), why, seconds=seconds, host=host)
+    if not 0 <= int(code) < 256:
+        raise ValueError(f"{code} is no exit code")
+    return Report("end", _time(ended), status_of(int(code)), why, seconds=seconds, host=host)

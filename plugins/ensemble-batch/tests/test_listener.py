@@ -78,6 +78,12 @@ def test_a_report_of_a_resubmitted_job_counts(ear: Ear) -> None:
     [
         line(token="f" * 16),
         line(token=""),
+        line(rest="7 \u00b2 start 5.0 n1"),
+        line(rest="7 \u0663 start 5.0 n1"),
+        line(rest=f"7 {'9' * 3000} start 5.0 n1"),
+        line(rest="7 0 start nan n1"),
+        line(rest="7 0 end 0 - 1.0 inf n1"),
+        line(rest=f"7 0 end {'9' * 3900} - 1.0 2.0 n1"),
         line(job="../../etc"),
         line(job="sim"),
         line(rest="7;rm 0 start 5.0 n1"),

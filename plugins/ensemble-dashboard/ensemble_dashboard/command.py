@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from ensemble_core import EnsembleError, UsageError
+from ensemble_core import EnsembleError, UsageError, private_folder
 from ensemble_core.cli.toolkit import (
     find_run,
     print_line,
@@ -130,7 +130,7 @@ def _private_socket() -> Iterator[Path]:
     parent = Path(base) if base and Path(base).is_dir() else state_folder(None)
     folder = parent / "ensemble-dashboard"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(folder)
         status = folder.lstat()
     except OSError as error:
         raise _socket_error(folder, error.strerror or str(error)) from error

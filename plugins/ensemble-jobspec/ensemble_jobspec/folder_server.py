@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ensemble_core import EnsembleError, ExecutorError, UsageError
+from ensemble_core import EnsembleError, ExecutorError, UsageError, private_folder
 from ensemble_core.cli.toolkit import KeptRun, is_private, print_line, print_warning, state_folder
 
 __all__ = ["Runs", "Server"]
@@ -221,7 +221,7 @@ def _make_folders(folder: Path) -> None:
     """
     try:
         for name in ("", *_FOLDERS):
-            (folder / name).mkdir(mode=0o700, parents=not name, exist_ok=True)
+            private_folder(folder / name)
         for path in (folder, *(folder / name for name in _FOLDERS)):
             if path.exists() and not is_private(path):
                 raise UsageError(

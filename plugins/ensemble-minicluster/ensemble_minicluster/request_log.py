@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ensemble_core import private_folder
+
 __all__ = ["RequestLog", "ResizeRequest"]
 
 #: Number of requests to keep. Only the newest is ever repeated.
@@ -85,7 +87,7 @@ class RequestLog:
         }
         new = self._file.with_suffix(".new")
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(self._file.parent)
             with new.open("w", encoding="utf-8") as file:
                 json.dump(data, file)
                 file.flush()

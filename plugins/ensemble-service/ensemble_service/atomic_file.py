@@ -7,6 +7,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from ensemble_core import private_folder
+
 __all__ = ["write_atomically"]
 
 
@@ -15,7 +17,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
     Creates the folder if it is missing. After an :class:`OSError`, the old file is unchanged.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(path.parent)
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with open(descriptor, "wb") as file:  # mkstemp makes files of mode 0600

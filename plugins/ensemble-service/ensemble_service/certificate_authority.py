@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ensemble_core import EnsembleError, UsageError
+from ensemble_core import EnsembleError, UsageError, private_folder
 from ensemble_service.tls import (
     CA,
     CA_KEY,
@@ -82,7 +82,7 @@ def init(
         ca_key, ca = _new_authority(now, max(_CA_DAYS, days))
     key, certificate = _new_certificate(names, ca_key, ca, now, days)
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(folder)
     except OSError as error:
         raise EnsembleError(
             f"cannot create the folder {folder}", cause=error.strerror, code="cannot-write"

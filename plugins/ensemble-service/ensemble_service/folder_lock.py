@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from ensemble_core import UsageError
+from ensemble_core import UsageError, private_folder
 
 __all__ = ["claim"]
 
@@ -18,7 +18,7 @@ def claim(folder: Path, taken: UsageError) -> int:
     cannot be used.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(folder)
         lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UsageError(

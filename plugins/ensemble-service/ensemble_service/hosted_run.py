@@ -13,7 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ensemble_core import EnsembleError, Event, Executor, ExecutorError, ExecutorLost, JobEvent, Run
+from ensemble_core import (
+    EnsembleError,
+    Event,
+    Executor,
+    ExecutorError,
+    ExecutorLost,
+    JobEvent,
+    Run,
+    private_folder,
+)
 from ensemble_service.event_stream import MOST, Outbox
 from ensemble_service.kept_events import KeptEvents
 from ensemble_service.member_stats import MemberStats
@@ -303,7 +312,7 @@ class HostedRun:
         executor = self._build()
         output, state = self._folder.path / "output", self._folder.path / "executor"
         try:
-            output.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_folder(output)
         except OSError as error:
             raise ExecutorError(
                 f"cannot create the run's folder {output}",

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from ensemble_core import EnsembleError, UsageError
+from ensemble_core import EnsembleError, UsageError, private_folder
 from ensemble_service.access import (
     Identity,
     Role,
@@ -256,7 +256,7 @@ class TokenFile:
         replaced.
         """
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_folder(self.path.parent)
             lock = os.open(f"{self.path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise self._file_error(error.strerror or str(error)) from None
