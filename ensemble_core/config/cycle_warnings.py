@@ -25,7 +25,7 @@ _EACH_JOB = frozenset(
 _GROWING = frozenset({"submitted", "finished", "success", "failed", "done", "lost"})
 _FROM_FIRST = ((">=", 0.0), (">=", 1.0), (">", 0.0))
 #: Limits that do not limit how many jobs a run may submit.
-_PACE = {"submits_per_second", "chain"}
+_PACE = {"submits_per_second", "chain", "strict"}
 
 
 def warn_of_cycles(context: Context, rules: Sequence[BoundRule]) -> None:

@@ -33,6 +33,7 @@ def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> 
             context, given, "stop", "a stop would not wait for any job", 'a stop may wait: "10m"'
         )
         or Limits().stop,
+        strict=bool(given.get("strict", False)),
     )
 
 

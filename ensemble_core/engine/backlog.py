@@ -11,6 +11,7 @@ from typing import Literal
 from ensemble_core.engine.gauges import draw
 from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.state import State
+from ensemble_core.engine.submission import replicas_of
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job, JobGroup
 
@@ -48,6 +49,9 @@ def take_next(
         else:
             standing, place = next((each, 0) for each in standings if each.backlog)
         entry, parameters, replica = standing.group.element(_pop(standing, place))
+        numbers = replicas_of(state, standing.group)
+        if numbers is not None and not numbers.take(parameters, replica):
+            (replica,) = numbers.take_free(parameters, 1)
         job = entry.job(standing.next_index, parameters, replica)
         standing.next_index += 1
         changed[standing.group.name] = None

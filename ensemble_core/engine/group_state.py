@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import JobRecord, Reads, SliceTable
+from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.rule_index import Watch
 from ensemble_core.metrics.store import counted, split_filter
 from ensemble_core.model.jobs import JobGroup
 
-__all__ = ["CHANGES", "Change", "Combination", "GroupState", "combination"]
+__all__ = ["CHANGES", "Change", "GroupState"]
 
 #: Changes that update counters. ``first``: an index is submitted for the first time. ``again``: a
 #: further attempt is submitted. ``success``, ``failed``, ``cancelled``: the outcome of an attempt.
@@ -29,9 +29,6 @@ CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "lost": (("open", -1), ("lost", 1)),
     "reused": (("reused", 1),),
 }
-
-#: Digest (16 bytes) of a combination of parameters and a replica.
-Combination = bytes
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -67,8 +64,9 @@ class GroupState:
     count_filters: list[str] = field(default_factory=list)
     #: True if attempts that pass a filter are also counted for each index.
     counts_passing: bool = False
-    #: The combinations that were submitted, if a rule may need to know which ones are new.
-    had: set[bytes] | None = None
+    #: The replicas that were submitted of each combination of parameters, if the group numbers them
+    #: or a rule may need to know which combinations are new.
+    replicas: Replicas | None = None
     #: The columns of output rows, if the group has a ``result``.
     columns: set[str] = field(default_factory=set)
     #: Names under ``result`` for which a missing value was reported already.
@@ -124,18 +122,3 @@ class GroupState:
         """Yield how long each waiting job has waited, in seconds."""
         for record in self.waiting.values():
             yield max(0.0, now - record.waits_since)
-
-
-def combination(parameters: Mapping[str, object], replica: int) -> Combination:
-    """Return the digest of a combination of parameters and a replica.
-
-    The values 1 and 1.0 have the same digest; ``"1"`` has a different one.
-    """
-    items = [(name, _canonical(parameters[name])) for name in sorted(parameters)]
-    return hashlib.blake2b(repr((items, replica)).encode(), digest_size=16).digest()
-
-
-def _canonical(value: object) -> object:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value

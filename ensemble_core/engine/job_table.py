@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from ensemble_core.engine.budget import JOBS, Budget, Usage
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.gauges import OwnGauges
-from ensemble_core.engine.group_state import CHANGES, Change, GroupState, combination
+from ensemble_core.engine.group_state import CHANGES, Change, GroupState
 from ensemble_core.engine.job_states import OUTCOME_EVENTS, TRANSITIONS, Outcome
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import Index, JobRecord, Link, Slice, SliceKey, SliceTable
@@ -174,8 +174,8 @@ class JobTable:
                 each.counters["submitted"] += 1
                 each.counters["repeated"] += 1
         else:
-            if group.had is not None:
-                group.had.add(combination(job.parameters, job.replica))
+            if group.replicas is not None:
+                group.replicas.take(job.parameters, job.replica)
             for table in group.tables:
                 self.enter_slice(record.index, table)
         if record.passed:

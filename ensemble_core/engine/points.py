@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ensemble_core.engine.generator_state import GeneratorState
 from ensemble_core.engine.records import JobRecord, Link, Match, Origin
+from ensemble_core.engine.submission import replicas_of
 from ensemble_core.engine.variation import combinations
+from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Cancel, Log, Submit
 from ensemble_core.model.events import Event, Observed
@@ -73,8 +75,10 @@ class PointJobs:
         replicas = group.count if spec.replicas is None else spec.replicas
         first = standing.next_index
         jobs: list[Job] = []
+        numbers = replicas_of(state, group)
         for chosen in combinations(group, NOTHING, parameters):
-            for replica in range(replicas):
+            free = range(replicas) if numbers is None else numbers.take_free(chosen, replicas)
+            for replica in free:
                 jobs.append(group.job(first + len(jobs), chosen, replica))
         standing.next_index += len(jobs)
         point.jobs = tuple(job.index for job in jobs)
@@ -83,8 +87,20 @@ class PointJobs:
         if jobs:
             state.sources[jobs[0].id] = [group] * len(jobs)
             submit = Submit(group=group.name, jobs=tuple(jobs))
-            self._effects.submission.submit(self._origin(spec, event), submit)
+            try:
+                self._effects.submission.submit(self._origin(spec, event), submit)
+            except EnsembleError as error:
+                state.error(f"generator {spec.name}, point {point.number}: {error}")
+                self._lose(generator, point)
         return point
+
+    def _lose(self, generator: GeneratorState, point: Point) -> None:
+        """End a point whose jobs cannot be submitted."""
+        for index in point.jobs:
+            generator.jobs.pop(index, None)
+        point.jobs, point.open = (), 0
+        generator.ended.append(point)
+        self.state.look_for_end = self.state.generators_due = True
 
     def observed(self, record: JobRecord, event: Observed) -> None:
         """Pass a row of a job's output on to the pruner."""

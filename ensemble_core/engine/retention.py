@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ensemble_core.engine.done_jobs import DoneJobs
-from ensemble_core.engine.group_state import combination
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.records import SliceKey, SliceTable, add_read
+from ensemble_core.engine.replicas import Replicas
 from ensemble_core.metrics.series import StatisticSpec
-from ensemble_core.model.rules import BoundRule
+from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
 
 __all__ = ["keep_done", "keep_results", "read", "remember", "serve"]
@@ -22,7 +22,10 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
     """From now on, store the statistics and combinations of parameters that this rule needs."""
     groups = rule.groups or tuple(table.groups)
     for action in rule.actions:
-        remember(table, (group for each in action.flat() for group in each.varies))
+        for each in action.flat():
+            remember(table, each.varies)
+            if _numbers_replicas(each):
+                remember(table, (each.options["label"],))
     if rule.each is None or rule.each == "job":
         if rule.reads and rule.reads_of is None:
             for group in groups:
@@ -42,6 +45,16 @@ def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSp
             add_read(slices.reads, name, statistics)
     for group in groups:
         table.groups[group].keep_variables(slices.reads)
+
+
+def _numbers_replicas(action: BoundAction) -> bool:
+    """Return True if an action changes a group so that it numbers its replicas."""
+    changed = action.options.get("with")
+    return (
+        isinstance(changed, Mapping)
+        and ("replicas" in changed or "{replica" in repr(changed))
+        and isinstance(action.options.get("label"), str)
+    )
 
 
 def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
@@ -81,9 +94,11 @@ def remember(table: JobTable, groups: Iterable[str]) -> None:
     """From now on, store which combinations of parameters these groups have submitted."""
     for name in groups:
         group = table.groups[name]
-        if group.had is None:
-            active = [each.job for each in table.records.values() if each.job.group == name]
-            group.had = {combination(job.parameters, job.replica) for job in active}
+        if group.replicas is None:
+            group.replicas = Replicas()
+            group.replicas.take_all(
+                each.job for each in table.records.values() if each.job.group == name
+            )
 
 
 def read(

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ensemble_core.engine.group_state import Combination, combination
 from ensemble_core.engine.records import MOST_ROWS, Origin
 from ensemble_core.engine.state import State
-from ensemble_core.engine.variation import combinations, free_replicas, varied_group
+from ensemble_core.engine.variation import combinations, varied_group
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.filters import ALL, split_condition
 from ensemble_core.model.jobs import Job, JobGroup
@@ -62,10 +61,10 @@ def of_rows(
     Combinations that were submitted before are skipped. A column sets the parameter of the same
     name, unless ``fields`` sets it. Raises :class:`EnsembleError` if a row has an invalid value.
     """
-    found, had = varied_group(state, name)
+    found, earlier = varied_group(state, name)
     jobs: list[Job] = []
     sources: list[JobGroup] = []
-    taken = set(had)
+    used = earlier.draft()
     changed_groups: dict[str, JobGroup] = {}
     passed_over = 0
     for row in rows:
@@ -82,16 +81,15 @@ def of_rows(
             group = changed_groups[key]
         for one in combinations(group, {}, parameters):
             chosen = {key: _value(name, key, value) for key, value in one.items()}
-            replicas = free_replicas(chosen, group.count, taken) if again else range(group.count)
-            for replica in replicas:
-                mark: Combination = combination(chosen, replica)
-                if mark in taken:
+            numbers = used.take_free(chosen, group.count) if again else range(group.count)
+            for replica in numbers:
+                if not again and not used.take(chosen, replica):
                     passed_over += 1
                     continue
-                taken.add(mark)
                 jobs.append(group.job(found.next_index + len(jobs), chosen, replica))
                 sources.append(group)
     found.next_index += len(jobs)
+    earlier.keep(used)
     return jobs, sources, passed_over
 
 

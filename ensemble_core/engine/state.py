@@ -24,6 +24,7 @@ from ensemble_core.engine.records import (
 )
 from ensemble_core.engine.rule_index import Instance, RuleState
 from ensemble_core.engine.rule_set import RuleSet, chain_text
+from ensemble_core.engine.shared_files import SharedFiles
 from ensemble_core.engine.silence import Silence
 from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timers
@@ -97,8 +98,9 @@ class State:
         "ended", "ended_for_now", "ensemble", "errors", "events", "firings", "foreign_jobs",
         "generators", "generators_due", "heeds", "held_at", "index_over", "limits_met",
         "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics", "notices", "now",
-        "out", "rate_limit", "resizes", "retries", "rules", "shared", "silence", "sources",
-        "started", "stop", "table", "timers", "unhandled_failures", "via", "warnings", "withdrawn",
+        "out", "rate_limit", "resizes", "retries", "rules", "shared", "shared_files", "silence",
+        "sources", "started", "stop", "table", "timers", "unhandled_failures", "via", "warnings",
+        "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +116,7 @@ class State:
         self.table = JobTable(ensemble.groups, self.metrics, self.rules.index)
         self.tabulate()
         self.foreign_jobs = ForeignJobs()
+        self.shared_files = SharedFiles()
         self.timers = Timers()
         self.silence = Silence()
         #: Names of job events that rules on ``silent`` or results need.
@@ -267,6 +270,8 @@ class State:
         for state in self.rules.states.values():
             self.serve(state.rule)
         for group in ensemble.groups.values():
+            if any(entry.replicated for entry in (group, *group.more)):
+                retention.remember(self.table, (group.name,))
             retention.read(self.table, group.name, group.reads, ensemble.statistics)
             self.heeds.update(("finish",) if group.result else ())
             whole = (group_path(n, group.name) for n in group.reads if n.startswith(ALL))

@@ -9,10 +9,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ensemble_core.engine import retention
 from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.job_table import AT_ONCE
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import Index, JobRecord, Origin
+from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING
@@ -20,7 +22,7 @@ from ensemble_core.model.decisions import Cancel, Log, LookUp, Retry, Submit
 from ensemble_core.model.ensemble import Binder
 from ensemble_core.model.jobs import Job, JobGroup
 
-__all__ = ["Submitter", "expand", "source_of"]
+__all__ = ["Submitter", "expand", "replicas_of", "source_of"]
 
 
 def next_attempt_id(index: Index) -> str:
@@ -78,12 +80,26 @@ def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
             hint=f"add 'with: {{parameters: {{{source.missing[0]}: …}}}}' to the action",
             code="no-value",
         )
-    jobs = tuple(source.jobs(found.next_index))
+    numbers = replicas_of(state, source)
+    number = None if numbers is None else numbers.take_free
+    jobs = tuple(source.jobs(found.next_index, number))
     found.next_index += len(jobs)
     if jobs:
         entries = (source, *source.more)
         state.sources[jobs[0].id] = [one for one in entries for _ in range(one.own_size)]
     return jobs
+
+
+def replicas_of(state: State, source: JobGroup) -> Replicas | None:
+    """Return the replicas that a group has submitted, or ``None`` if it does not number them."""
+    found = state.table.groups[source.name]
+    if found.replicas is None and any(entry.replicated for entry in (source, *source.more)):
+        retention.remember(state.table, (source.name,))
+    return found.replicas
+
+
+#: How to keep the files of jobs apart.
+_APART = "give each job its own folder, such as workdir: 'runs/{run}/{group}/{index}'"
 
 
 class Submitter:
@@ -101,15 +117,13 @@ class Submitter:
                 hint="yield each result of firing.submit only once; for more jobs, call it again",
                 code="submitted-twice",
             )
+        self._check_shared_files(jobs, self._sources(jobs), decision.rule)
         link = state.via or origin.link
         standing = state.table.groups[decision.group]
-        # If the plan of a plugin has built the submit, the groups of its jobs are unknown.
-        unknown: Sequence[JobGroup | None] = [None] * len(jobs)
-        sources = state.sources.get(jobs[0].id, unknown) if jobs else unknown
         mark = decision.rule, decision.firing
         looks = self._needs_lookup(standing)
         held = not looks and self._must_hold(standing, jobs)
-        for job, source in zip(jobs, sources, strict=True):
+        for job, source in zip(jobs, self._sources(jobs), strict=True):
             state.table.add(job, source, state.now, link, mark, held=held, looks=looks)
         if looks:
             self._look_up(decision.group, mark, jobs)
@@ -120,6 +134,34 @@ class Submitter:
         jobs = state.rate_limit.admit(jobs, *mark, state.now)
         state.out.append(replace(decision, jobs=jobs) if jobs != decision.jobs else decision)
         self._await_release()
+
+    def _sources(self, jobs: Sequence[Job]) -> Sequence[JobGroup | None]:
+        """Return the groups of the jobs of a submit.
+
+        If the plan of a plugin has built the submit, they are unknown.
+        """
+        unknown: Sequence[JobGroup | None] = [None] * len(jobs)
+        return self.state.sources.get(jobs[0].id, unknown) if jobs else unknown
+
+    def _check_shared_files(
+        self, jobs: Sequence[Job], sources: Iterable[JobGroup | None], rule: str | None
+    ) -> None:
+        """Report the first of these jobs that would overwrite files of an earlier job of the run.
+
+        With ``limits.strict``, raise :class:`EnsembleError`, so that none of them is submitted.
+        Otherwise warn, once for each group.
+        """
+        state = self.state
+        files, strict = state.shared_files, state.ensemble.limits.strict
+        what = files.claim(zip(jobs, sources, strict=True), strict=strict)
+        if what is None:
+            return
+        if strict:
+            raise EnsembleError(f"{what}: nothing was submitted", hint=_APART, code="shared-files")
+        if jobs[0].group not in files.told:
+            files.told[jobs[0].group] = None
+            message = f"{what}\n  hint: {_APART}"
+            state.out.append(Log(rule=rule, message=message, level="warning"))
 
     def _needs_lookup(self, group: GroupState) -> bool:
         """Return True if jobs of the group are first looked up in earlier runs."""
@@ -232,6 +274,7 @@ class Submitter:
         state.attempts.pop(next_attempt_id(index), None)
         try:
             job, source = next_attempt(index, decision, state.ensemble.binder)
+            self._check_shared_files((job,), (source,), decision.rule)
         except EnsembleError as error:
             state.error(f"cannot retry {record.job.id}: {error}")
             return False

@@ -6,14 +6,15 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ensemble_core.engine.group_state import Combination, GroupState, combination
+from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.records import Origin, Slice
+from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.sweeps import GivenBy
 
-__all__ = ["combinations", "expand_variation", "free_replicas", "varied_group"]
+__all__ = ["combinations", "expand_variation", "varied_group"]
 
 
 def expand_variation(
@@ -40,7 +41,7 @@ def expand_variation(
         raise EnsembleError(
             "'vary' needs an event of a job, or a rule with 'each: [PARAMETER]'", code="no-job"
         )
-    group_state, had = varied_group(state, name)
+    group_state, earlier = varied_group(state, name)
     group = group_state.group
     if fields:
         group = state.ensemble.binder.group(group, fields)
@@ -54,7 +55,7 @@ def expand_variation(
         replicas = list(range(group.count))
     jobs: list[Job] = []
     passed_over = 0
-    fresh: set[Combination] = set()
+    used = earlier.draft()
     for one in combinations(group, base, parameters):
         absent = [
             name for name, value in one.items() if value is None or isinstance(value, GivenBy)
@@ -66,14 +67,13 @@ def expand_variation(
                 hint=f"write 'parameters: {{{absent[0]}: …}}'",
                 code="no-value",
             )
-        for replica in free_replicas(one, len(replicas), had) if again else replicas:
-            key = combination(one, replica)
-            if key in had or key in fresh:
+        for replica in used.take_free(one, len(replicas)) if again else replicas:
+            if not again and not used.take(one, replica):
                 passed_over += 1
                 continue
-            fresh.add(key)
             jobs.append(group.job(group_state.next_index + len(jobs), one, replica))
     group_state.next_index += len(jobs)
+    earlier.keep(used)
     return group, jobs, passed_over
 
 
@@ -105,8 +105,8 @@ def combinations(
             yield {name: one[name] for name in names}
 
 
-def varied_group(state: State, name: str) -> tuple[GroupState, set[Combination]]:
-    """Return a job group and its combinations so far.
+def varied_group(state: State, name: str) -> tuple[GroupState, Replicas]:
+    """Return a job group and its replicas so far.
 
     Raises :class:`EnsembleError` if there is no such group, or if no action declares that it varies
     the group.
@@ -114,16 +114,10 @@ def varied_group(state: State, name: str) -> tuple[GroupState, set[Combination]]
     group = state.table.groups.get(name)
     if group is None:
         raise EnsembleError(f"there is no job group {name!r}", code="no-such-group")
-    if group.had is None:
+    if group.replicas is None:
         raise EnsembleError(
             f"the action submits new combinations of parameters of the job group {name!r}, but the "
             "schema of the action's options does not contain 'x-ensemble-varies'",
             code="bad-plugin",
         )
-    return group, group.had
-
-
-def free_replicas(one: Mapping[str, object], count: int, had: set[Combination]) -> Iterator[int]:
-    """Yield the first ``count`` replica numbers that a combination has not used."""
-    free = (number for number in itertools.count() if combination(one, number) not in had)
-    return itertools.islice(free, count)
+    return group, group.replicas

@@ -39,7 +39,8 @@ FORMAT = 23
 _MODULES = (
     "engine.budget engine.done_jobs engine.state engine.foreign_jobs engine.gauges "
     "engine.generator_state engine.group_state engine.job_table engine.rate_limit engine.records "
-    "engine.rule_index engine.rule_set engine.silence engine.timers metrics.series metrics.store "
+    "engine.replicas engine.rule_index engine.rule_set engine.shared_files engine.silence "
+    "engine.timers metrics.series metrics.store "
     "model.decisions model.events model.generators model.jobs model.sweeps"
 )
 _CLASSES: dict[str, type[Any]] = {

@@ -45,6 +45,8 @@ class Limits(Value):
     chain: int = 100
     wall: float | None = None  # seconds after which a controller stops the run
     stop: float = 300.0  # seconds to wait for events of cancelled jobs
+    #: Whether jobs that would overwrite one another's files are an error. Otherwise a warning.
+    strict: bool = False
 
     @property
     def hours(self) -> dict[str, float | None]:

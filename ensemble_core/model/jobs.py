@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -315,12 +315,20 @@ class JobGroup(Value):
             return entry, {**point, **{name: chosen[name] for name in entry.parameters}}, replica
         raise IndexError(place)
 
-    def jobs(self, first: int) -> Iterator[Job]:
-        """Yield the jobs of one submit; ``first`` is the index of the first job."""
+    def jobs(
+        self,
+        first: int,
+        number: Callable[[Mapping[str, object], int], Iterable[int]] | None = None,
+    ) -> Iterator[Job]:
+        """Yield the jobs of one submit; ``first`` is the index of the first job.
+
+        ``number`` returns the replica numbers of a combination, given their count. Default: from 0.
+        """
         index = first
         for entry in (self, *self.more):
             for chosen in entry.combinations():
-                for replica in range(entry.count):
+                numbers = range(entry.count) if number is None else number(chosen, entry.count)
+                for replica in numbers:
                     yield entry.job(index, chosen, replica)
                     index += 1
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ensemble_core.engine.group_state import combination
+from ensemble_core.engine.replicas import combination
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.earlier_jobs import EarlierJobs, identities
 from ensemble_core.journal.ownership import require_own
@@ -113,13 +113,13 @@ class EarlierIdentities:
     """The identities of the jobs of earlier runs, to explain why a job is not reused."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
-        self._nearest: dict[bytes, tuple[str, Mapping[str, Any]]] = {}
+        self._nearest: dict[tuple[bytes, int], tuple[str, Mapping[str, Any]]] = {}
         self._same: dict[str, str] = {}
         for folder in folders:
             with Journal(folder / NAME) as journal:
                 for found in identities(journal):
                     name = f"{folder.name}/{found.job}"
-                    key = combination(found.parts["parameters"], found.parts["replica"])
+                    key = combination(found.parts["parameters"]), found.parts["replica"]
                     self._nearest.setdefault(key, (name, found.parts))
                     self._same.setdefault(found.identity, name)
 
@@ -138,7 +138,7 @@ class EarlierIdentities:
             )
             return Reason("not usable", text, same)
         given, replica = parts["parameters"], parts["replica"]
-        nearest = self._nearest.get(combination(given, replica))
+        nearest = self._nearest.get((combination(given), replica))
         if nearest is None:
             values = ", ".join(f"{name}={value}" for name, value in given.items())
             missing = f"no job with {values}" if values else "no job"

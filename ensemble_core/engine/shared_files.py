@@ -1,0 +1,101 @@
+"""Finds jobs of a run that would overwrite one another's files."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ensemble_core.engine.replicas import combination
+from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.placeholders import PLACEHOLDER, fill
+
+__all__ = ["SharedFiles"]
+
+#: Placeholders that differ between the jobs of a group: ``{id}`` and ``{index}`` with ``{group}``
+#: also between groups.
+_INDEX, _GROUP = re.compile(r"\{index[:}]"), re.compile(r"\{group[:}]")
+_ID = re.compile(r"\{id[:}]")
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class SharedFiles:
+    """Which job of the run writes which file, or runs a combination of parameters in which folder.
+
+    The attempts of a job share its files.
+    """
+
+    #: The first job, or for numbered files the first group, by the digest of a claim.
+    first: dict[bytes, str] = field(default_factory=dict)
+    #: Groups for which a shared file was reported.
+    told: dict[str, None] = field(default_factory=dict)
+
+    def claim(self, jobs: Iterable[tuple[Job, JobGroup | None]], *, strict: bool) -> str | None:
+        """Note jobs that are about to be submitted.
+
+        Return what the first of them shares with an earlier job, as text, or ``None``. With
+        ``strict``, the jobs are then not submitted, so they own nothing.
+        """
+        shared, new = None, list[bytes]()
+        for job, source in jobs:
+            for claim, owner, what in _claims(job, source):
+                digest = hashlib.blake2b(repr(claim).encode(), digest_size=16).digest()
+                earlier = self.first.setdefault(digest, owner)
+                if earlier is owner:
+                    new.append(digest)
+                elif earlier != owner and shared is None:
+                    shared = f"{earlier} and {owner} {what}"
+        if strict and shared is not None:
+            for digest in new:
+                del self.first[digest]
+        return shared
+
+
+def _claims(job: Job, source: JobGroup | None) -> Iterator[tuple[object, str, str]]:
+    """Yield what only one job, or one group, of a run should have.
+
+    Each comes with its owner, and with the words for two owners.
+    """
+    label = f"{job.group}.{job.index}"
+    folder = _joined("" if source is None else source.cwd, job.workdir)
+    for name in ("stdout", "stderr"):
+        path = getattr(job, name)
+        if path is None or _joined(folder, path).startswith("/dev/"):
+            continue
+        shown = _joined("", job.workdir, path)
+        texts = "" if source is None else _joined(source.workdir, getattr(source, name))
+        if _ID.search(texts):
+            continue
+        if not _INDEX.search(texts):
+            yield _joined(folder, path), label, f"would both write {shown}"
+        elif source is not None and not _GROUP.search(texts):
+            # One claim for the whole group, because its own jobs do not share a file.
+            names = {"run": source.run, "cwd": source.cwd, "replica": job.replica}
+            pattern = fill(
+                texts, {**names, **job.parameters, "index": "{index}", "here": source.here}
+            )
+            file = _joined(source.cwd, pattern)
+            yield ("numbered", file), job.group, f"would both write {pattern}"
+    if job.workdir and job.parameters and _has_folder_per_combination(source, job):
+        values = ", ".join(f"{name}={value}" for name, value in job.parameters.items())
+        claim = job.group, folder, combination(job.parameters), job.replica
+        place = posixpath.normpath(job.workdir)
+        yield claim, label, f"would both run {values}, replica {job.replica} in {place}"
+
+
+def _joined(*parts: str | None) -> str:
+    return posixpath.normpath(posixpath.join(*(part or "" for part in parts)))
+
+
+def _has_folder_per_combination(source: JobGroup | None, job: Job) -> bool:
+    """Return True if the folder of a job depends on its parameters, but not on its index.
+
+    A folder that is the same for all jobs is shared on purpose.
+    """
+    text = "" if source is None or source.workdir is None else source.workdir
+    if _INDEX.search(text) or _ID.search(text):
+        return False
+    names = {match[3] for match in PLACEHOLDER.finditer(text)}
+    return "replica" in names or not names.isdisjoint(job.parameters)
