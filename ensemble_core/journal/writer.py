@@ -55,7 +55,7 @@ _FORGET_SNAPSHOTS = (
 
 #: An event with its decisions, its orders, and the jobs that ended with it.
 _Entry = tuple[Event, Sequence[Decision], Sequence[Any], Sequence[JobRow]]
-_Item = _Entry | Snapshot
+_Item = _Entry | Snapshot | Callable[[], object]
 
 
 @cache
@@ -99,10 +99,9 @@ class JournalWriter:
         #: The progress that is stored outside the journal.
         self._progress = read_progress(path.parent)
         self._marks: int | None = None
-        #: Queue from the engine's thread to the writing thread. Items are entries, snapshots, a
-        #: ``threading.Event`` to set when all earlier items are done, and ``None`` to end the
-        #: thread.
-        self._queue: SimpleQueue[_Item | list[_Item] | threading.Event | None] = SimpleQueue()
+        #: Queue from the engine's thread to the writing thread. Items are entries, snapshots,
+        #: functions to call when all earlier items are done, and ``None`` to end the thread.
+        self._queue: SimpleQueue[_Item | list[_Item] | None] = SimpleQueue()
         #: Items that are being collected for one transaction; ``None`` at other times.
         self._unit: list[_Item] | None = None
         #: Set if the writing thread should write queued items without a pause.
@@ -252,11 +251,17 @@ class JournalWriter:
 
     def snapshot(self, maker: str, state: bytes) -> None:
         """Queue a snapshot of the state after the last event."""
-        taken = Snapshot(self.seq, maker, state)
+        self._put(Snapshot(self.seq, maker, state))
+
+    def then(self, call: Callable[[], object]) -> None:
+        """Call a function on the writing thread when all earlier events are on disk."""
+        self._put(call)
+
+    def _put(self, item: _Item) -> None:
         if self._unit is not None:
-            self._unit.append(taken)
+            self._unit.append(item)
         else:
-            self._queue.put(taken)
+            self._queue.put(item)
 
     def flush(self, patience: float | None) -> bool:
         """Wait until all events are on disk and their orders were passed on.
@@ -267,7 +272,7 @@ class JournalWriter:
         if self._thread is None:
             return self._queue.empty()
         done = threading.Event()
-        self._queue.put(done)
+        self._queue.put(done.set)
         self._hurry.set()
         deadline = None if patience is None else time.monotonic() + patience
         while not self._given_up.is_set() and self._thread.is_alive():
@@ -327,9 +332,9 @@ class JournalWriter:
             if not self._write_with_retries(batch, snapshots[-1] if snapshots else None):
                 return False
             self._perform(batch)
-        for item in items:
-            if isinstance(item, threading.Event):
-                item.set()
+        for item in given:
+            if callable(item):
+                item()
         return None not in items
 
     def _perform(self, batch: Sequence[_Entry]) -> None:

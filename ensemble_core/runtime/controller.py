@@ -50,6 +50,7 @@ from ensemble_core.model.events import (
 from ensemble_core.plugin.executor import Executor, Run
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, order_of
+from ensemble_core.runtime.ended_jobs import EndedJobs
 from ensemble_core.runtime.event_check import Admission, usual
 from ensemble_core.runtime.event_order import TIMED, OrderCheck
 from ensemble_core.runtime.executor_guard import ExecutorGuard
@@ -60,7 +61,7 @@ from ensemble_core.runtime.identities import (
     reuse_events,
     uses_job_files,
 )
-from ensemble_core.runtime.orders import Forget, Order, Performer
+from ensemble_core.runtime.orders import Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
 from ensemble_core.runtime.resumption import Resumption
@@ -99,8 +100,6 @@ _CHECKS_GRACE = 30.0
 _LOOK, _SHOWN = 1.0, 10
 #: By how many seconds this machine's clock may be behind the last event of the run.
 _CLOCK_SLACK = 2.0
-#: How many finished jobs are reported to the executor at a time.
-_FORGET_AT_ONCE = 100
 
 
 class Runtime:
@@ -154,9 +153,6 @@ class Runtime:
         #: True if the run had ended and continues because its file was changed.
         self.reopened = False
         self._names = QueueNames()
-        #: True if the executor needs to know which jobs it can forget.
-        self._remembers = journal is not None and type(executor).forget is not Executor.forget
-        self._forgotten: list[str] = []
         self._executor = executor
         self._watchers = tuple(watchers)
         self._ticking = [watcher for watcher in watchers if watcher.wants_ticks]
@@ -209,6 +205,7 @@ class Runtime:
             lambda notice: self._notifier.send(notice) if self._notifier else None,
             self._identities,
         )
+        self._ended_jobs = EndedJobs(executor, self._performer, journal)
         self._admission = Admission(name, self._enqueue, self.clock)
         self._order = OrderCheck(self.engine, executor, name, self._handle, self.clock)
         self._records = self.engine.state.table.records
@@ -332,6 +329,7 @@ class Runtime:
             self._await_deliveries()
             self._await_checks()
         finally:
+            self._ended_jobs.pass_on()
             if self._journal is not None and self._snapshots is not None:
                 self._snapshots.last()
                 self._wait_for_journal(self._journal)
@@ -467,6 +465,7 @@ class Runtime:
                         self._handle(asked if asked.ends else replace(asked, then="keep"))
                     return
             dirty = self._handle_timer() or dirty
+            self._ended_jobs.pass_if_due()
 
     def _await_deliveries(self) -> None:
         """Wait for some time until the last messages are delivered. Report those that are not.
@@ -585,11 +584,10 @@ class Runtime:
 
     def _wait_seconds(self) -> float | None:
         timer = self.engine.next_timer()
-        wait = None if timer is None else min(max(0.0, timer.when - self.clock()), _LONGEST_WAIT)
-        if self._stop_at is None:
-            return wait
-        left = min(max(0.0, self._stop_at - time.monotonic()), _LONGEST_WAIT)
-        return left if wait is None else min(left, wait)
+        waits = [] if timer is None else [timer.when - self.clock()]
+        dues = (self._stop_at, self._ended_jobs.due)
+        waits += [due - time.monotonic() for due in dues if due is not None]
+        return min(max(0.0, min(waits)), _LONGEST_WAIT) if waits else None
 
     def _handle_timer(self) -> bool:
         """Pass a timer that is due to the engine, and stop the run at its limit.
@@ -659,11 +657,6 @@ class Runtime:
                 watcher.event(event)
         decisions = self.engine.handle(event)
         orders = self._orders_of(decisions) if decisions else []
-        if type(event) is JobEvent and event.name == "clean" and event.ours:
-            if self._remembers and (record is None or record.reused is None):
-                self._forget(name or event.job, orders)
-            if record is not None and self._identities is not None:
-                self._identities.ended(record)
         journal = self._journal
         if journal is None or self._snapshots is None:
             for order in orders:
@@ -676,6 +669,11 @@ class Runtime:
             # When this event is on disk, the journal's writer passes the orders on.
             journal.append(event, decisions, orders, rows)
             self._snapshots.count()
+        if type(event) is JobEvent and event.name == "clean" and event.ours:
+            if record is None or record.reused is None:
+                self._ended_jobs.add(name or event.job)
+            if record is not None and self._identities is not None:
+                self._identities.ended(record)
         return decisions
 
     def _orders_of(self, decisions: Sequence[Decision]) -> list[Order]:
@@ -714,13 +712,6 @@ class Runtime:
                     self._notifier = Notifier(self.tag, self._enqueue, self.clock)
                 orders.append(decision)
         return orders
-
-    def _forget(self, job: str, orders: list[Order]) -> None:
-        """Let the executor forget a job whose end is in the journal."""
-        self._forgotten.append(job)
-        if len(self._forgotten) >= _FORGET_AT_ONCE:
-            jobs, self._forgotten = tuple(self._forgotten), []
-            orders.append(Forget(jobs))
 
     # -- the folder ----------------------------------------------------------------------------
 

@@ -25,24 +25,26 @@ from ensemble_core import (
     check_new,
     raised_at,
 )
-from ensemble_kubernetes.api import Api, ApiError, Kind, selector
+from ensemble_kubernetes.api import Api, ApiError, Kind
+from ensemble_kubernetes.deletions import Deletions
 from ensemble_kubernetes.life import Life
 from ensemble_kubernetes.manifest import INDEX, JOB, RUN, Settings, job_name, manifest, wrong
 from ensemble_kubernetes.pods import Failure, read_pod
+from ensemble_kubernetes.quotas import is_about_quota, never_fits
 from ensemble_kubernetes.tasks import Tasks
 
 __all__ = ["KubernetesRun"]
 
 Object = Mapping[str, Any]
-#: Maximum number of concurrent requests, and of Jobs deleted in one request.
-WORKERS, _TOGETHER = 4, 100
-#: In seconds: shortest and longest pause between retries; pause while a quota is used up; time
-#: after which a job fails if its container cannot be started.
-_SOON, _LATER, _FULL, STUCK = 0.2, 10.0, 10.0, 45.0
+#: Maximum number of concurrent requests.
+WORKERS = 4
+#: In seconds: shortest and longest pause between retries; first pause while a quota is used up;
+#: time after which a job fails if its container cannot be started.
+_SOON, _LATER, _FULL, STUCK = 0.2, 10.0, 1.0, 45.0
 #: Seconds to wait, after a Job has ended, for its pods to end and for a pod to appear.
 _GRACE, _UNSEEN = 45.0, 10.0
-#: Seconds until the Jobs of recorded ends are deleted, and time limit for closing a run.
-_TIDY, _LEAVE = 2.0, 10.0
+#: Time limit in seconds for closing a run.
+_LEAVE = 60.0
 _TRIES = 3
 #: Seconds that a job may wait for a node before a warning says why.
 _PATIENCE = 10.0
@@ -51,12 +53,6 @@ _WELL = 1.0
 #: A message with one of these words means that a pod will never be created. Other problems may
 #: pass.
 _NEVER = ("forbidden", "denied", "violates", "invalid", "must specify")
-#: Used up, not counted yet, or changed by a concurrent request.
-_QUOTA = (
-    "exceeded quota",
-    "status unknown for quota",
-    "cannot be fulfilled on resourcequotas",
-)
 _NO_RIGHT = 'cannot create resource "jobs"'
 _EVENTS = {"field_selector": "involvedObject.kind=Job,reason=FailedCreate"}
 _AGAIN = "running jobs continue; retrying until it works"
@@ -87,16 +83,25 @@ class KubernetesRun:
         self._unrecorded: list[Life] = []
         self._numbers = count()
         self._creators = 0
-        self._created = self._full = self._closed = False
-        #: Names of the Jobs to delete, each with whether to wait until the Job is gone.
-        self._doomed: dict[str, bool] = {}
-        self._sweeping = self._deleting_later = self._queued = False
+        self._created = self._closed = self._queued = False
+        #: Pause in seconds while a quota is used up; 0 at other times.
+        self._full = 0.0
         self._warned: set[str] = set()
         #: Number of complete lists of each watched kind. Events tell which pods could not be
         #: created.
         self._lists: dict[Kind, int] = {"jobs": 0, "pods": 0, "events": 0}
         self._relist: set[Kind] = set()
         self._tasks = Tasks(WORKERS, self._report_lost)
+        self._deletions = Deletions(
+            api, self._mark, self._tasks, self._outlet, self._lock, self._on_deleted
+        )
+        #: Jobs to forget when their Jobs are deleted, by the Jobs' names.
+        self._forgotten: dict[str, str] = {}
+        # An earlier controller has reported these ends, but was killed before it deleted the Jobs.
+        over = [job for job, told in records.told.items() if told[-1][1] == "clean"]
+        if over:
+            with self._lock:
+                self._deletions.add([job_name(run.tag, job) for job in over])
         self._threads: list[threading.Thread] = []
 
     def _record_emptied(self, path: str) -> None:
@@ -112,15 +117,22 @@ class KubernetesRun:
             thread.start()
 
     def close(self) -> None:
-        """Close the run. Waiting jobs are created first, unless Kubernetes is unreachable."""
+        """Close the run.
+
+        Before that, create the waiting Jobs for which there is quota, and delete those that are no
+        longer needed, unless Kubernetes is unreachable. Raises :class:`ExecutorError` if Jobs
+        remain.
+        """
+        deletions = self._deletions
 
         def idle() -> bool:
-            return not (self._waiting or self._doomed) or bool(self._outlet.current_problem)
+            done = (not self._waiting or self._full) and not deletions
+            return done or bool(self._outlet.current_problem or deletions.problem)
 
         with self._lock:
-            if self._doomed and not self._sweeping:
-                self._tasks.after(0.0, self._sweep)
+            deletions.hurry()
             self._lock.wait_for(idle, _LEAVE)
+            remaining, lost = len(deletions), self._closed
             self._closed = True
             self._lock.notify_all()
         self._api.close()
@@ -129,6 +141,16 @@ class KubernetesRun:
             thread.join()
         self._api.release()
         self._records.close()
+        if remaining and not lost:
+            seconds = self._settings.ttl
+            raise ExecutorError(
+                f"{remaining} Job{'s' if remaining != 1 else ''} of this run remain in namespace "
+                f"{self._api.namespace}",
+                cause=deletions.problem or self._outlet.current_problem or "no answer in time",
+                hint=f"kubectl -n {self._api.namespace} delete jobs -l {RUN}={self._mark}\n"
+                f"  Kubernetes deletes finished ones after {seconds} s",
+                code="jobs-remain",
+            )
 
     def _report_lost(self, error: Exception) -> None:
         reason = f"its thread failed with {error!r} ({raised_at(error)})"
@@ -151,10 +173,13 @@ class KubernetesRun:
             self._watch()
             for job in jobs:
                 self._add_job(job)
-            for _ in range(min(WORKERS - self._creators, len(self._waiting))):
-                self._creators += 1
-                self._tasks.after(0.0, self._create)
+            self._start_creators()
             self._publish()
+
+    def _start_creators(self) -> None:
+        for _ in range(min(WORKERS - self._creators, len(self._waiting))):
+            self._creators += 1
+            self._tasks.after(0.0, self._create)
 
     def _add_job(self, job: Job) -> None:
         name, now = job_name(self._run.tag, job.id), self._run.clock()
@@ -198,13 +223,23 @@ class KubernetesRun:
         """Make Kubernetes end a job."""
         life.verdict = life.verdict or why
         if life.accepted_at is not None:
-            self._schedule_deletion([life.name], wait=True)
+            self._deletions.add([life.name], wait=True)
 
     def forget(self, jobs: Sequence[str]) -> None:
         """Delete the Jobs of these jobs, which are over and recorded."""
         with self._lock:
+            names = {job_name(self._run.tag, job): job for job in jobs}
+            self._forgotten.update(names)
+            self._deletions.add(list(names), urgent=bool(self._full))
+
+    def _on_deleted(self, names: Sequence[str]) -> None:
+        """Drop the records of forgotten jobs whose Jobs are deleted. Their quota is free now."""
+        jobs = [self._forgotten.pop(name) for name in names if name in self._forgotten]
+        if jobs:
             self._outlet.write(lambda: self._records.forget(jobs))
-            self._schedule_deletion([job_name(self._run.tag, job) for job in jobs], wait=False)
+        if self._full:
+            self._full = 0.0
+            self._start_creators()
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         """Find jobs of an earlier controller."""
@@ -256,7 +291,7 @@ class KubernetesRun:
                 if not found[life.job]:  # the job never arrived, so it may be submitted
                     self._drop(life)
                 elif life.verdict is not None and not life.over:
-                    self._schedule_deletion([life.name], wait=True)
+                    self._deletions.add([life.name], wait=True)
             return found
 
     # -- creating and deleting -------------------------------------------------------------------
@@ -285,22 +320,31 @@ class KubernetesRun:
             exists = caught.status == 409 and "already exists" in caught.message
             error = None if exists else caught
         with self._lock:
-            full = error is not None and any(words in error.message for words in _QUOTA)
+            full = error is not None and is_about_quota(error.message)
             # An API server that has just started may forbid what it allowed before.
             again = error is not None and self._created and _NO_RIGHT in error.message
             if error is None:
-                self._full = False
+                self._full = 0.0
                 self._outlet.answered("create")
                 self._on_accept(life)
-            elif full or again or error.passing:
+            elif full and not never_fits(error.message):
                 heapq.heappush(self._waiting, entry)
-                self._full = full
-                wait = max(error.after, _FULL if full else 1.0)
-                # A Job rejected by a quota is certainly not in Kubernetes.
-                life.sent = life.sent and not full
-                hint = "jobs wait for free quota and are then retried" if full else _AGAIN
+                life.sent = False  # a Job rejected by a quota is certainly not in Kubernetes
+                self._outlet.answered("create")
+                self._warn(
+                    "quota",
+                    f"cannot create Jobs in Kubernetes: {error.message}\n  "
+                    "jobs wait for free quota and are then retried",
+                )
+                self._full = min(2 * self._full, _LATER) or _FULL
+                wait = max(error.after, self._full)
+                self._deletions.hurry()
+            elif again or error.passing:
+                heapq.heappush(self._waiting, entry)
+                self._full = 0.0
+                wait = max(error.after, 1.0)
                 self._outlet.trouble(
-                    "create", f"cannot create Jobs in Kubernetes: {error.message}\n  {hint}"
+                    "create", f"cannot create Jobs in Kubernetes: {error.message}\n  {_AGAIN}"
                 )
             else:
                 life.refuse("submit", error.message, self._run.clock())
@@ -328,65 +372,7 @@ class KubernetesRun:
             now = self._run.clock()
             life.arrive(now, now)
             if life.verdict is not None:
-                self._schedule_deletion([life.name], wait=True)
-
-    def _schedule_deletion(self, names: Sequence[str], *, wait: bool) -> None:
-        for name in names:
-            self._doomed[name] = wait or self._doomed.get(name, False)
-        if self._doomed and not self._sweeping:
-            self._sweeping = True
-            self._tasks.after(0.05 if wait else _TIDY, self._sweep)
-        elif wait:
-            self._tasks.after(0.05, self._sweep)
-
-    def _sweep(self) -> None:
-        """Delete Jobs, many in one request."""
-        with self._lock:
-            wait = any(self._doomed.values())
-            names = [name for name, each in self._doomed.items() if each == wait][:_TOGETHER]
-            for name in names:
-                del self._doomed[name]
-            if not names:
-                self._sweeping = False
-                self._lock.notify_all()
-                return
-        digests = [name.rpartition("-")[2] for name in names]
-        again = 0.0
-        try:
-            self._api.delete(f"{RUN}={self._mark},{selector(JOB, digests)}", wait=wait)
-        except ApiError as error:
-            with self._lock:
-                if error.passing:
-                    again = max(error.after, 1.0)
-                    self._doomed |= dict.fromkeys(names, wait)
-                    self._outlet.trouble(
-                        "delete", f"cannot delete Jobs: {error.message}\n  {_AGAIN}"
-                    )
-                else:
-                    self._warn(
-                        "delete",
-                        f"cannot delete Jobs: {error.message}\n  "
-                        "hint: allow 'deletecollection' of jobs (deploy/access.yaml)",
-                    )
-                    if wait and error.status == 403:  # as a server may answer while it starts
-                        again = _LATER
-                        self._doomed |= dict.fromkeys(names, wait)
-                self._outlet.emit()
-                if again:
-                    if not self._deleting_later:
-                        self._deleting_later = True
-                        self._tasks.after(again, self._retry_deletion)
-                    return
-        else:
-            with self._lock:
-                self._outlet.answered("delete")
-                self._outlet.emit()
-        self._tasks.after(0.0, self._sweep)
-
-    def _retry_deletion(self) -> None:
-        """Repeat a failed deletion, for all callers together."""
-        self._deleting_later = False
-        self._sweep()
+                self._deletions.add([life.name], wait=True)
 
     # -- watching --------------------------------------------------------------------------------
 
@@ -550,7 +536,7 @@ class KubernetesRun:
         """
         if life.over or life.pods or "being terminated" in message:
             return
-        passing = any(words in message for words in _QUOTA)
+        passing = is_about_quota(message) and not never_fits(message)
         if not passing and any(word in message for word in _NEVER):
             self._end(life, Failure("submit", message))
         else:
@@ -663,8 +649,6 @@ class KubernetesRun:
             life = self._lives.get(event.job) if event.name == "clean" else None
             if life is not None:
                 self._drop(life)
-                if self._run.state is None and life.accepted_at is not None:
-                    self._schedule_deletion([life.name], wait=False)
 
     def _drop(self, life: Life) -> None:
         del self._lives[life.job], self._names[life.name]

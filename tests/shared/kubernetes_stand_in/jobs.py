@@ -1,7 +1,8 @@
 """Controller of Jobs (batch/v1): creates their pods, counts their outcomes, and finishes the Jobs.
 
 A successful index of an indexed Job is never restarted; a failed or deleted pod is, up to
-``backoffLimit`` times. A deleted pod that exits with 0 has succeeded.
+``backoffLimit`` times. A deleted pod that exits with 0 has succeeded. Finished Jobs are deleted after
+their ``ttlSecondsAfterFinished``.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class JobController:
         failed = len(self._failed.get(uid, ()))
         status = job.get("status", {})
         if status.get("conditions"):
+            self._expire(job, status["conditions"][-1]["lastTransitionTime"])
             return
         new: Object = {"succeeded": len(done), "failed": failed} if done or failed else {}
         if indexed and done:
@@ -99,6 +101,12 @@ class JobController:
             )  # fmt: skip
         over = bool(new.get("conditions")) or spec.get("suspend", False)
         self._pods_of(job, size, done, over=over)
+
+    def _expire(self, job: Object, ended: str) -> None:
+        """Delete a Job that ended ``ttlSecondsAfterFinished`` ago."""
+        ttl, metadata = job["spec"].get("ttlSecondsAfterFinished"), job["metadata"]
+        if ttl is not None and ended <= now(-int(ttl)):
+            self._store.delete_foreground(self._jobs, metadata["namespace"], metadata["name"])
 
     def _pods_of(self, job: Object, size: int, done: set[int], *, over: bool) -> None:
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]

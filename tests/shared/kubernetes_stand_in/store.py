@@ -12,13 +12,14 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from . import builtin, schema
 from .kinds import BUILT_IN, EXTENSIONS, Kind, of_definition
-from .refusals import Refusal, conflict, invalid, named, not_found
+from .quotas import Quotas
+from .refusals import Refusal, conflict, invalid, not_found
 from .rules import broken_rules
 
 Object = dict[str, Any]
@@ -64,6 +65,7 @@ class Store:
         self.history: list[tuple[int, str, Key, Object, Object | None]] = []
         self._dry = False
         self._objects: dict[Key, Object] = {}
+        self._quotas = Quotas(self)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -140,7 +142,6 @@ class Store:
                 raise Refusal(409, f'{kind.plural} "{name}" already exists', "AlreadyExists")
             if kind.namespaced:
                 metadata["namespace"] = namespace
-                self._check_quotas(kind, namespace, name)
             metadata.pop("deletionTimestamp", None)
             metadata["uid"] = str(uuid.uuid4())
             metadata["creationTimestamp"] = now()
@@ -152,11 +153,9 @@ class Store:
                 _check_event(kind, namespace, found)
             if kind.group == EXTENSIONS and not self._dry:
                 self._establish(found)
+            if kind.namespaced:
+                self._quotas.charge(kind, namespace, found, dry=self._dry)
             made = self._keep(kind, "ADDED", found)
-            if kind.plural == "resourcequotas" and not self._dry:
-                counting = threading.Timer(0.2, self._count_usage, (kind, namespace, name))
-                counting.daemon = True
-                counting.start()
             if not self._dry and self._abandoned(made):
                 self._remove(kind, copied(made))
             return made
@@ -192,7 +191,8 @@ class Store:
         with self.changed:
             found = self.get(kind, namespace, name)
             metadata = found["metadata"]
-            if kind.plural == "pods" and found.get("spec", {}).get("nodeName"):
+            over = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
+            if kind.plural == "pods" and found.get("spec", {}).get("nodeName") and not over:
                 # The node ends it and then removes it.
                 grace = found["spec"].get("terminationGracePeriodSeconds", 30)
             if metadata.get("finalizers") or grace:
@@ -232,6 +232,11 @@ class Store:
         with self.changed:
             self._remove(kind, self.get(kind, namespace, name))
 
+    def set_status(self, kind: Kind, found: Object, status: Object) -> None:
+        """Write the status of an object that has no subresource for it."""
+        with self.changed:
+            self._keep(kind, "MODIFIED", {**copied(found), "status": status})
+
     def age(self, seconds: int) -> None:
         """Make every pod, Job and MiniCluster older, as if time had passed."""
         with self.changed:
@@ -245,39 +250,6 @@ class Store:
                     self._keep(kind, "MODIFIED", {**copied(found), "metadata": metadata})
 
     # -- rules -----------------------------------------------------------------------------------
-
-    def _check_quotas(self, kind: Kind, namespace: str, name: str) -> None:
-        """Raise if a quota of the namespace on the number of objects is used up."""
-        quotas = [
-            found
-            for (_, plural, where, _), found in self._objects.items()
-            if (plural, where) == ("resourcequotas", namespace)
-        ]
-        counted = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
-        for quota in quotas:
-            for resource, limit in quota["spec"]["hard"].items():
-                if resource.removeprefix("count/") != counted:
-                    continue
-                if "hard" not in quota.get("status", {}):
-                    raise Refusal(
-                        403,
-                        f"{named(kind.plural, kind.group, name)} is forbidden: status unknown for "
-                        f"quota: {quota['metadata']['name']}, resources: {resource}",
-                    )
-                used = len(self.all(kind, namespace))
-                if used >= int(limit):
-                    raise Refusal(
-                        403,
-                        f"{named(kind.plural, kind.group, name)} is forbidden: exceeded quota: "
-                        f"{quota['metadata']['name']}, requested: {resource}=1, "
-                        f"used: {resource}={used}, limited: {resource}={limit}",
-                    )
-
-    def _count_usage(self, kind: Kind, namespace: str, name: str) -> None:
-        """Write the status of a new quota, like the quota controller after a moment."""
-        with self.changed, suppress(Refusal):
-            found = copied(self.get(kind, namespace, name))
-            self._keep(kind, "MODIFIED", {**found, "status": {"hard": found["spec"]["hard"]}})
 
     def _check_identity(self, kind: Kind, namespace: str, found: Object) -> None:
         metadata = found.get("metadata") or {}
@@ -360,6 +332,7 @@ class Store:
             self._objects.pop(key, None)
         else:
             self._objects[key] = copied(found)
+        self._quotas.changed(kind, key[2], what)
         self.history.append((self.version, what, key, copied(found), before))
         self.changed.notify_all()
         return found

@@ -17,7 +17,7 @@ from ensemble_core.journal.run_store import Lock
 from ensemble_core.model.events import Resumed
 from ensemble_core.runtime import callbacks as calling
 from ensemble_core.runtime import controller as runtime
-from ensemble_core.runtime import orders, resumption, snapshots
+from ensemble_core.runtime import ended_jobs, orders, resumption, snapshots
 from ensemble_core.session import resume, run_control
 from ensemble_testing.crash.kill_points import reach
 
@@ -112,7 +112,8 @@ def instrument(chance: random.Random) -> None:
     writer._MOST_IN_LIST = chance.choice((1, 3, writer._MOST_IN_LIST))
     snapshots._SNAPSHOT_EVERY = chance.choice((3, 20, snapshots._SNAPSHOT_EVERY))
     snapshots._SNAPSHOT_SHARE = 0
-    runtime._FORGET_AT_ONCE = chance.choice((1, 4, runtime._FORGET_AT_ONCE))
+    ended_jobs._AT_ONCE = chance.choice((1, 4, ended_jobs._AT_ONCE))
+    ended_jobs._AFTER = chance.choice((0.0, ended_jobs._AFTER))
     if chance.random() < 0.3:
         _replace(database, "shared_storage", lambda original: lambda path: "nfs4")
     _replace(writer, "connect", _wrap_connect)
