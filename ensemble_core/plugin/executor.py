@@ -285,8 +285,10 @@ class Executor(ABC):
     def forget(self, jobs: Sequence[str]) -> None:
         """Drop all data about these jobs, if the executor keeps a ledger.
 
-        The jobs are over, and their last events are in the journal. They will not be passed to
-        :meth:`reattach` again.
+        The jobs are over, and their last events are in the journal, if the run has one. They will
+        not be passed to :meth:`reattach` again. Each ended job is passed within a few seconds, and
+        the last ones before :meth:`close`. If the controller is killed in between, they are not
+        passed again.
         """
 
     @property

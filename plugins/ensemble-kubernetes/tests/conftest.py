@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from ensemble_kubernetes.executor import KubernetesExecutor
+from ensemble_testing import Session
 
 # scripts/soak.py imports this file without pytest.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -91,6 +92,13 @@ class Cluster:
         """Return the options of ``executor`` for ``ensemble run``."""
         return ("-o", f"kubeconfig={self.kubeconfig}", "-o", f"image={IMAGE}")
 
+    def limit(self, what: str, limit: str) -> None:
+        """Create a quota, and wait until it is counted."""
+        body = {"metadata": {"name": "few"}, "spec": {"hard": {what: limit}}}
+        store = self.cluster.store
+        store.create(self.quotas, self.namespace, body)
+        self.wait(lambda: "hard" in store.get(self.quotas, self.namespace, "few").get("status", {}))
+
     def created(self) -> int:
         """Return the number of Jobs created so far."""
         history = self.cluster.store.history
@@ -131,7 +139,7 @@ class Cluster:
         finally:
             store.create = real
 
-    def wait(self, what: Callable[[], bool], seconds: float = 60.0) -> None:
+    def wait(self, what: Callable[[], bool], seconds: float = 240.0) -> None:
         end = time.monotonic() + seconds
         while not what():
             assert time.monotonic() < end, "it did not come"
@@ -219,3 +227,13 @@ def world(_world: Cluster) -> Iterator[Cluster]:
     """Yield the cluster; clean it up after the test."""
     yield _world
     _world.sweep()
+
+
+@pytest.fixture
+def session(world: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """Yield a session of the executor. At its end, jobs that wait for the file ``gate`` end."""
+    monkeypatch.chdir(tmp_path)
+    with Session(world.executor(), tmp_path, 240.0, tidy=True) as session:
+        yield session
+        (tmp_path / "gate").touch()
+    session.check_ended_once()

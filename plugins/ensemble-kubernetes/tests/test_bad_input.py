@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,55 +26,14 @@ AWAY = float(os.environ.get("ENSEMBLE_AWAY", "5"))
 LASTING = ("sh", "-c", "until [ -e gate ]; do sleep 0.1; done")
 
 
-@pytest.fixture
-def session(world: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    monkeypatch.chdir(tmp_path)
-    with Session(world.executor(), tmp_path, 60.0, tidy=True) as session:
-        yield session
-        (tmp_path / "gate").touch()
-    session.check_ended_once()
-
-
 def lasting(session: Session, **fields: Any) -> Job:
     return session.job(*LASTING, workdir=str(session.folder), **fields)
-
-
-def quota(world: Cluster, what: str, limit: int) -> None:
-    body = {"metadata": {"name": "few"}, "spec": {"hard": {what: str(limit)}}}
-    store = world.cluster.store
-    store.create(world.quotas, world.namespace, body)
-    world.wait(lambda: "hard" in store.get(world.quotas, world.namespace, "few").get("status", {}))
 
 
 def note(session: Session, job: Job) -> str:
     """Return the reason why a job ended; check that it never started."""
     assert "start" not in session.names(job)
     return str(session.context(job, "exception")["note"])
-
-
-def test_jobs_rejected_by_a_quota_wait_and_run_when_quota_is_free(
-    world: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kubernetes_run, "_FULL", 0.5)
-    quota(world, "count/jobs.batch", 2)
-    jobs = [lasting(session) for _ in range(5)]
-    session.submit(*jobs)
-    session.wait(lambda: bool(session.problems()), "a warning")
-    told = session.problems()[0]  # on a slow machine, retries may follow
-    assert "exceeded quota: few" in told
-    assert "jobs wait for free quota" in told
-    (session.folder / "gate").touch()
-
-    def forget(job: Job) -> None:  # as a run does once the job's end is recorded
-        session.wait_clean(job)
-        session.executor.forget([job.id])
-
-    threads = [threading.Thread(target=forget, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [session.context(job, "finish")["status"] for job in jobs] == [0] * 5
 
 
 def refuse_once(world: Cluster, method: str, refusal: Refusal) -> None:
@@ -152,21 +109,6 @@ def test_a_pod_rejected_while_a_quota_is_counted_is_created_later(
     world.cluster.store.create(world.quotas, world.namespace, body)
     session.run(job := session.job("true"))
     assert session.context(job, "finish")["status"] == 0
-
-
-def test_jobs_whose_pods_are_rejected_by_a_quota_wait(world: Cluster, session: Session) -> None:
-    quota(world, "pods", 1)
-    jobs = [lasting(session) for _ in range(2)]
-    session.submit(*jobs)
-    session.wait(lambda: bool(session.problems()), "a warning")
-    assert "waits in Kubernetes" in session.problems()[0]
-    assert "exceeded quota: few" in session.problems()[0]
-    assert sum("start" in session.names(job) for job in jobs) <= 1
-    store = world.cluster.store
-    store.delete(world.quotas, world.namespace, "few")
-    (session.folder / "gate").touch()
-    session.wait_clean(*jobs)
-    assert [session.context(job, "finish")["status"] for job in jobs] == [0, 0]
 
 
 def test_a_job_denied_by_a_policy_fails_with_its_message(world: Cluster, session: Session) -> None:

@@ -79,7 +79,7 @@ class HostedRun:
         self._answer = answer
         self._news = news
         self._over = over
-        self._calls: queue.SimpleQueue[pb.Call | Callable[[], None] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[pb.Call | Callable[[], object] | None] = queue.SimpleQueue()
         #: The current life: its events and its executor. Without an executor, no events are added.
         self.outbox = Outbox("")
         self._kept = KeptEvents(folder / "unacknowledged")
@@ -205,8 +205,10 @@ class HostedRun:
     def _handle_call(self, what: str, call: pb.Call, answer: pb.Answer) -> None:
         executor = self._executor
         if what == "close":
-            self._end_life()
+            failed = self._end_life()
             self._kept.clear()
+            if failed is not None:
+                raise failed
             answer.done.SetInParent()
             return
         assert executor is not None
@@ -333,20 +335,24 @@ class HostedRun:
         self._executor = executor
         _log.info("run %s is open (epoch %d)", self.tag, self._folder.epoch)
 
-    def _end_life(self) -> None:
+    def _end_life(self) -> Exception | SystemExit | None:
+        """Close the executor. Return the error if that failed."""
         executor, self._executor = self._executor, None
         self.outbox = Outbox("")  # drop what it emits from here on
         self._kept.close()
         self._stats.leave(self.tag)
         if executor is None:
-            return
+            return None
+        failed: Exception | SystemExit | None = None
         try:
             executor.close()
-        except (Exception, SystemExit):  # it must not raise, but it is closed now
-            _log.exception("run %s: cannot close the executor", self.tag)
+        except (Exception, SystemExit) as error:  # it is closed now
+            _log.warning("run %s: the executor was closed with an error: %s", self.tag, error)
+            failed = error
         with contextlib.suppress(OSError):
             (self._folder.path / "output").rmdir()  # remove it if it is empty
         _log.info("run %s is closed", self.tag)
+        return failed
 
     def _emit(self, outbox: Outbox, events: Sequence[Event]) -> None:
         """Take events from the executor, on any of its threads."""

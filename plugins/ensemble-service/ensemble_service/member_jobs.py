@@ -27,6 +27,22 @@ class MemberJob:
 class MemberJobs(dict[str, MemberJob]):
     """The active jobs, by id."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        #: Jobs that are over, but not forgotten by the member.
+        self.ended: set[str] = set()
+
+    def end(self, name: str) -> MemberJob:
+        """Remove a job that is over, and return it."""
+        self.ended.add(name)
+        return self.pop(name)
+
+    def forget(self, names: Iterable[str]) -> list[str]:
+        """Return those of these jobs that the member can forget now."""
+        gone = [name for name in names if name in self.ended]
+        self.ended.difference_update(gone)
+        return gone
+
     def unsent(self) -> dict[str, pb.Job]:
         """Return the jobs that the member does not have, each with the data to send."""
         return {name: job.data for name, job in self.items() if not job.sent and job.data}
@@ -78,7 +94,7 @@ class MemberJobs(dict[str, MemberJob]):
         job.newest = max(job.newest, event.timestamp)
         job.data = None
         if event.name == "clean":
-            del self[event.job]
+            self.end(event.job)
         return True
 
     def take_back(self, jobs: Iterable[str], now: float, member: str) -> list[Event]:

@@ -62,6 +62,8 @@ class MemberProxy:
         #: Why the last attempt to open the member failed.
         self.refusal: ExecutorError | None = None
         self._told_refusal = ""
+        #: The error that the member reported when the run left it.
+        self.left_badly: ExecutorError | None = None
         self.capabilities: frozenset[str] = frozenset()
         self.gauges: dict[str, float] = {}
         self.jobs = MemberJobs()
@@ -159,10 +161,9 @@ class MemberProxy:
         self._pump()
 
     def forget(self, jobs: Sequence[str]) -> None:
-        """Tell the member to forget these jobs."""
-        if self.opened:
-            self._calls.put("forget", list(jobs))
-            self._pump()
+        """Let the member forget its jobs among these."""
+        self._calls.put_parts("forget", self.jobs.forget(jobs))
+        self._pump()
 
     def close(self) -> None:
         """Leave the run."""
@@ -305,6 +306,8 @@ class MemberProxy:
             self._run.tell([ResizeOutcome(now, request, outcome, reason=error.what)])
         elif waiting.kind == "reattach":
             self._report_unknown(waiting, error)
+        elif waiting.kind == "close":
+            self.left_badly = error
 
     def _report_unknown(self, waiting: Waiting, error: ExecutorError) -> None:
         """Report that the state of these jobs cannot be determined.
@@ -325,7 +328,7 @@ class MemberProxy:
         context = {"type": kind, "severity": 0, "note": note}
         events: list[Event] = []
         for job in jobs:
-            known = self.jobs.pop(job)
+            known = self.jobs.end(job)
             when = max(now, self._admission.at(known.newest, now))
             events.append(JobEvent(when, job, "exception", context))
             events.append(JobEvent(when, job, "clean"))

@@ -48,7 +48,7 @@ __all__ = ["RemoteExecutor"]
 #: Seconds between checks for timeouts.
 _TICK = 0.1
 #: Time limits in seconds: for a member's executor to open, and for members to close the run.
-_OPENING, _LEAVING = 120.0, 5.0
+_OPENING, _LEAVING = 120.0, 30.0
 
 _log = logging.getLogger("ensemble.remote")
 
@@ -364,13 +364,16 @@ class RemoteExecutor(Executor):
             return found
 
     def close(self) -> None:
-        """Leave the members. Their jobs continue."""
+        """Leave the members. Their jobs continue.
+
+        Raises :class:`ExecutorError` if a member's executor reported an error when it was closed.
+        """
         with self._lock:
             if self._run is None:
                 return
             self._emit = None  # report nothing from here on
+            members = list(self._members.values())
             if not self._over.is_set():
-                members = list(self._members.values())
                 for proxy in members:
                     proxy.close()
                 self._news.wait_for(
@@ -380,6 +383,10 @@ class RemoteExecutor(Executor):
             self._over.set()
         self._connection.close()
         self._clockwork.join()
+        for proxy in members:
+            error, proxy.left_badly = proxy.left_badly, None
+            if error is not None:
+                raise error
 
     # -- incoming messages ---------------------------------------------------------------------
 

@@ -62,6 +62,8 @@ class Queue:
         #: Number of failures before it answers which jobs it knows.
         self.mute = 0
         self.refuse: ExecutorError | None = None
+        self.cannot_close: ExecutorError | None = None
+        self.forgotten: list[str] = []
         self.listeners: list[QueueExecutor] = []
         self._last = 0.0
         self._over = threading.Event()
@@ -164,10 +166,15 @@ class QueueExecutor(Executor):
                     self._emit([event for event in events if event.timestamp > since])
             return {job: job in self.queue.events for job in jobs}
 
+    def forget(self, jobs: Sequence[str]) -> None:
+        self.queue.forgotten.extend(jobs)
+
     def close(self) -> None:
         with self.queue.lock:
             self.queue.listeners.remove(self)
             self._emit = None
+        if self.queue.cannot_close is not None:
+            raise self.queue.cannot_close
 
 
 class World:
@@ -251,7 +258,7 @@ class Controller:
             self.events.extend(events)
             self._news.notify_all()
 
-    def wait(self, done: Callable[[], object], what: str = "it", seconds: float = 15.0) -> None:
+    def wait(self, done: Callable[[], object], what: str = "it", seconds: float = 120.0) -> None:
         with self._news:
             if not self._news.wait_for(done, seconds):
                 pytest.fail(f"{what}: not within {seconds:g} s; {self.events[-20:]}")
@@ -551,6 +558,27 @@ def test_jobs_of_a_queue_that_lost_its_memory_are_lost_or_resubmitted(world: Wor
     assert lost[0].context["type"] == "lost"
     assert controller.names("t.2") == LIFE
     assert queue.submits == ["t.1", "t.2"]
+
+
+def test_a_member_forgets_its_ended_jobs_and_no_others(world: World) -> None:
+    for name in ("a", "b"):
+        world.agent(name)
+    controller = world.run("run-forget", default="a")
+    controller.executor.submit([*jobs(1, member="a"), *jobs(2, member="b")])
+    controller.over("t.1", "t.2")
+    controller.executor.forget(ids(1, 2))
+    controller.executor.close()
+    assert (world.queues["a"].forgotten, world.queues["b"].forgotten) == (["t.1"], ["t.2"])
+
+
+def test_an_error_of_a_member_that_the_run_leaves_is_reported(world: World) -> None:
+    world.agent("a")
+    world.queues["a"].cannot_close = ExecutorError("2 Jobs remain")
+    controller = world.run("run-left")
+    controller.executor.submit(jobs(1))
+    controller.over("t.1")
+    with pytest.raises(ExecutorError, match="2 Jobs remain"):
+        controller.executor.close()
 
 
 def test_a_queue_that_cannot_answer_is_asked_until_it_can(

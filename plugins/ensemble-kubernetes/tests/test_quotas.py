@@ -1,0 +1,166 @@
+"""Runs under a quota, and what a run leaves in its namespace."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ensemble_kubernetes.quotas import never_fits
+from ensemble_testing import Running, Session
+from kubernetes_stand_in.refusals import Refusal
+
+from ensemble_core import Job
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+FILE = """
+jobs: [{{name: a, command: [sh, -c, '{script}'], replicas: {count}, workdir: {folder}}}]
+rules: [{{trigger: start, action: {{name: submit, label: a}}}}]
+"""
+#: Job 0 ends at once, the others when the file ``gate`` exists.
+GATED = "test $ENSEMBLE_INDEX = 0 || until [ -e gate ]; do sleep 0.1; done"
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(world: Cluster, tmp_path: Path) -> Iterator[Start]:
+    """Yield a function that starts ``ensemble run`` or, without a count, resumes the last run."""
+    runs: list[Running] = []
+    state = {**os.environ, "ENSEMBLE_STATE": str(tmp_path / "state")}
+
+    def begin(count: int = 0, script: str = "true", *words: str) -> Running:
+        given = ["resume", "last"]
+        if count:
+            file = tmp_path / "file.yaml"
+            file.write_text(FILE.format(script=script, count=count, folder=tmp_path))
+            given = ["run", str(file), "--executor", "kubernetes", *world.words, *words]
+        runs.append(Running([*given, "--json"], tmp_path, state))
+        return runs[-1]
+
+    yield begin
+    for each in runs:
+        each.close()
+
+
+def left(world: Cluster) -> list[str]:
+    """Return the names of the Jobs and pods in the namespace."""
+    store = world.cluster.store
+    found = [each for kind in (world.jobs, world.pods) for each in store.all(kind, world.namespace)]
+    return [each["metadata"]["name"] for each in found]
+
+
+def clean(count: int) -> dict[str, Any]:
+    return {"count": count, "kind": "event", "type": "job", "name": "clean"}
+
+
+@pytest.mark.parametrize("quota", ["count/jobs.batch", "count/pods", "pods"])
+@pytest.mark.parametrize("words", [(), ("--no-journal",)], ids=["journal", "no journal"])
+def test_a_run_with_more_jobs_than_its_quota_ends_and_leaves_nothing(
+    world: Cluster, start: Start, quota: str, words: tuple[str, ...]
+) -> None:
+    world.limit(quota, "2")
+    run = start(7, "true", *words)
+    assert run.ended() == 0, run.errors
+    assert sum("exceeded quota: few" in each for each in run.warnings()) == 1
+    world.wait(lambda: not left(world))  # the cluster deletes pods after their Job
+
+
+def test_a_job_that_can_never_fit_into_a_quota_fails(
+    world: Cluster, session: Session, start: Start
+) -> None:
+    world.limit("count/jobs.batch", "0")
+    run = start(1)
+    assert run.ended() == 1
+    (failure,) = run.of(kind="event", type="job", name="exception")
+    assert failure["context"]["type"] == "submit"
+    assert "limited: count/jobs.batch=0" in failure["context"]["note"]
+    world.cluster.store.delete(world.quotas, world.namespace, "few")
+    world.limit("requests.cpu", "500m")
+    session.run(job := session.job("true"))
+    assert session.cause(job) == "submit"
+    assert "limited: requests.cpu=500m" in session.context(job, "exception")["note"]
+
+
+@pytest.mark.parametrize(
+    ("requested", "limited", "never"),
+    [("pods=1", "pods=1", False), ("memory=2Gi", "memory=2G", True), ("cpu=900m", "cpu=1", False),
+     ("a=1,cpu=2", "a=5,cpu=1500m", True), ("cpu=2", "cpu=1.5k", False), ("cpu=?", "cpu=!", False)],
+)  # fmt: skip
+def test_quantities_of_a_quota_are_compared(requested: str, limited: str, never: bool) -> None:
+    words = f"exceeded quota: q, requested: {requested}, used: pods=9, limited: {limited}"
+    assert never_fits(words) is never
+
+
+def test_jobs_whose_pods_are_rejected_by_a_quota_wait(
+    world: Cluster, session: Session, tmp_path: Path
+) -> None:
+    world.limit("pods", "1")
+    script = ("sh", "-c", "until [ -e gate ]; do sleep 0.1; done")
+    jobs: list[Job] = [session.job(*script, workdir=str(tmp_path)) for _ in range(2)]
+    session.submit(*jobs)
+    session.wait(lambda: bool(session.problems()), "a warning")
+    assert "waits in Kubernetes" in session.problems()[0]
+    assert "exceeded quota: few" in session.problems()[0]
+    assert sum("start" in session.names(job) for job in jobs) <= 1
+    world.cluster.store.delete(world.quotas, world.namespace, "few")
+    (tmp_path / "gate").touch()
+    session.wait_clean(*jobs)
+    assert [session.context(job, "finish")["status"] for job in jobs] == [0, 0]
+
+
+def test_finished_jobs_are_deleted_while_the_run_continues(
+    world: Cluster, start: Start, tmp_path: Path
+) -> None:
+    run = start(3, GATED)
+    run.wait_for(**clean(1))
+    world.wait(lambda: sum("-a-0-" in name for name in left(world)) == 0)
+    assert run.process.poll() is None
+    (tmp_path / "gate").touch()
+    assert run.ended() == 0, run.errors
+    world.wait(lambda: not left(world))
+
+
+def test_jobs_of_a_killed_controller_are_deleted_by_the_resume(
+    world: Cluster, start: Start, tmp_path: Path
+) -> None:
+    """The controller is killed after it recorded the end of a job, and before it deleted its Job."""
+    deletions = []
+
+    def refuse(method: str, path: str) -> None:
+        if method == "DELETE":
+            deletions.append(path)
+            raise Refusal(503, "away")
+
+    world.cluster.meanwhile = refuse
+    run = start(3, GATED)
+    world.wait(lambda: bool(deletions))
+    run.signal(signal.SIGKILL)
+    run.ended()
+    world.cluster.meanwhile = lambda method, path: None
+    assert any("-a-0-" in name for name in left(world))
+    (tmp_path / "gate").touch()
+    resumed = start()
+    assert resumed.ended() == 0, resumed.errors
+    world.wait(lambda: not left(world))
+
+
+def test_a_run_that_cannot_delete_its_jobs_says_so_and_fails(world: Cluster, start: Start) -> None:
+    said = 'jobs.batch is forbidden: User "x" cannot deletecollection resource "jobs"'
+
+    def refuse(method: str, path: str) -> None:
+        if method == "DELETE":
+            raise Refusal(403, said)
+
+    world.cluster.meanwhile = refuse
+    run = start(2)
+    assert run.ended() == 1
+    last = run.warnings()[-1]
+    assert f"2 Jobs of this run remain in namespace {world.namespace}" in last
+    assert said in last
+    assert f"kubectl -n {world.namespace} delete jobs -l" in last
+    assert len(world.cluster.store.all(world.jobs, world.namespace)) == 2
