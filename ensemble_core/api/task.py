@@ -96,7 +96,7 @@ class Task:
         feed = Feed(self._output, everything=False)
         for record in engine.state.table.records.values() if engine is not None else ():
             feed.active.add(record.job.id)
-            narrator.know(record.job, record.files)
+            narrator.know(record.job, record.files, asked=record.cancelling or record.stopping)
         self.runtime = Runtime(
             ensemble,
             executor,

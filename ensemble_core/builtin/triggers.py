@@ -43,7 +43,7 @@ _ABOUT: Mapping[str, Any] = {
     ),
     **dict.fromkeys(_INTERRUPTIONS, "job-begun"),
     **dict.fromkeys(("finish", "release", "free", "clean", "inactive", "done"), "job-ended"),
-    **dict.fromkeys(("fail", "exception", "lost"), "job-failed"),
+    **dict.fromkeys(("fail", "cancel", "exception", "lost"), "job-failed"),
 }
 _LIMIT_FIELDS = frozenset({"what", "most", "used", "committed", "needed", "held", "left"})
 _RESIZE_FIELDS = frozenset({"delta", "size", "reason"})

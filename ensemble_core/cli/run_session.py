@@ -142,7 +142,9 @@ class RunSession:
         if engine is not None:
             feed.active.update(engine.state.active())
             for record in engine.state.table.records.values():
-                self._narrator.know(record.job, record.files)
+                self._narrator.know(
+                    record.job, record.files, asked=record.cancelling or record.stopping
+                )
         if stop_first is not None:
             runtime.stop_first(stop_first)
         if reopened:

@@ -42,7 +42,7 @@ def bind_rule(
     retries = _retries(context, path, spec, bound, actions, limits)
     if len(context.errors) > before:
         return None
-    concerns, group = _concerns_failure(context, bound, condition, actions)
+    failures, group = _handled_failures(context, bound, condition, actions)
     name = spec.get("id", default_id)
     reads = scoped.union(*(one.reads for action in actions for one in action.flat()))
     tables = context.known.tables
@@ -74,8 +74,9 @@ def bind_rule(
         reads_of=bound.whole_group,
         retries=retries,
         label=bound.label,
-        concerns_failure=concerns,
+        concerns_failure=bool(failures),
         failure_group=group,
+        failures=failures,
         spec=copy.deepcopy(dict(spec)),
         location=context.document.at(path),
     )
@@ -132,16 +133,25 @@ def _retries(
     return True
 
 
-def _concerns_failure(
+#: The outcomes that count as failures for each counter of failures.
+_COUNTED: Mapping[str, frozenset[str]] = {
+    "failed": frozenset({"failed"}),
+    "cancelled": frozenset({"cancelled"}),
+    "lost": frozenset({"failed", "cancelled"}),
+}
+
+
+def _handled_failures(
     context: Context,
     bound: BoundTrigger,
     condition: Condition | None,
     actions: Iterable[BoundAction],
-) -> tuple[bool, str | None]:
-    """Return whether the rule handles failed jobs, and the group of these jobs (``None``: any
-    group).
+) -> tuple[frozenset[str], str | None]:
+    """Return which outcomes the rule handles if they are failures, and the group of these jobs
+    (``None``: any group).
     """
     groups: set[str | None] = set()
+    handled: set[str] = set()
     by_outcome = "job-ended" in bound.about and any(
         context.registry.actions[inner.name].by_outcome
         for action in actions
@@ -149,15 +159,24 @@ def _concerns_failure(
     )
     if "job-failed" in bound.about or by_outcome:
         groups.add(bound.trigger.group)
+        handled |= _COUNTED["lost"]
     paths = [bound.path] if bound.path is not None else []
     if condition is not None:
         known = context.known
         paths += [parse_path(text, known.groups, known.statistics) for text in condition.metrics]
         group = bound.path.group or None if bound.path else bound.trigger.group
-        told = {"exit_code", "status", "cause"} - context.parameters(group) - bound.record.fields
-        if condition.names & {*told, "count.failed", "count.lost"}:
+        told = {"exit_code", "status", "cause", "cancelled_by"}
+        told -= context.parameters(group) | bound.record.fields
+        if condition.names & told:
             groups.add(group)
+            handled |= _COUNTED["lost"]
+        for counter, outcomes in _COUNTED.items():
+            if f"count.{counter}" in condition.names:
+                groups.add(group)
+                handled |= outcomes
     for path in paths:
-        if path.group and path.variable.endswith(("failed", "lost")):
-            groups.add(path.group)
-    return bool(groups), groups.pop() if len(groups) == 1 else None
+        for counter, outcomes in _COUNTED.items():
+            if path.group and path.variable.endswith(counter):
+                groups.add(path.group)
+                handled |= outcomes
+    return frozenset(handled), groups.pop() if len(groups) == 1 else None

@@ -35,7 +35,7 @@ _RULE_KEYS = frozenset(
     }
 )
 #: Fields about the end of a job. A job that has not ended has none of these fields.
-_OF_THE_END = frozenset({"exit_code", "status", "duration", "cause"})
+_OF_THE_END = frozenset({"exit_code", "status", "duration", "cause", "cancelled_by"})
 #: Built-in triggers without an event. A plugin's trigger can use the argument of ``Trigger`` given
 #: here instead.
 _WITHOUT_EVENT = {"metric": "metric=PATH", "interval": "every=SECONDS"}

@@ -22,6 +22,7 @@ from ensemble_core.display.text_style import (
     printable,
     shorten,
 )
+from ensemble_core.engine.records import BY_OTHERS
 from ensemble_core.model.causes import reported_cause
 from ensemble_core.model.decisions import (
     AddRule,
@@ -113,6 +114,7 @@ class _Active:
     job: Job | None
     stderr: str | None = None
     told: bool = False
+    asked: bool = False  # the run asked for a cancel of the job
     #: Why the job failed.
     why: str = ""
 
@@ -351,9 +353,15 @@ class Narrator:
         return OutputLine(f"{told}  {self._out.paint(note, 'dim')}" if note else told)
 
     def _cancel(self, cancel: Cancel) -> Iterator[OutputLine]:
+        self._ask_for_cancels(cancel.jobs)
         yield self._action(
             f"cancel {self._list_names(cancel.jobs) or 'nothing: no matching active jobs'}"
         )
+
+    def _ask_for_cancels(self, jobs: Iterable[str]) -> None:
+        for job in jobs:
+            if job in self._active:
+                self._active[job].asked = True
 
     def _list_names(self, names: tuple[str, ...]) -> str:
         if len(names) <= 4:
@@ -428,6 +436,7 @@ class Narrator:
         yield self._action(f"notify {sent.message}", f"({', '.join(sent.to)})")
 
     def _terminate(self, end: Terminate) -> Iterator[OutputLine]:
+        self._ask_for_cancels(end.cancel)
         if end.natural or not end.firing:
             return  # the summary says how the run ended, and a signal has printed a line
         notes = [f"exit code {end.exit_code}"] if end.exit_code else []
@@ -458,12 +467,12 @@ class Narrator:
             told += f" {shorten(rest, 2000, self._out)}"
         return OutputLine(self._out.paint(told, "dim"))
 
-    def know(self, job: Job, start: Mapping[str, Any] | None) -> None:
+    def know(self, job: Job, start: Mapping[str, Any] | None, *, asked: bool = False) -> None:
         """Register a job that an earlier controller has submitted.
 
-        ``start`` is the context of the job's start event.
+        ``start`` is the context of the job's start event. ``asked``: the run asked for a cancel.
         """
-        self._active[job.id] = active = _Active(job)
+        self._active[job.id] = active = _Active(job, asked=asked)
         if start is not None:
             path = start.get("stderr") or start.get("stdout")
             active.stderr = str(path) if path else None
@@ -488,9 +497,12 @@ class Narrator:
             severity = event.context.get("severity", 0)
             if severity == 0 and not active.told:
                 active.told = True
-                if event.context.get("type") != "cancel":
+                cancelled = event.context.get("type") == "cancel"
+                if not (cancelled and active.asked):
                     said = reported_cause(event.context)
                     kind = said or str(event.context.get("type") or "exception")
+                    if cancelled:
+                        kind = f"cancelled by {event.context.get('by') or BY_OTHERS}"
                     active.why = kind
                     note = str(event.context.get("note") or "")
                     yield from self._failed(event.job, active, f"{kind}: {note}" if note else kind)

@@ -247,13 +247,19 @@ def cost_text(progress: Progress) -> str:
 
 
 def _failure_lines(groups: Sequence[GroupReport]) -> list[str]:
-    """Return the causes of failures by group, unless all jobs just exited with an error."""
+    """Return by group the causes of failures, unless all jobs just exited with an error, and who
+    has cancelled jobs of the run.
+    """
     lines = []
     for group in groups:
         if group.causes.keys() - {"exit"}:
             most = sorted(group.causes.items(), key=lambda item: (-item[1], item[0]))
             told = ", ".join(f"{number} by {cause}" for cause, number in most)
             lines.append(f" failed of {group.name}: {told}")
+        if group.cancelled_by:
+            most = sorted(group.cancelled_by.items(), key=lambda item: (-item[1], item[0]))
+            told = ", ".join(f"{number} by {who}" for who, number in most)
+            lines.append(f" cancelled of {group.name}, not by this run: {told}")
     return lines
 
 

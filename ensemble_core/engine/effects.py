@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ensemble_core.engine.records import Index, Origin, Pending
+from ensemble_core.engine.records import BY_OTHERS, Index, Origin, Pending
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submitter
@@ -165,7 +165,7 @@ class Effects:
         if faults:
             self._end_by_fault(faults)
             return
-        failed = state.errors or state.unhandled_failures
+        failed = state.errors or state.failures
         self.end(Terminate(exit_code=1 if failed else 0, reason=self._end_reason(), natural=True))
 
     def _end_by_limit(self) -> None:
@@ -209,11 +209,7 @@ class Effects:
             )
         jobs = "1 job" if len(held) == 1 else f"{len(held)} jobs"
         reason = f"only held jobs are left: {jobs} {named}; " + "; ".join(parts)
-        return (
-            f"{reason}; {self._end_reason()}"
-            if state.errors or state.unhandled_failures
-            else reason
-        )
+        return f"{reason}; {self._end_reason()}" if state.errors or state.failures else reason
 
     def _end_reason(self) -> str:
         failures, errors = self.state.unhandled_failures, self.state.errors
@@ -221,9 +217,28 @@ class Effects:
         if failures:
             jobs, them = ("1 job", "it") if failures == 1 else (f"{failures} jobs", "them")
             reasons.append(f"{jobs} failed and no rule handled {them}")
+        if self.state.unhandled_cancels:
+            reasons.append(_cancels_text(self.state.unhandled_cancels))
         if errors:
             reasons.append("1 error" if errors == 1 else f"{errors} errors")
         return "; ".join(reasons) or "nothing more can happen"
+
+
+def _cancels_text(cancels: Mapping[str, int]) -> str:
+    """Describe how many jobs were cancelled by others, and by whom if that is known.
+
+    ``cancels`` are the numbers of jobs by canceller.
+    """
+    total = sum(cancels.values())
+    known = {who: number for who, number in cancels.items() if who != BY_OTHERS}
+    if known == {**cancels} and len(known) == 1:
+        named = f" ({next(iter(known))})"
+    elif known:
+        named = f" ({', '.join(f'{who} {known[who]}' for who in sorted(known))})"
+    else:
+        named = ""
+    jobs, them = ("1 job was", "it") if total == 1 else (f"{total} jobs were", "them")
+    return f"{jobs} cancelled by others{named} and no rule handled {them}"
 
 
 def switch_changes(

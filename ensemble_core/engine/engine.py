@@ -14,7 +14,8 @@ Its laws, which tests check (details in the comment below):
 6. **Chains.** Firings form a chain if each one causes the next and no job finishes in between. A
    rule whose firing would make a chain longer than ``limits.chain`` is switched off.
 7. **Failures.** A run that ends by itself has exit code 0 if all failed jobs were handled, for
-   example retried, and 1 otherwise.
+   example retried, and 1 otherwise. A job that was cancelled has failed, unless the run itself asked
+   for the cancel.
 8. **Natural end.** The run ends by itself when no job is active and nothing is pending: no call of
    a function, no retry and no timer of a rule.
 9. **Stop.** A stop ends the run until a resume continues it.
@@ -59,8 +60,12 @@ Its laws, which tests check (details in the comment below):
 # 7. **Failures.** A failed job counts as handled if, at its ``clean``, a rule on failures has
 #    matched one of its events, or a rule on ``count.G.failed`` has not yet reached its number. It
 #    also counts as handled if it is retried, or if it belongs to a lost point of a generator with
-#    the option ``failed``. A lost index counts as a failed job, unless its last attempt was
-#    cancelled. A natural end has exit code 0 if all failures were handled, and 1 otherwise.
+#    the option ``failed``. A lost index counts as a failed job, unless the run asked for the cancel
+#    of its last attempt: a rule, a request, a generator, an end or a stop did so before the
+#    attempt's first exception arrived. Cancels by others keep the outcome ``cancelled``: rules on
+#    ``job-cancel``, ``job-lost`` or the cause handle them, or a rule on ``count.G.cancelled`` that
+#    has not yet reached its number. A group's ``retry`` retries them only if its condition is about
+#    the cause. A natural end has exit code 0 if all failures were handled, and 1 otherwise.
 # 8. **Natural end.** The run ends when no job is active, no call is pending, no retry waits, rules
 #    on ``idle`` were considered, and no live rule waits for time to pass. Jobs that could exceed a
 #    limit are held. If only held jobs are left, the run ends with exit code 4, after the rules on

@@ -64,6 +64,8 @@ class GroupState:
     count_filters: list[str] = field(default_factory=list)
     #: True if attempts that pass a filter are also counted for each index.
     counts_passing: bool = False
+    #: How many attempts were cancelled although the run had not asked for that, by canceller.
+    cancelled_by: dict[str, int] = field(default_factory=dict)
     #: The replicas that were submitted of each combination of parameters, if the group numbers them
     #: or a rule may need to know which combinations are new.
     replicas: Replicas | None = None

@@ -7,7 +7,16 @@ from operator import attrgetter
 
 from ensemble_core.engine.names import JobFields
 from ensemble_core.engine.points import PointJobs
-from ensemble_core.engine.records import Index, JobRecord, Link, Match, Slice, Step, Steps
+from ensemble_core.engine.records import (
+    BY_OTHERS,
+    Index,
+    JobRecord,
+    Link,
+    Match,
+    Slice,
+    Step,
+    Steps,
+)
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.errors import EnsembleError
@@ -37,7 +46,7 @@ class JobCompletion:
     def cleaned(self, record: JobRecord, event: Event) -> Steps:
         """Handle the end of an attempt, after the rules on its last event were considered."""
         state, source = self.state, record.source
-        if record.outcome == "failed" and source is not None and source.retry is not None:
+        if record.failed and source is not None and source.retry is not None:
             self._retry_by_group(record, source.retry, event)
         index = record.kept
         if index is None or (
@@ -59,6 +68,8 @@ class JobCompletion:
         state, index = self.state, record.index
         if index.retry is not None or index.retried >= policy.times or state.ended is not None:
             return
+        if record.cancelled_by_others and not policy.names_cancels(record.job.parameters):
+            return  # whoever has cancelled a job may have had a reason
         match = Match(event, record)
         fields = state.fields(match)
         for name in policy.reads:
@@ -127,14 +138,20 @@ class JobCompletion:
             match = Match(event, record)
             for rule_state in rules.waiting((name,), group):
                 self._rules.consider(rule_state, match)
-        if record.outcome == "failed" and not record.concern:
+        if record.failed and not record.concern:
             return [(self._judge, record)]
         return () if rules.touched or state.withdrawn or state.dropped else None
 
     def _judge(self, record: JobRecord, event: Event) -> None:
         """Count a failure that no rule has handled (law 7 in ``engine``)."""
-        if not record.concern and not self.state.rules.awaits_failures(record.job.group):
-            self.state.unhandled_failures += 1
+        state, outcome = self.state, record.outcome or "failed"
+        if record.concern or state.rules.awaits_failures(record.job.group, outcome):
+            return
+        if record.cancelled_by_others:
+            by = record.cancelled_by or BY_OTHERS
+            state.unhandled_cancels[by] = state.unhandled_cancels.get(by, 0) + 1
+        else:
+            state.unhandled_failures += 1
 
     def only_held(self) -> list[str]:
         """If limits hold all remaining jobs, return those limits.

@@ -15,7 +15,16 @@ from ensemble_core.engine.gauges import OwnGauges
 from ensemble_core.engine.group_state import CHANGES, Change, GroupState
 from ensemble_core.engine.job_states import OUTCOME_EVENTS, TRANSITIONS, Outcome
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.records import Index, JobRecord, Link, Slice, SliceKey, SliceTable
+from ensemble_core.engine.records import (
+    BY_OTHERS,
+    BY_RUN,
+    Index,
+    JobRecord,
+    Link,
+    Slice,
+    SliceKey,
+    SliceTable,
+)
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.metrics.store import (
     COMMITTED,
@@ -52,6 +61,17 @@ _BEGUN = TRANSITIONS["alloc"].once | TRANSITIONS["start"].once
 
 #: Number of slices of one key from which on a warning is given.
 _MANY_SLICES = 100_000
+
+
+def _canceller(record: JobRecord, context: Mapping[str, Any]) -> str:
+    """Return who cancelled a job: the run if it had asked for that, else others.
+
+    ``context`` is that of the exception; its field ``by`` is the name of a user.
+    """
+    if record.cancelling or record.stopping:
+        return BY_RUN
+    by = str(context.get("by") or BY_OTHERS)
+    return BY_OTHERS if by == BY_RUN else by
 
 
 class JobTable:
@@ -438,6 +458,8 @@ class JobTable:
             record.note = str(event.context.get("note", ""))
             if record.outcome is None:
                 record.cause = reported_cause(event.context)
+            if record.exception == "cancel":
+                record.cancelled_by = _canceller(record, event.context)
             status = event.context.get("status")
             if record.status is None and isinstance(status, int):
                 record.status = status  # a job that could not be launched: 126 or 127
@@ -579,6 +601,9 @@ class JobTable:
         if outcome == "failed":
             why = record.why or "unknown"
             group.causes[why] = group.causes.get(why, 0) + 1
+        elif record.cancelled_by_others:
+            by = record.cancelled_by or BY_OTHERS
+            group.cancelled_by[by] = group.cancelled_by.get(by, 0) + 1
         duration, waited = record.duration, record.pending
         if duration is not None and waited is not None and record.finished is not None:
             if (
@@ -766,7 +791,7 @@ class JobTable:
             group.handed_over += 1
             self.withdrawn += 1
             self._enqueue(record, group)
-        record.exception = "cancel"
+        record.exception, record.cancelled_by = "cancel", BY_RUN
         self.take(record, JobEvent(record.newest, record.job.id, "clean"))
 
     def observe(

@@ -15,7 +15,7 @@ from ensemble_core.model.events import Event, JobEvent, Observed
 __all__ = ["JobFields", "all_fields", "named_fields"]
 
 #: Names that ``_overridable_fields`` returns in addition to the job's result.
-_NEWER_NAMES = frozenset({"attempt", "replica", "limit", "cause", "run"})
+_NEWER_NAMES = frozenset({"attempt", "replica", "limit", "cause", "cancelled_by", "run"})
 #: Names that mean a field of the event or job, even if the event's context has the same name.
 _NOT_CONTEXT = frozenset({"cause", "name", "timestamp"})
 
@@ -140,6 +140,8 @@ def _overridable_fields(record: JobRecord) -> dict[str, Any]:
         fields["cause"] = record.cause or "exit"
     elif record.outcome is not None or record.exception is not None:
         fields["cause"] = record.why
+    if record.cancelled_by is not None:
+        fields["cancelled_by"] = record.cancelled_by
     fields.update(record.result)
     return fields
 

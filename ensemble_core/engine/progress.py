@@ -119,6 +119,7 @@ def report_of(state: State) -> Report:
                 cancelled=counts["cancelled"],
                 reused=counts["reused"],
                 causes=dict(group.causes),
+                cancelled_by=dict(group.cancelled_by),
                 mean_duration=state.metrics.mean(name, "duration"),
                 mean_pending=state.metrics.mean(name, "pending"),
             )
@@ -132,7 +133,7 @@ def report_of(state: State) -> Report:
         warnings=tuple(state.warnings),
         instances=state.rules.report_instances(),
         progress=progress_of(state),
-        unhandled_failures=state.unhandled_failures,
+        unhandled_failures=state.failures,
     )
 
 

@@ -26,6 +26,8 @@ from ensemble_core.model.events import Event
 from ensemble_core.model.jobs import Job, JobGroup, JobState
 
 __all__ = [
+    "BY_OTHERS",
+    "BY_RUN",
     "MOST_ROWS",
     "Index",
     "JobRecord",
@@ -43,6 +45,9 @@ __all__ = [
     "Stop",
     "add_read",
 ]
+
+#: Values of ``JobRecord.cancelled_by``: the run asked for the cancel, or nobody knows who did.
+BY_RUN, BY_OTHERS = "run", "others"
 
 #: For how many rows of one job ``submit-rows`` can submit jobs at most.
 MOST_ROWS = 10_000
@@ -240,6 +245,8 @@ class JobRecord:
     note: str = ""
     #: Why the attempt ended, if the executor reported a cause.
     cause: Cause | None = None
+    #: Who cancelled the attempt: ``BY_RUN``, a user's name or ``BY_OTHERS``.
+    cancelled_by: str | None = None
     outcome: Outcome | None = None
     queue_id: object = None
     seen: int = 0
@@ -283,6 +290,16 @@ class JobRecord:
     def retried(self) -> bool:
         """True if a retry of the job has been decided already."""
         return self.kept is not None and self.kept.retry is not None
+
+    @property
+    def cancelled_by_others(self) -> bool:
+        """True if the attempt was cancelled, and the run had not asked for that."""
+        return self.outcome == "cancelled" and self.cancelled_by != BY_RUN
+
+    @property
+    def failed(self) -> bool:
+        """True if the attempt has ended in a way that has to be handled (law 7 in ``engine``)."""
+        return self.outcome == "failed" or self.cancelled_by_others
 
     @property
     def result(self) -> Mapping[str, Any]:

@@ -28,12 +28,14 @@ class GroupReport(Record):
     cancelled: int = 0
     reused: int = 0  # jobs in ``success`` whose results come from an earlier run
     causes: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    #: Those jobs in ``cancelled`` whose cancel the run had not asked for, by canceller.
+    cancelled_by: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     mean_duration: float | None = None  # seconds; ``None``: unknown
     mean_pending: float | None = None  # seconds; ``None``: unknown
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        for name in ("suspended", "reused"):
+        for name in ("suspended", "reused", "cancelled_by"):
             if not data[name]:  # in most runs
                 del data[name]
         return data

@@ -268,13 +268,16 @@ class RuleSet:
             if watch.size and self._metrics.moves_with_time(watch.path):
                 self.index.touched[watch] = None
 
-    def awaits_failures(self, group: str) -> bool:
-        """Return True if a live rule waits for a number of failures in this group.
+    def awaits_failures(self, group: str, outcome: str) -> bool:
+        """Return True if a live rule waits for a number of failures with this outcome in the group.
 
-        Until this number is reached, failures count as handled.
+        Until this number is reached, these failures count as handled.
         """
         return any(
-            state.live and state.watch is not None and state.rule.failure_group in (None, group)
+            state.live
+            and state.watch is not None
+            and state.rule.failure_group in (None, group)
+            and outcome in state.rule.failures
             for state in self._failure_rules
         )
 

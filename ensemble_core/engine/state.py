@@ -99,8 +99,8 @@ class State:
         "generators", "generators_due", "heeds", "held_at", "index_over", "limits_met",
         "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics", "notices", "now",
         "out", "rate_limit", "resizes", "retries", "rules", "shared", "shared_files", "silence",
-        "sources", "started", "stop", "table", "timers", "unhandled_failures", "via", "warnings",
-        "withdrawn",
+        "sources", "started", "stop", "table", "timers", "unhandled_cancels", "unhandled_failures", "via",
+        "warnings", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -147,7 +147,10 @@ class State:
         self.errors = 0
         #: Problems of observers, stored for inspection.
         self.warnings: list[str] = []
+        #: Failures that no rule has handled: failed jobs, and jobs that others have cancelled, by
+        #: canceller.
         self.unhandled_failures = 0
+        self.unhandled_cancels: dict[str, int] = {}
         self.events = 0
         self.firings = 0
         self._serial = 0
@@ -296,6 +299,11 @@ class State:
             self.table.groups[path.group].keep_variables([spoken])
 
     # -- queries -------------------------------------------------------------------------------
+
+    @property
+    def failures(self) -> int:
+        """Number of failures that no rule has handled."""
+        return self.unhandled_failures + sum(self.unhandled_cancels.values())
 
     def active(self, group: str | None = None, scope: Scope | None = None) -> list[str]:
         """Return the ids of jobs without an outcome, oldest first, and of retries that are still to

@@ -131,6 +131,7 @@ class Stopping:
         state.stop = None
         if final:
             for record in state.table.records.values():
+                record.cancelling = record.cancelling or record.stopping
                 record.stopping = False
         else:
             state.ended = None

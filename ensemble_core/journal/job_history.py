@@ -10,6 +10,7 @@ from typing import Any
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.job_states import exit_code
+from ensemble_core.engine.records import BY_OTHERS
 from ensemble_core.journal.codec import JournalRow
 from ensemble_core.journal.job_rows import FIELDS, with_interruption
 from ensemble_core.journal.reader import Journal
@@ -21,6 +22,9 @@ __all__ = ["EventJobs", "Jobs"]
 
 #: How many rows are written to the database at a time, and how many are read at a time.
 _BATCH, _PORTION = 1000, 20_000
+
+#: Decisions about jobs, as the journal has them.
+_ABOUT_JOBS = tuple(f'"type":"{kind}"' for kind in ("submit", "look-up", "cancel", "terminate"))
 
 #: Values by column, in the order of the columns.
 Batch = list[Sequence[Any]]
@@ -42,6 +46,7 @@ class _Attempt:
     exception: str | None = None
     cause: str | None = None
     core_hours: float = 0.0
+    asked: bool = False  # the run asked for a cancel of the attempt
     columns: dict[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
 
@@ -181,13 +186,15 @@ class EventJobs(Jobs):
             attempt = self._open.get(row.job or "")
             if attempt is not None:
                 attempt.columns.update(row.data.get("values", {}))
-        if row.decisions is not None and (
-            '"type":"submit"' in row.decisions or '"type":"look-up"' in row.decisions
-        ):
+        if row.decisions is not None and any(each in row.decisions for each in _ABOUT_JOBS):
             for decision in json.loads(row.decisions):
                 if decision["type"] in ("submit", "look-up"):
                     for job in decision["jobs"]:
                         self._submit(job, row.time)
+                key = {"cancel": "jobs", "terminate": "cancel"}.get(decision["type"], "")
+                for name in decision.get(key, ()):
+                    if name in self._open:
+                        self._open[name].asked = True
 
     def _submit(self, job: Mapping[str, Any], time: float) -> None:
         group, index, number = job["group"], job["index"], job.get("attempt", 0)
@@ -215,6 +222,8 @@ class EventJobs(Jobs):
         elif name == "exception":
             if context.get("severity", 0) == 0 and attempt.exception is None:
                 attempt.exception = str(context.get("type", ""))
+                if attempt.exception == "cancel" and not attempt.asked:
+                    attempt.columns["cancelled_by"] = str(context.get("by") or BY_OTHERS)
                 attempt.cause = reported_cause(context)
                 status = context.get("status")
                 if attempt.status is None and isinstance(status, int):

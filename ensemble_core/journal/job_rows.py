@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from ensemble_core.engine.job_states import exit_code
-from ensemble_core.engine.records import JobRecord
+from ensemble_core.engine.records import BY_RUN, JobRecord
 from ensemble_core.journal.checksums import job_checksum, row_checksum
 
 __all__ = [
@@ -118,6 +118,10 @@ def row_of(record: JobRecord) -> JobRow:
         columns = {**columns, "state": "requeued" if record.suspended is None else "suspended"}
     if outcome is None:
         outcome = "cancelled" if record.exception == "cancel" else None
+    if record.reused is not None:
+        columns = {"reused": record.reused, **columns}
+    if record.cancelled_by not in (None, BY_RUN):
+        columns = {"cancelled_by": record.cancelled_by, **columns}
     return JobRow(
         job.group,
         job.index,

@@ -20,7 +20,7 @@ from ensemble_core.model.events import Event
 __all__ = ["Difference", "Replay", "maker_of", "recover"]
 
 #: Fields of a job in calls of functions that did not exist in version 1.0.
-_FIELDS_SINCE_1_0 = ("cause", "limit", "attempt", "replica", "run")
+_FIELDS_SINCE_1_0 = ("cause", "cancelled_by", "limit", "attempt", "replica", "run")
 
 #: Function that returns the checked ensemble for a version of the file in the journal.
 Loading = Callable[[Text], Ensemble]

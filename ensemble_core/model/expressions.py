@@ -54,6 +54,7 @@ EVENT_FIELDS: frozenset[str] = frozenset(
         "pending",  # seconds from submit to start
         "exit_code",  # the exit code as a shell reports it
         "cause",  # the cause of a job's end: one of causes.CAUSES
+        "cancelled_by",  # who cancelled the job: "run", a user's name or "others"
         "limit",  # the job's time limit in seconds
         "attempt",  # which attempt of the job's index it is, from 0
         "replica",  # the job's number within its combination of parameters, from 0
@@ -67,7 +68,7 @@ EVENT_FIELDS: frozenset[str] = frozenset(
 )
 
 #: Event fields for which a column or a parameter of the same name takes precedence.
-_OVERRIDABLE = {"cause", "limit", "attempt", "replica", "run"}
+_OVERRIDABLE = {"cause", "cancelled_by", "limit", "attempt", "replica", "run"}
 #: Names that cannot be followed by brackets or dots: ``value[1]`` and ``job.name`` are errors.
 _WHOLE = (EVENT_FIELDS - _OVERRIDABLE) | FUNCTIONS.keys() | {"value", "metric"}
 

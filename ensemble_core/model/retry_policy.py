@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ __all__ = ["LITERAL_FIELDS", "RetryPolicy", "changed_fields"]
 
 #: Fields whose texts never contain expressions, because they hold patterns or columns of files.
 LITERAL_FIELDS = frozenset({"observe", "points"})
+#: Names by which a condition refers to the cause of a failure.
+_CAUSE_NAMES = frozenset({"cause", "cancelled_by", "type"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -30,6 +32,15 @@ class RetryPolicy(Value):
     reads: frozenset[str] = frozenset()  #: ``STAT.NAME`` references in the policy's expressions.
     metrics: frozenset[str] = frozenset()  #: Metric paths in the policy's expressions.
     resume: bool = False  #: Whether statistics continue over the attempts.
+
+    def names_cancels(self, parameters: Collection[str]) -> bool:
+        """Return True if the policy's condition is about the cause of a failure.
+
+        Only then, a job that others have cancelled is retried. ``parameters`` are those of the job:
+        such a name in the condition is a parameter.
+        """
+        names = frozenset() if self.when is None else self.when.names
+        return not _CAUSE_NAMES.isdisjoint(names - set(parameters))
 
     def evaluate(
         self, known: Mapping[str, Any], metric: Callable[[str], float | None]

@@ -450,6 +450,8 @@ class BoundRule(Value):
     #: failure that the rule has matched or can still match does not make the exit code 1.
     concerns_failure: bool = False
     failure_group: str | None = None
+    #: The outcomes of these jobs: ``failed``, or ``cancelled`` by others than the run.
+    failures: frozenset[str] = frozenset({"failed", "cancelled"})
     #: The instance of an algorithm (``use:``) that the rule belongs to.
     instance: str | None = None
     spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)  #: The rule as in the file.

@@ -167,7 +167,9 @@ class Executor(ABC):
       ``exception`` or a ``finish`` ends the attempt, so no ``requeue`` follows. If the job is
       already in the new state, the event has no effect.
     - A cancelled job emits an ``exception`` of type ``cancel`` before its ``finish`` or ``clean``.
-      If a job has several fatal exceptions, the first one says why the job ended.
+      If a job has several fatal exceptions, the first one says why the job ended. The same holds
+      for a job that others cancel in the queue; the field ``by`` of the context is then the name of
+      the user, if known. The run knows itself which cancels it asked for.
     - The context of ``submit`` may have ``queue_id``. The context of ``start`` may have
       ``workdir``, ``stdout`` and ``stderr`` (absolute paths, for observers). The context of
       ``finish`` has ``status``, a wait status; without it, the job counts as failed with the cause

@@ -1,4 +1,6 @@
-"""Kinds of failures: failed jobs with the same job group, cause and exit code, with examples."""
+"""Kinds of failures: failed jobs with the same job group, cause, exit code and canceller, with
+examples.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def failure_kinds(
     """
     found: list[dict[str, Any]] = []
     for group, own in jobs.ranges.items():
-        columns = [list(jobs.column(n, group)) for n in ("outcome", "cause", "exit_code")]
+        named = ["outcome", "cause", "exit_code"]
+        named += ["cancelled_by"] * ("cancelled_by" in jobs.names)
+        columns = [list(jobs.column(n, group)) for n in named]
         kinds: dict[tuple[Any, ...], list[int]] = {}
         for at, outcome in enumerate(columns[0]):
             if outcome in _FAILED:
@@ -40,7 +44,7 @@ def failure_kinds(
         if not kinds:
             continue
         parameters = {name: list(jobs.column(name, group)) for name in parameters_of(group)}
-        for (outcome, cause, code), places in kinds.items():
+        for (outcome, cause, code, *by), places in kinds.items():
             examples = [_example(jobs, own.start + at) for at in _sample(places)]
             found.append(
                 {
@@ -48,6 +52,7 @@ def failure_kinds(
                     "outcome": outcome,
                     "cause": cause,
                     "exit_code": code,
+                    "cancelled_by": by[0] if by else None,
                     "count": len(places),
                     "of": len(own),
                     "parameters": suspects(parameters, places),

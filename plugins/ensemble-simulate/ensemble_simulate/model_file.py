@@ -31,11 +31,18 @@ __all__ = ["read"]
 _JOB_NAMES = (
     "index", "replica", "attempt", "nodes", "tasks", "cores", "gpus", "limit",
 )  # fmt: skip
-#: Causes of failure that a model may contain. All others come from the queue or the run.
-_CAUSES = tuple(cause for cause in CAUSES if cause not in ("cancelled", "unknown"))
+#: Causes of failure that a model may contain. ``cancelled``: by others than the run.
+_CAUSES = tuple(cause for cause in CAUSES if cause != "unknown")
 _NOISE = re.compile(r"\bnoise\(\s*([^()]*)\s*\)")
 #: Default wait statuses by cause.
-_STATUSES = {"exit": 1 << 8, "signal": 9, "timeout": 15, "memory": 9, "preempted": 15}
+_STATUSES = {
+    "exit": 1 << 8,
+    "signal": 9,
+    "timeout": 15,
+    "memory": 9,
+    "preempted": 15,
+    "cancelled": 15,
+}
 _Path = tuple[str | int, ...]
 
 

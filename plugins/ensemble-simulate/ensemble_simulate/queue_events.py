@@ -19,6 +19,7 @@ EXCEPTIONS = {
     "memory": "out-of-memory",
     "node-failure": "node-failure",
     "preempted": "preempted",
+    "cancelled": "cancel",
     "lost": "lost",
     "submit": "submit",
 }

@@ -46,6 +46,7 @@ class _RecordedAttempt:
     heard: float = 0.0
     cause: str | None = None
     status: int = 0
+    wished: bool = False  # the run had asked for a cancel when the attempt was cancelled
     rows: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
 
     @property
@@ -74,7 +75,7 @@ class _RecordedAttempt:
         """The seconds from the attempt's cancellation to its end, if it was running."""
         if self.began is None or self.cancelled is None or self.ended is None:
             return None
-        return max(0.0, self.ended - self.cancelled) if self.cause == "cancelled" else None
+        return max(0.0, self.ended - self.cancelled) if self.wished else None
 
     @property
     def launch(self) -> float:
@@ -197,6 +198,7 @@ def _apply_event(
         if each.status and each.cause is None:
             each.cause = "signal" if each.status & 0x7F else "exit"
     elif name == "exception" and data.get("severity", 0) == 0 and each.cause is None:
+        each.wished = data.get("type") == "cancel" and each.cancelled is not None
         each.cause = str(data.get("cause") or _CAUSES.get(str(data.get("type")), "unknown"))
 
 
@@ -218,12 +220,12 @@ def _model(own: Sequence[_RecordedAttempt], tag: str) -> GroupModel:
     recorded: dict[tuple[str, str], Recorded] = {}
     dying = _usual([each.dying for each in own if each.dying is not None])
     for each in own:
-        if each.cause == "cancelled" and each.began is not None:
+        if each.wished and each.began is not None:
             # A rule may cancel the job again because of its rows. If not, the job runs as long as
             # other jobs.
             longer = max(usual, each.seconds + 1.0)
             life = Recorded(longer, None, 0, each.printed, each.delays(dying))
-        elif each.cause != "cancelled" and (each in ran or each.cause == "submit"):
+        elif not each.wished and (each in ran or each.cause == "submit"):
             failed = each.cause, each.status
             life = Recorded(each.seconds, *failed, each.printed, each.delays(dying))
         else:
@@ -235,7 +237,7 @@ def _model(own: Sequence[_RecordedAttempt], tag: str) -> GroupModel:
     left = len(own)
     for each in own:
         cause = each.cause
-        if cause not in (None, "cancelled", "unknown"):
+        if cause not in (None, "unknown") and not each.wished:
             fails[cause] = fails.get(cause, 0) + 1
             statuses[cause] = each.status
     for cause, count in fails.items():

@@ -350,8 +350,8 @@ class FakeFiring:
 class FakeExecutor(Executor):
     """An executor whose jobs the test controls.
 
-    A submitted job waits until the test calls :meth:`start`, :meth:`finish`, :meth:`reject` or
-    :meth:`cancel`. With ``instant``, every job succeeds immediately.
+    A submitted job waits until the test calls :meth:`start`, :meth:`finish`, :meth:`reject`,
+    :meth:`cancel` or :meth:`cancel_from_outside`. With ``instant``, every job succeeds immediately.
 
     - ``submitted``: the submitted jobs
     - ``cancelled``: the ids of the cancelled jobs
@@ -407,14 +407,8 @@ class FakeExecutor(Executor):
     def cancel(self, jobs: Sequence[str]) -> None:
         self.cancelled += jobs
         for job in jobs:
-            state = self._states.get(job, "over")
-            if state == "over":
-                continue
-            self._send_event(job, "exception", type="cancel", severity=0, note="")
-            ran = state in ("running", "suspended")
-            if ran:
-                self._send_event(job, "finish", status=15)
-            self._end(job, ran=ran)
+            if self._states.get(job, "over") != "over":
+                self._cancel(job, note="")
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         self.resized.append((request, delta))
@@ -480,6 +474,22 @@ class FakeExecutor(Executor):
             raise AssertionError(f"{event} of {job} is impossible: it is {self._states[job]}")
         self._states[job] = after
         self._send_event(job, event)
+
+    def cancel_from_outside(self, job: str, by: str = "") -> None:
+        """Cancel the job in the queue, as another client of the queue does.
+
+        The argument ``by`` is the user, if the queue knows it.
+        """
+        if self._state(job) == "over":
+            raise AssertionError(f"{job} cannot be cancelled: it is over")
+        self._cancel(job, note="not by this run", **({"by": by} if by else {}))
+
+    def _cancel(self, job: str, **context: str) -> None:
+        ran = self._states[job] in ("running", "suspended")
+        self._send_event(job, "exception", type="cancel", severity=0, **context)
+        if ran:
+            self._send_event(job, "finish", status=15)
+        self._end(job, ran=ran)
 
     def reject(self, job: str, note: str = "rejected") -> None:
         """End the job before it starts, because the queue cannot run it."""

@@ -123,9 +123,13 @@ class Story:
         """Run a job's whole life."""
         return self.begin(job, pending=pending) + self.end(job, status=status, duration=duration)
 
-    def cancel(self, job: str) -> list[Decision]:
-        """Cancel a job: immediately if it waits, by a signal if it runs."""
-        decided = self.job(job, "exception", type="cancel", severity=0, note="")
+    def cancel(self, job: str, *, by: str = "") -> list[Decision]:
+        """Cancel a job: immediately if it waits, by a signal if it runs.
+
+        If the run has not asked for this, others have cancelled the job; ``by`` is their name.
+        """
+        more = {"by": by} if by else {}
+        decided = self.job(job, "exception", type="cancel", severity=0, note="", **more)
         record = self.engine.state.table.records[job]
         if record.started is not None:
             decided += self.job(job, "finish", status=15)

@@ -41,8 +41,9 @@ function partsOf(group) {
 function Overview({ run, overview }) {
   const { progress, groups, rules, state } = overview;
   const failed = sum(groups.map((group) => group.failed));
-  // Cancelled jobs are not done either, but nothing is wrong with them.
+  // Cancelled jobs are not done either. Only those that others cancelled are failures.
   const lost = sum(groups.map((group) => Math.max(0, group.lost - group.cancelled)));
+  const others = sum(groups.map((group) => sum(Object.values(group.cancelled_by || {}))));
   const never = rules.filter((rule) => !rule.fired);
   const live = state === 'running';
   const about = (group) => [
@@ -73,9 +74,11 @@ function Overview({ run, overview }) {
       ${failed > 0 && html`<li>
         <a href=${address(run, 'failures')}>${plural(lost, 'job')} failed</a>
         ${failed > lost ? `, of ${plural(failed, 'failed attempt')}` : ''}</li>`}
+      ${others > 0 && html`<li><a href=${address(run, 'failures')}>${plural(others, 'job')}
+        ${' '}${others > 1 ? 'were' : 'was'} cancelled by others</a></li>`}
       ${never.length > 0 && html`<li>
         <a href=${address(run, 'rules')}>${plural(never.length, 'rule')} never fired</a></li>`}
-      ${!failed && !never.length
+      ${!failed && !others && !never.length
         && html`<li>Nothing: no job failed, and every rule fired.</li>`}</ul>
     ${live && html`<h2>Commands</h2><p>This page only shows. To act, copy a command:</p>
       ${['stop RUN', 'cancel RUN GROUP', 'why RUN RULE'].map((words) => html`
@@ -87,8 +90,8 @@ function Overview({ run, overview }) {
 // -- what went wrong ------------------------------------------------------------------------------
 
 // The filter for jobs that failed in one way.
-function ofKind({ group, outcome, cause, exit_code }, more) {
-  const known = Object.entries({ group, outcome, cause, exit_code });
+function ofKind({ group, outcome, cause, exit_code, cancelled_by }, more) {
+  const known = Object.entries({ group, outcome, cause, exit_code, cancelled_by });
   return { ...Object.fromEntries(known.filter(([, value]) => isThere(value))), ...more };
 }
 // "T = 2.3 and L = 8: 31 of 33 failed", with a link to these jobs.
@@ -111,7 +114,8 @@ function Kind({ run, kind }) {
   return html`<article class="card">
     <h3><${State} name=${kind.outcome} />: ${number(kind.count)} of ${plural(kind.of, 'job')} of
       ${' '}${kind.group}</h3>
-    <p>Cause <strong>${kind.cause || 'unknown'}</strong>
+    <p>Cause <strong>${kind.cause || 'unknown'}</strong>${isThere(kind.cancelled_by)
+      && html` by <strong>${kind.cancelled_by}</strong>`}
       ${isThere(kind.exit_code) && html`, exit code <strong>${kind.exit_code}</strong>`}.${' '}
       <a href=${jobsAddress(run, ofKind(kind))}>Show these jobs</a></p>
     ${kind.parameters.length > 0 && html`<h4>More often than others at</h4>

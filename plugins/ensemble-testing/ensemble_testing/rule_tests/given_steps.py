@@ -130,11 +130,13 @@ class Given(StepReader):
 
     def cancelled(self, value: Any, path: Path) -> Tell:
         """Cancel these jobs in the queue, from outside the run."""
-        names = self._jobs(value, path)
+        names, data = self._jobs_and_fields(value, path, ("by", "note"))
+        more = {"by": self._text(data, "by", path, "")} if "by" in data else {}
+        note = self._text(data, "note", path, "")
 
         def tell(queue: ScriptedQueue) -> None:
             for job in queue.named(names):
-                queue.end(job, 15, "cancel")
+                queue.end(job, 15, "cancel", note, **more)
 
         return tell
 

@@ -162,7 +162,8 @@ class _Recording:
         elif name == "exception" and context.get("severity") == 0:
             if context.get("type") == "cancel":
                 self._cancelled.add(job)
-                yield "cancelled", job
+                by = context.get("by")
+                yield "cancelled", {"job": job, "by": by} if isinstance(by, str) else job
             else:
                 self._excepted.add(job)
                 yield _job_event_step(event)

@@ -229,16 +229,22 @@ class ScriptedQueue(VirtualExecutor):
             self.tell(job, "alloc", "start")
 
     def end(
-        self, job: str, status: int | None, exception: str | None = None, note: str = ""
+        self,
+        job: str,
+        status: int | None,
+        exception: str | None = None,
+        note: str = "",
+        **more: str,
     ) -> None:
         """End a job with this wait status if it ran.
 
-        The argument ``exception`` is the cause if the job did not end on its own.
+        The argument ``exception`` is the cause if the job did not end on its own; ``more`` are
+        further fields of its context.
         """
         runs = self._jobs.pop(job)
         self._over.add(job)
         if exception is not None:
-            self.tell(job, "exception", type=exception, severity=0, note=note)
+            self.tell(job, "exception", type=exception, severity=0, note=note, **more)
         if runs and status is not None:
             self.tell(job, "finish", status=status)
         self.tell(job, *_CLEARING)
