@@ -14,8 +14,8 @@ Its laws, which tests check (details in the comment below):
 6. **Chains.** Firings form a chain if each one causes the next and no job finishes in between. A
    rule whose firing would make a chain longer than ``limits.chain`` is switched off.
 7. **Failures.** A run that ends by itself has exit code 0 if all failed jobs were handled, for
-   example retried, and 1 otherwise. A job that was cancelled has failed, unless the run itself asked
-   for the cancel.
+   example retried, and 1 otherwise. A cancelled job has failed too, unless the run had asked for
+   the cancel.
 8. **Natural end.** The run ends by itself when no job is active and nothing is pending: no call of
    a function, no retry and no timer of a rule.
 9. **Stop.** A stop ends the run until a resume continues it.

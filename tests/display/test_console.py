@@ -53,7 +53,7 @@ from ensemble_core.model.events import (
     ResizeOutcome,
     TimerElapsed,
 )
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.rules import BoundRule, Trigger
 
 PLAIN = TextStyle(unicode=True)
@@ -283,12 +283,31 @@ def test_success_cancellation_and_warnings_are_not_failures() -> None:
     lines = told(
         submit(),
         job("finish", status=0),
+        Cancel(jobs=("sleep.1",), rule="hot", firing=1),
         job("exception", "sleep.1", type="cancel", severity=0),
         job("finish", "sleep.1", status=15),
         job("exception", "sleep.2", type="note", severity=5),
         JobEvent(1.0, "f123", "finish", {"status": 256}, ours=False),
     )
-    assert len(lines) == 1
+    assert [line.text.split()[0] for line in lines] == ["submit", "cancel"]
+
+
+@pytest.mark.parametrize(
+    ("context", "said"),
+    [
+        ({"note": "by hand"}, "cancelled by others: by hand"),
+        ({"by": "root"}, "cancelled by root"),
+    ],
+)
+def test_a_cancel_that_the_run_did_not_ask_for_is_a_failure(
+    context: dict[str, Any], said: str
+) -> None:
+    cancelled = job("exception", type="cancel", severity=0, **context)
+    lines = told(submit(), cancelled, job("finish", status=15))
+    assert lines[-1] == OutputLine(f"   failed sleep.0: {said}", error=True)
+    teller = Narrator(ensemble(), PLAIN)
+    teller.know(Job(id="sleep.0", group="sleep", index=0, command=("true",)), None, asked=True)
+    assert list(teller.tell(cancelled)) == []
 
 
 def test_interrupted_jobs_are_printed_and_collapsed_per_group() -> None:

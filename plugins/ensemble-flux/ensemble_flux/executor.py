@@ -23,6 +23,7 @@ from ensemble_core import (
     start_folder,
 )
 from ensemble_flux import bindings
+from ensemble_flux.instance import LastInstance
 from ensemble_flux.jobspec import Jobspecs, limits
 from ensemble_flux.notation import parse_f58
 from ensemble_flux.output import Output, seen_by_all
@@ -64,6 +65,8 @@ class FluxExecutor(Executor):
         self._output: Output | None = None
         self._jobspecs: Jobspecs | None = None
         self._handles = threading.local()
+        self._last = LastInstance(None)
+        self._queue_is_new = False
 
     def open(self, run: Run, emit: Emit) -> None:
         if self._loop is not None:
@@ -92,6 +95,8 @@ class FluxExecutor(Executor):
         self._jobspecs = jobspecs
         self._output = Output(str(run.folder.absolute()), self._output_target(run, loop))
         self._loop = loop
+        self._last = LastInstance(run.state)
+        self._queue_is_new = self._last.has_ended_for(loop.instance)
 
     def _output_target(self, run: Run, loop: FluxLoop) -> Any:
         if self._keep != "auto":
@@ -131,12 +136,20 @@ class FluxExecutor(Executor):
     def on_stop(self) -> Literal["keep", "cancel"]:
         """The default for ``on_stop``.
 
-        It is ``cancel`` in an instance that is itself a job, because jobs end with that instance.
+        It is ``cancel`` in an instance that ends with the run's allocation or with the run's
+        parent, because jobs end with that instance.
         """
-        return "cancel" if self._loop is not None and self._loop.nested else "keep"
+        temporary = self._loop is not None and self._loop.instance.temporary
+        return "cancel" if temporary else "keep"
+
+    @property
+    def queue_is_new(self) -> bool:
+        """True if the run's jobs were in a temporary instance, which has ended."""
+        return self._queue_is_new
 
     def submit(self, jobs: Sequence[Job]) -> None:
         loop = self._require_open()
+        self._last.record(loop.instance)
         names = check_new(jobs, loop.ids)
         orders = [self._prepare(job) for job in jobs]
         loop.ids |= names

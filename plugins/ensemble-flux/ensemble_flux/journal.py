@@ -6,6 +6,7 @@ Flux.
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -107,6 +108,17 @@ def _cause(context: Mapping[str, Any]) -> Cause | None:
     if kind != "exec":
         return None
     return next((cause for words, cause in _EXEC_CAUSES.items() if words in note), None)
+
+
+def _canceller(context: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the user who cancelled a job as the field ``by``, if Flux knows the user."""
+    user = context.get("userid")
+    if not isinstance(user, int) or user < 0:
+        return {}
+    try:
+        return {"by": pwd.getpwuid(user).pw_name}
+    except (LookupError, OverflowError):
+        return {"by": f"user {user}"}
 
 
 class _Active:
@@ -362,6 +374,8 @@ class Journal:
         cause = _cause(context) if name == "exception" else None
         if cause is not None:
             context = {**context, "cause": cause}
+        if name == "exception" and context.get("type") == "cancel":
+            context = {**context, **_canceller(context)}
         ours.since = 0.0  # all later entries are newer, even if the clock was set back
         if name == "submit":
             context = {**context, "queue_id": f58(queue_id)}

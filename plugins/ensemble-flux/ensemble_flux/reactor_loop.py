@@ -24,6 +24,7 @@ from ensemble_core import (
 from ensemble_flux.bindings import connect
 from ensemble_flux.eventlog_watcher import EventlogWatcher
 from ensemble_flux.gauges import Gauges
+from ensemble_flux.instance import Instance, read_instance
 from ensemble_flux.jobspec import Jobspecs
 from ensemble_flux.journal import Journal
 from ensemble_flux.nodes import Nodes
@@ -102,8 +103,8 @@ class FluxLoop:
         #: Hosts of the instance's brokers, and its version. Known once the instance is open.
         self.hosts: tuple[str, ...] = ()
         self.version = ""
-        #: Whether the instance is a job of another instance.
-        self.nested = False
+        #: The instance. Known once it is open.
+        self.instance = Instance()
         #: Current gauges. The mapping is replaced, never changed.
         self.gauges: Mapping[str, float] = {}
         #: Submitted jobs that are not over. The submitting thread adds jobs.
@@ -173,7 +174,7 @@ class FluxLoop:
         handle = self._reactor.handle
         self.version = handle.attr_get("version")
         self.hosts = _hosts(handle)
-        self.nested = _is_nested(handle)
+        self.instance = read_instance(handle)
         self._gauges.read_nodes()
         if self._events != "eventlogs":
             self._open_journal(full=False)
@@ -383,13 +384,6 @@ class FluxLoop:
         else:
             self._finders.append(known)
             self._reopen()
-
-
-def _is_nested(handle: Any) -> bool:
-    try:
-        return int(handle.attr_get("instance-level")) > 0
-    except (OSError, ValueError):
-        return False
 
 
 def _hosts(handle: Any) -> tuple[str, ...]:
