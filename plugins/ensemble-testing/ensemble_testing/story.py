@@ -128,7 +128,7 @@ class Story:
 
         If the run has not asked for this, others have cancelled the job; ``by`` is their name.
         """
-        more = {"by": by} if by else {}
+        more: dict[str, Any] = {"by": by} if by else {}
         decided = self.job(job, "exception", type="cancel", severity=0, note="", **more)
         record = self.engine.state.table.records[job]
         if record.started is not None:
