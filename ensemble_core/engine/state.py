@@ -99,8 +99,8 @@ class State:
         "generators", "generators_due", "heeds", "held_at", "index_over", "limits_met",
         "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics", "notices", "now",
         "out", "rate_limit", "resizes", "retries", "rules", "shared", "shared_files", "silence",
-        "sources", "started", "stop", "table", "timers", "unhandled_cancels", "unhandled_failures", "via",
-        "warnings", "withdrawn",
+        "sources", "started", "stop", "table", "timers", "unhandled_cancels", "unhandled_failures",
+        "via", "warnings", "withdrawn",
     )  # fmt: skip
 
     def __init__(
