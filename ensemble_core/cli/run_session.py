@@ -216,6 +216,7 @@ class RunSession:
         if self._show is not None and not self._as_json:
             lines += [self._look.paint(f" {self._show}", "bold")]
             lines += [f"   {line}" for line in table_lines(engine, self._show)]
+            lines += [f"   ({each})" for each in engine.tables().warnings(self._show)]
         if self._metrics:
             lines += [self._look.paint(" metrics", "bold")]
             lines += [f"   {line}" for line in metric_lines(engine)]

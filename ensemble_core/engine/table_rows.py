@@ -143,6 +143,15 @@ class Tables(Mapping[str, "list[TableRow]"]):
             return f"none of {len(passing)} rows has a value of {column}"
         return ""
 
+    def warnings(self, name: str) -> list[str]:
+        """Return what a reader of a table should know about it."""
+        work = self._work(self._tables[name])
+        partial = work.partial() if isinstance(work, GroupedWork) else ""
+        found = [self.left_out(name)]
+        if partial:
+            found.append(f"the table {name!r}: {partial}; the other jobs have no such value")
+        return [each for each in found if each]
+
     def left_out(self, name: str) -> str:
         """Return a warning if the pivot of a table has too many values, or an empty text."""
         table = self._tables[name]

@@ -11,13 +11,13 @@ from typing import Any, TypeGuard
 
 from ensemble_core.metrics.series import OrderFree, Series, StatisticSpec
 
-__all__ = ["Growing", "Values"]
+__all__ = ["Growing", "Values", "is_number"]
 
 #: The largest finite float.
 _LARGEST = math.nextafter(math.inf, 0.0)
 
 
-def _is_number(value: object) -> TypeGuard[float]:
+def is_number(value: object) -> TypeGuard[float]:
     """Return True for a number that fits into a float."""
     kind = type(value)
     return (kind is float or kind is int) and -_LARGEST <= value <= _LARGEST  # type: ignore[operator]
@@ -59,7 +59,7 @@ class Growing:
 
     def put(self, place: Any, value: object) -> None:
         """Add the value at a position, if it is a number."""
-        if not _is_number(value):
+        if not is_number(value):
             return
         self.count += 1
         for reducer in self._adders:
@@ -102,7 +102,7 @@ class Values:
         old = self._numbers.get(place)
         if value is old:
             return
-        number = value if _is_number(value) else None
+        number = value if is_number(value) else None
         if number is old:
             return
         for reducer in self._reducers.values():

@@ -12,7 +12,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from ensemble_core.engine.done_jobs import DoneJob, DoneJobs, TableRow
-from ensemble_core.engine.table_values import Growing, Values
+from ensemble_core.engine.table_values import Growing, Values, is_number
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import split_filter
 from ensemble_core.model.codec import NOTHING
@@ -24,6 +24,10 @@ __all__ = ["GroupedWork", "JobWork", "TableWork", "work_on"]
 
 #: Position of a row in a table with ``by``: the sort keys of the row's ``by`` values.
 Place = tuple[tuple[int, Any], ...]
+
+
+#: The statistic whose values all come from one job.
+LAST = "last"
 
 
 def _no_metric(path: str) -> None:
@@ -212,11 +216,15 @@ class _Cell:
     variables.
     """
 
-    __slots__ = ("n", "reused", "variables")
+    __slots__ = ("n", "newest", "passed", "reused", "variables")
 
     def __init__(self, variables: Iterable[Growing]) -> None:
         self.n = self.reused = 0
         self.variables = tuple(variables)
+        #: For each variable with a filter, by its number, how many jobs passed it.
+        self.passed: dict[int, int] = {}
+        #: For each filter, the newest job that has a value for ``last``, and its values by name.
+        self.newest: dict[str, tuple[int, dict[str, float]]] = {}
 
 
 class _Line:
@@ -282,9 +290,15 @@ class GroupedWork(TableWork):
             statistic, _, variable = name.partition(".")
             reads.setdefault(variable, []).append(statistic)
         self._variables: list[_Variable] = []
+        #: For each filter, the names ``last.NAME`` with the numbers of their variables. They come
+        #: from one job, so that a row never mixes values of different jobs.
+        self._last: dict[str, dict[str, int]] = {}
         for spoken, names in reads.items():
             variable, condition = split_filter(spoken)
             passes = filter_of(condition) if condition else None
+            if LAST in names:
+                names.remove(LAST)
+                self._last.setdefault(condition, {})[f"{LAST}.{spoken}"] = len(self._variables)
             of = tuple(f"{name}.{spoken}" for name in names)
             self._variables.append(_Variable(variable, passes, tuple(names), of))
         #: ``_of_cell`` has the columns that depend only on a cell and its pivot value; ``_of_row``
@@ -397,9 +411,20 @@ class GroupedWork(TableWork):
         if reused is not None:
             line.reused += 1
             cell.reused += 1
-        for variable, numbers, value in zip(self._variables, cell.variables, values, strict=False):
-            if variable.passes is None or variable.passes.passes(fields):
-                numbers.put(index, value)
+        for number, variable in enumerate(self._variables):
+            if variable.passes is not None:
+                if not variable.passes.passes(fields):
+                    continue
+                cell.passed[number] = cell.passed.get(number, 0) + 1
+            cell.variables[number].put(index, values[number])
+        for condition, names in self._last.items():
+            passes = self._variables[next(iter(names.values()))].passes
+            if cell.newest.get(condition, (-1,))[0] < index and (
+                passes is None or passes.passes(fields)
+            ):
+                found = {name: values[of] for name, of in names.items() if is_number(values[of])}
+                if found:
+                    cell.newest[condition] = index, found
         line.changed[pivot] = None
         self._dirty[line] = None
         if pivot is not None and pivot not in self._pivots:
@@ -432,6 +457,29 @@ class GroupedWork(TableWork):
     def left_out(self) -> int:
         """Number of pivot values without columns, because there are too many values."""
         return len(self._pivots) - len(self.values)
+
+    def partial(self) -> str:
+        """Return a text that says which statistics do not cover all jobs of their rows.
+
+        It is empty if all do.
+        """
+        lacking: dict[str, list[tuple[_Line, int, int]]] = {}
+        for line in self._order or self._lines.values():
+            for cell in line.cells.values() if line.passes else ():
+                for number, variable in enumerate(self._variables):
+                    of = cell.n if variable.passes is None else cell.passed.get(number, 0)
+                    covered = cell.variables[number].count
+                    names = [each for each in variable.spoken if not each.startswith("count.")]
+                    if covered < of and names:
+                        lacking.setdefault(names[0], []).append((line, covered, of))
+        parts = []
+        for name, found in lacking.items():
+            line, covered, of = found[0]
+            values = zip(self.table.by, line.by, strict=True)
+            where = ", ".join(f"{each}={value}" for each, value in values)
+            more = f", and fewer than all in {len(found) - 1} further places" * (len(found) > 1)
+            parts.append(f"{name} covers {covered} of {of} jobs at {where}{more}")
+        return "; ".join(parts)
 
     # -- computation of rows -------------------------------------------------------------------
 
@@ -511,6 +559,9 @@ class GroupedWork(TableWork):
         found: TableRow = {"n": cell.n, "reused": cell.reused}
         for variable, numbers in zip(self._variables, cell.variables, strict=True):
             numbers.get_all(variable.spoken, found)
+        for condition, names in self._last.items():
+            _, values = cell.newest.get(condition, (-1, {}))
+            found.update((name, values.get(name)) for name in names)
         return found
 
     # -- queries -------------------------------------------------------------------------------

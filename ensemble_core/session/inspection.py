@@ -546,8 +546,9 @@ class Inspection:
         """Return all tables of results, and the points of all generators.
 
         Each table has a ``name``, the ``names`` of its columns, ``rows`` (lists), and ``plot`` as
-        in the ensemble file. The table of a generator also has ``objectives``, each ``minimize`` or
-        ``maximize``.
+        in the ensemble file. A table of results also has ``notes``: texts about its rows, such as
+        statistics that do not cover all jobs of a row. The table of a generator also has
+        ``objectives``, each ``minimize`` or ``maximize``.
         """
         engine = self._engine
         if engine is None:
@@ -559,7 +560,8 @@ class Inspection:
             rows = [[row.get(n) for n in names] for row in computed[name]]
             plot = table.drawn(computed.pivot_values(name))
             one = {"name": name, "names": list(names), "rows": rows, "plot": plot}
-            found.append({**one, "kind": "table", "of": table.of})
+            notes = computed.warnings(name)
+            found.append({**one, "kind": "table", "of": table.of, "notes": notes})
         for name, state in engine.state.generators.items():
             vocs = engine.state.ensemble.generators[name].vocs
             names, points = state.table(vocs)

@@ -51,8 +51,8 @@ def results(
         found = engine.tables()
         names, rows = found.columns(table), found[table]
         write_table(names, in_batches(names, rows), form, output, missing="-")
-        if found.left_out(table):
-            print_warning(found.left_out(table))
+        for warning in found.warnings(table):
+            print_warning(warning)
         percent = tables[table].percent
         if percent is not None and not rows:
             print_warning(f"{table} has no rows (top: {percent:g}%, rounded down)")

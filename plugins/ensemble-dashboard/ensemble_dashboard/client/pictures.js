@@ -115,7 +115,8 @@ function Results({ run, here, overview, seq }) {
     <h3>${table.name} <span class="quiet">${about(table)}</span></h3>
     <${BestSoFar} table=${table} /><${Pair} table=${table} here=${here} />
     <${Table} id=${table.name} here=${here} names=${table.names} rows=${table.rows}
-      caption=${table.name} /></article>`;
+      caption=${table.name} />${(table.notes || []).map((note) =>
+      html`<p class="quiet" key=${note}>${note}</p>`)}</article>`;
   const curve = ({ group, variable, jobs: some }) => html`<${Chart} key=${group + variable}
     title=${`${variable} of ${plural(some.length, 'job')} of ${group}`} times=${true}
     xName="time since the job's first value" yName=${variable}
