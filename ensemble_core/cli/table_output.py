@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ FORMATS = {"csv": "csv", "json": "json", "md": "markdown", "parquet": "parquet"}
 _SHOWN = 1000
 #: Number of rows in a batch. Memory does not grow with the number of rows.
 _BATCH = 20_000
+#: Signs with a meaning in the cells of a Markdown table.
+_SIGNS = re.compile(r"[\\|]")
 #: First characters of texts that a spreadsheet treats as formulas. Formulas may run programs
 #: (OWASP).
 _FORMULA = (*"=+-@\t\r\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -236,7 +239,7 @@ def _markdown(
     names: Sequence[str], rows: Iterable[Sequence[Any]], times: Collection[str]
 ) -> Iterator[str]:
     def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        return "| " + " | ".join(_SIGNS.sub(r"\\\g<0>", cell) for cell in cells) + " |"
 
     yield line(map(_text, names))
     yield line("---" for _ in names)

@@ -43,8 +43,11 @@ _STYLES = {
 }
 _CONTROL = {
     **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)},
-    # Bidirectional control characters, which would reorder the rest of a line.
-    **{code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))},
+    # Line separators, and bidirectional controls, which would reorder the rest of a line.
+    **{
+        code: f"\\u{code:04x}"
+        for code in (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+    },
 }
 
 

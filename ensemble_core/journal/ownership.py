@@ -49,14 +49,16 @@ def require_own(folder: Path) -> None:
         )
 
 
-def open_run_file(path: Path, folder: Path) -> BinaryIO:
+def open_run_file(path: Path, folder: Path, *, follow: bool = True) -> BinaryIO:
     """Open a file that a run names, such as a job's output. ``folder`` is the run's folder.
 
     In a run that another user can have written, only files of the run's owner are opened; if that
     owner is the calling user, only files below the run's folder. Raises :class:`OSError` if the
-    file is not a regular file, cannot be read, or must not be read.
+    file is not a regular file, cannot be read, or must not be read. Without ``follow``, it is not
+    read if it is a link.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    descriptor = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
     file = os.fdopen(descriptor, "rb")
     try:
         status = os.fstat(file.fileno())

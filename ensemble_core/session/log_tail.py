@@ -25,7 +25,7 @@ def log_tail(start: Mapping[str, Any], stream: str, most: int, folder: Path) -> 
         return found
     path = Path(str(start.get("workdir") or "."), str(start[stream]))
     try:
-        with open_run_file(path, folder) as file:
+        with open_run_file(path, folder, follow=False) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - most))
             found["text"], found["size"] = file.read(most).decode("utf-8", "replace"), size

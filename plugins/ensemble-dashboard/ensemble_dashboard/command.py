@@ -87,7 +87,7 @@ def dashboard(
     by_socket = (remote and port is None) if unix is None else unix
     with contextlib.ExitStack() as held:
         if by_socket:
-            path = held.enter_context(_private_socket())
+            path = held.enter_context(_private_path(".sock"))
             listener = held.enter_context(_bound_to(path))
             print_line(_ssh_line(str(path)))
             address = f"http://localhost:8123/#token={token}"
@@ -104,7 +104,8 @@ def dashboard(
         if not by_socket and (opens or (opens is None and _has_browser())):
             import webbrowser
 
-            webbrowser.open(address)
+            # Others can read the browser's command line, so the address is in a private file.
+            webbrowser.open(held.enter_context(_private_page(address)).as_uri())
         _serve(listener, state, tags, token)
 
 
@@ -124,8 +125,18 @@ def _ssh_line(place: str) -> str:
 
 
 @contextlib.contextmanager
-def _private_socket() -> Iterator[Path]:
-    """Yield a path for a socket, in a folder that only the user can enter."""
+def _private_page(address: str) -> Iterator[Path]:
+    """Yield a page that leads to the address, and that only the user can read."""
+    with _private_path(".html") as path:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(f'<meta http-equiv="refresh" content="0; url={address}">\n')
+        yield path
+
+
+@contextlib.contextmanager
+def _private_path(ending: str) -> Iterator[Path]:
+    """Yield an unused path in a folder that only the user can enter; remove the file at the end."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     parent = Path(base) if base and Path(base).is_dir() else state_folder(None)
     folder = parent / "ensemble-dashboard"
@@ -138,7 +149,7 @@ def _private_socket() -> Iterator[Path]:
         raise _socket_error(folder, "it is not a folder, or it belongs to another user")
     if stat.S_IMODE(status.st_mode) & 0o077:
         os.chmod(folder, 0o700)
-    path = folder / f"{os.getpid()}.sock"
+    path = folder / f"{os.getpid()}{ending}"
     with contextlib.suppress(FileNotFoundError):
         path.unlink()  # left by an earlier process with the same id
     try:
@@ -197,6 +208,7 @@ def _serve(
 
     import uvicorn
 
+    from ensemble_dashboard.callers import GuardedConnection, report_errors_rarely
     from ensemble_dashboard.server import application
 
     seen = [time.monotonic()]
@@ -205,7 +217,9 @@ def _serve(
         seen[0] = time.monotonic()
 
     app = application(state, tags, token, note_request)
-    config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off")
+    config = uvicorn.Config(
+        app, http=GuardedConnection, log_level="error", access_log=False, lifespan="off"
+    )
     server = uvicorn.Server(config)
 
     async def serve_while_viewed() -> None:
@@ -214,6 +228,7 @@ def _serve(
                 await asyncio.sleep(left)
             server.should_exit = True
 
+        report_errors_rarely(asyncio.get_running_loop())
         watcher = asyncio.ensure_future(end_when_idle())
         try:
             await server.serve(sockets=[listener])

@@ -159,10 +159,11 @@ def _ids(jobs: dict[str, Any]) -> Iterator[str]:
 
 def page_of(data: dict[str, Any]) -> str:
     """Return the page as one text, with data, styles and scripts."""
-    home = os.path.expanduser("~")
     text = dumps(data)
-    if len(home) > 1:
-        text = re.sub(re.escape(dumps(home)[1:-1]) + r'(?=[/"\\ ])', "~", text)
+    home = os.path.expanduser("~")
+    for place in dict.fromkeys((os.path.realpath(home), home)):
+        if len(place) > 1:
+            text = re.sub(re.escape(dumps(place)[1:-1]) + r"(?!\w)", "~", text)
     # No text in the data may end the script element that contains the data.
     text = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     hashes: dict[str, list[str]] = {"script": [], "style": []}

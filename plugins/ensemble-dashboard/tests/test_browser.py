@@ -155,6 +155,30 @@ def test_names_with_markup_are_shown_as_text(page: Page, report_url: str, tmp_pa
     assert page.problems == []
 
 
+@pytest.mark.parametrize("name", ["__proto__", "constructor", "toString"])
+def test_names_of_javascript_are_shown_as_any_other(
+    page: Page, report_url: str, tmp_path: Path, name: str
+) -> None:
+    text = Path(report_url.removeprefix("file://")).read_text()
+    for old in ("sim", "energies", "T"):
+        text = text.replace(f'"{old}"', f'"{name}"')
+    (tmp_path / "other.html").write_text(text)
+    for view in ("failures", "results", "jobs"):
+        assert name in page.show((tmp_path / "other.html").as_uri(), view), view
+    page.page.goto(f"{(tmp_path / 'other.html').as_uri()}#/study/{name}")
+    page.page.wait_for_selector("main h2")
+    assert page.problems == []
+
+
+def test_copied_tables_keep_each_value_in_its_cell(page: Page, report_url: str) -> None:
+    page.show(report_url, "overview")
+    lone, broken = "a\\rb", "a | b \\\\\\n| c |"
+    made = page.page.evaluate(f"csv(['x', 'y'], [['{lone}', 1]])")
+    assert made == 'x,y\n"a\rb",1'
+    made = page.page.evaluate(f"markdown(['x'], [['{broken}']])")
+    assert made.split("\n") == ["| x |", "| --- |", "| a \\| b \\\\ \\| c \\| |"]
+
+
 def test_sorting_and_filtering_work_by_keyboard_and_are_kept_in_the_address(
     page: Page, url: str
 ) -> None:

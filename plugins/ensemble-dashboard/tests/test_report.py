@@ -70,7 +70,14 @@ def test_a_report_contains_no_secrets(page: Path) -> None:
 
 def test_paths_of_the_home_folder_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
-    text = page_of({"a": "/home/ada/runs/x", "b": "/home/adam/y"})
+    places = [
+        "/home/ada/runs/x",
+        "/home/adam/y",
+        "cd /home/ada; x=/home/ada",
+        "(/home/ada), /home/ada:",
+    ]
+    text = page_of({"a": places[0], "b": places[1], "c": places[2:]})
+    assert '"cd ~; x=~","(~), ~:"' in text
     assert '"~/runs/x"' in text
     assert "/home/adam/y" in text
 

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from ensemble_dashboard import server
-from ensemble_dashboard.command import _bound_to, _listening, _private_socket
+from ensemble_dashboard.command import _bound_to, _listening, _private_path
 from ensemble_dashboard.documents import document
 from ensemble_dashboard.server import application
 from starlette.applications import Starlette
@@ -148,7 +148,7 @@ def test_only_its_owner_can_use_the_socket_whatever_the_umask(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     mask = os.umask(0)
     try:
-        with _private_socket() as path, _bound_to(path):
+        with _private_path(".sock") as path, _bound_to(path):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         assert not path.exists()
@@ -164,7 +164,11 @@ def test_another_user_cannot_connect_to_the_socket(monkeypatch: pytest.MonkeyPat
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o755)
             monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-            with _private_socket() as path, _bound_to(path), socket.socket(socket.AF_UNIX) as other:
+            with (
+                _private_path(".sock") as path,
+                _bound_to(path),
+                socket.socket(socket.AF_UNIX) as other,
+            ):
                 os.seteuid(12345)
                 try:
                     assert os.listdir(folder) == ["ensemble-dashboard"]
@@ -206,7 +210,7 @@ def test_a_socket_folder_of_another_user_is_rejected(
     folder = tmp_path / "ensemble-dashboard"
     folder.mkdir()
     os.chown(folder, 12345, 12345)
-    with pytest.raises(EnsembleError, match="cannot create a socket"), _private_socket():
+    with pytest.raises(EnsembleError, match="cannot create a socket"), _private_path(".sock"):
         pass
 
 

@@ -34,7 +34,7 @@ function App() {
     return () => { wanted = false; clearTimeout(timer); };
   }, [run]);
   useEffect(() => { document.title = `${run ? `${run} – ` : ''}Ensemble`; }, [run]);
-  const [, View] = VIEWS[here.view] || VIEWS.overview;
+  const [, View] = own(VIEWS, here.view) || VIEWS.overview;
   const choose = (event) => { location.hash = address(event.target.value, 'overview'); };
   const skip = (event) => {
     event.preventDefault();

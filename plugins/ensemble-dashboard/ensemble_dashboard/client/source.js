@@ -17,16 +17,16 @@ class Report {
   document(name, query = {}) {
     if (name === 'jobs') return pageOf(this.data.jobs, query);
     if (name === 'job') return this.job(`${query.group}.${query.index}`);
-    if (name !== 'log') return this.data[name];
+    if (name !== 'log') return own(this.data, name);
     const { logs, overview } = this.data, kept = Object.keys(logs).length;
     const problem = kept
       ? `This log is not in the report, which has those of ${plural(kept, 'job')}: a sample of `
         + 'each kind of failure, listed under "Failures".'
       : `This report was made without logs: ${command('report RUN --with-logs', overview)}`;
-    return (logs[query.job] || {})[query.stream] || { text: '', problem };
+    return own(own(logs, query.job) || {}, query.stream) || { text: '', problem };
   }
   job(id) {
-    if (this.data.details[id]) return this.data.details[id];
+    if (own(this.data.details, id)) return this.data.details[id];
     const { names, rows } = this.data.jobs;
     const at = [names.indexOf('group'), names.indexOf('index')];
     const row = rows.find((each) => `${each[at[0]]}.${each[at[1]]}` === id);

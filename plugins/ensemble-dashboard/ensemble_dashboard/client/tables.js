@@ -54,11 +54,13 @@ const Command = ({ text }) => html`
 
 const plain = (value) => !isThere(value) ? ''
   : typeof value === 'object' ? JSON.stringify(value) : String(value);
-const csvCell = (text) => /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+const csvCell = (text) => /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 const csv = (names, rows) => [names, ...rows]
   .map((row) => row.map((value) => csvCell(plain(value))).join(',')).join('\n');
+const markdownCell = (text) => text.replace(/[\\|]/g, (sign) => `\\${sign}`)
+  .replace(/\r\n|[\r\n\u2028\u2029]/g, ' ');
 const markdown = (names, rows) => [names, names.map(() => '---'), ...rows]
-  .map((row) => `| ${row.map((value) => plain(value).replaceAll('|', '\\|')).join(' | ')} |`)
+  .map((row) => `| ${row.map((value) => markdownCell(plain(value))).join(' | ')} |`)
   .join('\n');
 
 const Select = ({ label, value, names, set }) => html`<label>${label}${' '}
@@ -120,14 +122,15 @@ function Grid(props) {
   const content = (name, value) => {
     if (name === 'outcome') return html`<${State} name=${value} />`;
     if (value !== null && typeof value === 'object') return JSON.stringify(value);
-    return formats[name] && typeof value === 'number' ? formats[name](value) : cell(name, value);
+    const format = own(formats, name);
+    return format && typeof value === 'number' ? format(value) : cell(name, value);
   };
   const line = (row, n) => html`<tr key=${offset + n}>${row.map((value, at) => {
     if (!isShown(names[at])) return '';
     const name = names[at], inside = content(name, value);
     const long = typeof inside === 'string' && inside.length > 40;
     return html`<td key=${name} class=${long ? 'text' : kind(name)}>
-      ${links[name] ? html`<a href=${links[name](row)}>${inside}</a>` : inside}</td>`;
+      ${own(links, name) ? html`<a href=${own(links, name)(row)}>${inside}</a>` : inside}</td>`;
   })}</tr>`;
   const last = Math.min(total, offset + 100);
   const pages = (where) => total > 100 && html`<nav class="tools" aria-label=${`Pages ${where}`}>

@@ -10,7 +10,9 @@ const STATES = {
   failed: ['#D55E00', '✕', 'failed'], cancelled: ['#8a8a8a', '⊘', 'cancelled'],
   lost: ['#E69F00', '?', 'lost'], active: ['#0072B2', '▶', 'unfinished'],
 };
-const stateOf = (name) => STATES[name] || ['#8a8a8a', '◇', name];
+// A property of the map itself: names from a run may be those of JavaScript, such as __proto__.
+const own = (map, name) => Object.hasOwn(map, name) ? map[name] : undefined;
+const stateOf = (name) => own(STATES, name) || ['#8a8a8a', '◇', name];
 const SERIES = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000'];
 const TIMES = new Set(['submitted', 'started', 'finished']);
 
