@@ -416,7 +416,7 @@ def _inputs(context: Context, path: Path, given: list[Any]) -> tuple[tuple[str, 
 _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     **dict.fromkeys(_NUMBERS, lambda context, path, value: int(value)),
     **dict.fromkeys((*TEXTS, "executor"), _text),
-    "duration": Context.duration,
+    **dict.fromkeys(("duration", "grace"), Context.duration),
     "command": _command,
     "environment": _environment,
     "environment_from": _environment_from,

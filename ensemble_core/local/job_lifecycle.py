@@ -64,7 +64,7 @@ class JobLifecycle:
 
     def limit(self, record: LocalJob, seconds: float) -> None:
         now = time.monotonic()
-        record.ends = now + seconds + self.terminator.grace
+        record.ends = now + seconds + self.terminator.grace_of(record.job)
         record.timers.append(self._poller.at(now + seconds, lambda: self._time_out(record)))
 
     def _time_out(self, record: LocalJob) -> None:
@@ -97,7 +97,7 @@ class JobLifecycle:
                 record.reason = "task"
                 record.timers.append(
                     self._poller.at(
-                        time.monotonic() + self.terminator.grace,
+                        time.monotonic() + self.terminator.grace_of(record.job),
                         lambda: self.terminator.end(record),
                     )
                 )

@@ -33,6 +33,7 @@ class LocalJob:
         "delay",
         "ends",
         "gpus",
+        "groups",
         "head",
         "inherited",
         "job",
@@ -49,6 +50,7 @@ class LocalJob:
         "spared",
         "started",
         "statuses",
+        "termed",
         "timers",
     )
 
@@ -72,8 +74,13 @@ class LocalJob:
         self.pids: list[int] = []
         #: Tasks that have not been reaped.
         self.live: set[int] = set()
-        #: Other processes of the job that were signalled and have not ended yet.
+        #: Other processes of the job that are watched and have not ended yet.
         self.signalled: dict[int, Process] = {}
+        #: When SIGTERM was sent, in clock ticks since boot; -1: not by this supervisor. Processes
+        #: that started later do not get it.
+        self.termed = -1
+        #: The process groups that have got SIGTERM.
+        self.groups: set[int] = set()
         #: Processes that cannot be terminated.
         self.spared: set[Process] = set()
         self.statuses: list[int] = []
@@ -91,17 +98,15 @@ class LocalJob:
         """
         return max(self.statuses, key=_code)
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the process groups of the live tasks.
+    def kill(self) -> None:
+        """Send SIGKILL to the process groups of the live tasks.
 
         As long as a task has not been reaped, its process id cannot be reused, so no other process
         gets the signal.
         """
         for pid in self.live:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, number)
-                if number == signal.SIGTERM:
-                    os.killpg(pid, signal.SIGCONT)
+                os.killpg(pid, signal.SIGKILL)
 
     def stop_timers(self) -> None:
         for timer in self.timers:

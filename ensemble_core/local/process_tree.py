@@ -43,6 +43,7 @@ class Process:
 
     pid: int
     born: int  # start time in clock ticks since boot, because process ids are reused
+    group: int = field(default=0, compare=False)  # the process group
 
 
 @dataclass(slots=True)
@@ -318,5 +319,5 @@ class ProcessTree(Generic[J]):
                 continue
             job = owner(pid)
             if job is not None:
-                result.setdefault(job, []).append(Process(pid, seen.born))
+                result.setdefault(job, []).append(Process(pid, seen.born, seen.group))
         return result

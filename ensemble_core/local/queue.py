@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ensemble_core.local.slots import Slots
@@ -91,9 +91,12 @@ class Queue:
         return self._lines[heads[0][2]][0].job if heads else None
 
     def choose(
-        self, slots: Slots, running: Iterable[Holder], now: float, grace: float
+        self, slots: Slots, running: Iterable[Holder], now: float, grace: Callable[[Job], float]
     ) -> Waiting | None:
-        """Remove and return a job that may start now, or return ``None``."""
+        """Remove and return a job that may start now, or return ``None``.
+
+        ``grace`` returns how long a job may exceed its time limit.
+        """
         lines = self._lines
         if not lines or slots.used >= slots.size:
             return None
@@ -117,7 +120,7 @@ class Queue:
                 moment, spare_cores, spare_gpus = plan
                 if cores <= spare_cores and gpus <= spare_gpus:
                     return line.popleft()
-                entry = _take_short(line, moment - now - grace)
+                entry = _take_short(line, moment - now, grace)
                 if entry is not None:
                     return entry
             elif not bounded:
@@ -126,14 +129,16 @@ class Queue:
         return None
 
 
-def _take_short(line: deque[Waiting], limit: float) -> Waiting | None:
-    """Remove and return the first job whose time limit is at most ``limit`` seconds, or return
-    ``None``.
+def _take_short(
+    line: deque[Waiting], left: float, grace: Callable[[Job], float]
+) -> Waiting | None:
+    """Remove and return the first job that is over within ``left`` seconds, or return ``None``.
 
     Only the first few jobs in the line are checked.
     """
     for place, entry in enumerate(itertools.islice(line, BACKFILL_DEPTH)):
-        if not entry.over and 0 < entry.job.duration <= limit:
+        job = entry.job
+        if not entry.over and job.duration > 0 and job.duration + grace(job) <= left:
             del line[place]
             return entry
     return None

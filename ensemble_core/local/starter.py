@@ -93,7 +93,7 @@ class Starter:
         running = self._active.running
         now = time.monotonic()
         while True:
-            entry = self._queue.choose(self._slots, running, now, self._terminator.grace)
+            entry = self._queue.choose(self._slots, running, now, self._terminator.grace_of)
             if entry is None:
                 return
             record = self._active.records[entry.job.id]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 import time
@@ -143,7 +142,7 @@ class SupervisorLoop:
         except Exception as error:  # always tell the controller that no more events will come
             traceback.print_exc(file=sys.stderr)
             for record in self.active.running:
-                record.signal(signal.SIGKILL)
+                record.kill()
                 for pid in record.live:
                     with contextlib.suppress(ChildProcessError):
                         os.waitpid(pid, 0)

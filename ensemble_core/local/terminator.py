@@ -1,4 +1,9 @@
-"""Terminates all processes of a job with SIGTERM and, after a grace period, with SIGKILL."""
+"""Terminates all processes of a job with SIGTERM and, after a grace period, with SIGKILL.
+
+A process gets SIGTERM only once, because many programs treat a second one as an order to abort.
+Therefore process groups are signalled, each of them once: no process can fork out of reach of that.
+A process that a group forks later, such as a copy that saves a checkpoint, gets no SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +16,25 @@ from collections.abc import Callable
 from ensemble_core.local.local_job import LocalJob, Phase
 from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import Process, ProcessTree, pin
+from ensemble_core.model.jobs import Job
 
 __all__ = ["Terminator", "Token"]
 
 #: A watched process with its job. For a task, the process has ``born`` = -1.
 Token = tuple[LocalJob, Process]
 
-#: The signal to send in each phase. Signal 0 only checks the permission.
-_SIGNALS = {Phase.NONE: 0, Phase.TERM: signal.SIGTERM, Phase.KILL: signal.SIGKILL}
 #: How many rounds (read the process table, then signal new processes) follow without a short pause.
 _ROUNDS = 20
 #: How many seconds to wait after SIGKILL for processes other than tasks.
 _GIVE_UP = 60.0
+#: Clock ticks per second, the unit of ``Process.born``.
+_TICKS = os.sysconf("SC_CLK_TCK")
 #: Seconds between checks of processes that cannot be watched.
 _LOOK_AGAIN = 0.05
 
 
 class Terminator:
-    """Terminates jobs. SIGKILL follows ``grace`` seconds after SIGTERM."""
+    """Terminates jobs. SIGKILL follows ``grace`` seconds after SIGTERM, or the job's ``grace``."""
 
     def __init__(
         self,
@@ -45,20 +51,31 @@ class Terminator:
         #: Jobs whose processes have to be searched at the end of this turn.
         self._due: dict[LocalJob, None] = {}
 
+    def grace_of(self, job: Job) -> float:
+        """Return the seconds between SIGTERM and SIGKILL for a job."""
+        return self.grace if job.grace is None else job.grace
+
     def wait_for_end(self, record: LocalJob) -> None:
         """Wait until all processes of an inherited job have ended."""
         self._due[record] = None
 
-    def end(self, record: LocalJob) -> None:
-        """Start to terminate all processes of a job, unless this has been started already."""
+    def end(self, record: LocalJob, *, signalled: bool = False) -> None:
+        """Start to terminate all processes of a job, unless this has been started already.
+
+        Set ``signalled`` if an earlier supervisor has sent SIGTERM.
+        """
         if record.phase is not Phase.NONE:
             return
         record.phase = Phase.TERM
-        record.signalled.clear()  # until now, the processes of an inherited job were only watched
-        record.signal(signal.SIGTERM)
+        if not signalled:
+            record.termed = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+            for pid in record.live:
+                self._terminate_group(record, pid)
         self._due[record] = None
         record.timers.append(
-            self._poller.at(time.monotonic() + self.grace, lambda: self._kill(record))
+            self._poller.at(
+                time.monotonic() + self.grace_of(record.job), lambda: self._kill(record)
+            )
         )
 
     def end_now(self, record: LocalJob) -> None:
@@ -74,7 +91,7 @@ class Terminator:
         if record.phase is not Phase.KILL:
             record.phase = Phase.KILL
             record.since = time.monotonic()
-        record.signal(signal.SIGKILL)
+        record.kill()
         self._due[record] = None
 
     def task_ended(self, record: LocalJob) -> None:
@@ -135,19 +152,25 @@ class Terminator:
         """Signal a process and watch it. Return True if the process exists and is new."""
         if process in record.spared:
             return False
-        number = _SIGNALS[record.phase]
         known = record.signalled.get(process.pid) == process
-        if known and record.phase is not Phase.KILL:
+        missed = process.group not in record.groups and process.born <= record.termed
+        if known and record.phase is not Phase.KILL and not missed:
             return False
+        # Signal 0 only checks the permission.
+        number = signal.SIGKILL if record.phase is Phase.KILL else 0
         try:
             fd = pin(process)
         except OSError:
             # Without a pidfd, signal the process by its number, and check it again later.
+            if missed:
+                self._terminate_group(record, process.group)
             self._send(record, process, number, lambda sent: os.kill(process.pid, sent))
             self._schedule_look(record)
             return not known
         if fd is None:
             return not known
+        if missed:
+            self._terminate_group(record, process.group)
         there = self._send(record, process, number, lambda sent: signal.pidfd_send_signal(fd, sent))
         if there and not known:
             record.signalled[process.pid] = process
@@ -155,6 +178,17 @@ class Terminator:
             return True
         os.close(fd)
         return False
+
+    def _terminate_group(self, record: LocalJob, group: int) -> None:
+        """Send SIGTERM to a process group of a job.
+
+        A process of the group exists, or is a task that has not been reaped, so no other group can
+        have the same number.
+        """
+        record.groups.add(group)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGTERM)
+            os.killpg(group, signal.SIGCONT)
 
     def _send(
         self, record: LocalJob, process: Process, number: int, send: Callable[[int], None]
@@ -165,8 +199,6 @@ class Terminator:
         """
         try:
             send(number)
-            if number == signal.SIGTERM:
-                send(signal.SIGCONT)
         except ProcessLookupError:
             return False
         except PermissionError:

@@ -94,6 +94,8 @@ class Job(Record):
     cores_per_task: int = 1
     gpus_per_task: int = 0
     duration: float = 0.0  #: Time limit in seconds; 0: no limit.
+    #: Seconds between SIGTERM and SIGKILL; ``None``: the executor's default.
+    grace: float | None = None
     workdir: str | None = None  #: ``None``: the folder where the run was started.
     environment: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     #: A path; ``None``: a file in the run's folder. The same holds for ``stderr``.
@@ -114,6 +116,8 @@ class Job(Record):
         for name in ("replica", "attempt", "requeued"):
             if not data[name]:  # nearly always
                 del data[name]
+        if data["grace"] is None:
+            del data["grace"]
         return data
 
     @property
@@ -164,8 +168,8 @@ class Job(Record):
 
 #: Fields that a job copies unchanged from its group.
 _SAME = (
-    "nodes", "cores_per_task", "gpus_per_task", "duration", "urgency", "observe", "executor",
-    "options",
+    "nodes", "cores_per_task", "gpus_per_task", "duration", "grace", "urgency", "observe",
+    "executor", "options",
 )  # fmt: skip
 #: Fields that a job copies from its group after filling in placeholders.
 _TEXTS = ("workdir", "stdout", "stderr")
@@ -184,6 +188,7 @@ class JobGroup(Value):
     cores_per_task: int = 1
     gpus_per_task: int = 0
     duration: float = 0.0
+    grace: float | None = None
     workdir: str | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     #: Variables that must be set where the run is started. Jobs inherit their values, which are

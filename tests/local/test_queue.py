@@ -40,7 +40,7 @@ def start_all(
     queue: Queue, slots: Slots, running: list[LocalJob], now: float = 0.0
 ) -> list[LocalJob]:
     started = []
-    while (entry := queue.choose(slots, running, now, 1.0)) is not None:
+    while (entry := queue.choose(slots, running, now, lambda job: 1.0)) is not None:
         assert isinstance(entry, LocalJob)
         entry.gpus = slots.take(entry.job.cores, entry.job.gpus)
         if entry.job.duration:
