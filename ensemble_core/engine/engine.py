@@ -74,7 +74,9 @@ Its laws, which tests check (details in the comment below):
 #    deferred; the resume handles them before it repeats any decision. A job that the stop cancelled
 #    is requeued at its ``clean``: its record and statistics start again, nothing is counted, and no
 #    rule is triggered. If such a job exits before it is cancelled, the resume counts it by its
-#    outcome, and rules are triggered then.
+#    outcome, and rules are triggered then. The same holds for a job that ends with its allocation
+#    (exception ``interrupted``), also if the run continues. If the queue itself ends in order
+#    (``ExecutorLost.drained``), the run stops.
 #
 # Only one thread, which the runtime owns, calls the engine.
 
@@ -345,6 +347,8 @@ class Engine:
             self._on_foreign_job(event)
             return ()
         state.link = record.link
+        if event.name == "exception" and event.context.get("type") == "interrupted":
+            event = self._stopping.interrupted(record, event)
         if record.stopping and self._stopping.absorbs(record, event):
             if not self._catching_up:
                 self._stopping.submit_requeued()
@@ -579,6 +583,9 @@ class Engine:
 
     def _on_lost(self, event: ExecutorLost) -> None:
         state = self.state
+        if event.drained and (state.ended is None or state.stop is not None):
+            self._stopping.drained(event)
+            return
         state.lost = True
         reason = f"executor {event.executor} lost its queue: {event.reason}"
         state.error(f"{reason}\n  hint: {event.hint}" if event.hint else reason)

@@ -6,6 +6,7 @@ stored, and a resume handles them first.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from ensemble_core.model.events import (
     CallFailed,
     CallReturned,
     Event,
+    ExecutorLost,
     JobEvent,
     Observed,
     PluginEvent,
@@ -32,6 +34,8 @@ __all__ = ["Stopping"]
 
 #: Events that are deferred until the resume.
 _DEFERRED = (JobEvent, Observed, CallReturned, CallFailed, ResizeOutcome, PluginEvent)
+#: Types of the exceptions after which a job is requeued.
+_ABSORBED = ("cancel", "interrupted")
 #: Events that are dropped, because the resume will get new ones.
 _DROPPED = (Resources, TimerElapsed)
 
@@ -92,6 +96,31 @@ class Stopping:
             state.stop.decision = decision
         state.out.append(decision)
 
+    def drained(self, event: ExecutorLost) -> None:
+        """Stop the run, because its queue has ended with its allocation.
+
+        If a stop is in effect, wait for no more jobs.
+        """
+        stop = self.state.stop
+        if stop is None:
+            asked = StopRequested(event.timestamp, event.reason, 128 + signal.SIGTERM, "keep")
+            self.begin(asked, ())
+        else:
+            stop.decision = self.state.ended = replace(stop.decision, cancel=())
+
+    def interrupted(self, record: JobRecord, event: JobEvent) -> JobEvent:
+        """Requeue a job that has ended with its allocation, as if a stop had cancelled it.
+
+        Return the event that takes effect: a job that a rule has cancelled is cancelled.
+        """
+        if record.cancelling:
+            return replace(event, context={**event.context, "type": "cancel"})
+        if record.exception is None and record.outcome is None and (
+            self.state.ended is None or self.state.stop is not None
+        ):
+            record.stopping = True
+        return event
+
     def defers(self, event: Event) -> bool:
         """Return True if the event need not be handled now: it is deferred until the resume, or
         dropped.
@@ -138,16 +167,17 @@ class Stopping:
         return stop.deferred
 
     def absorbs(self, record: JobRecord, event: JobEvent) -> bool:
-        """Return True for the end of a job that the stop has cancelled.
+        """Return True for the end of a job that the stop or the end of its allocation has ended.
 
         Rules ignore such an end.
         """
         name = event.name
         if record.exception is None and record.outcome is None and name == "exception":
-            if event.context.get("type") != "cancel" or event.context.get("severity", 0) != 0:
+            kind = event.context.get("type")
+            if kind not in _ABSORBED or event.context.get("severity", 0) != 0:
                 return False
-            record.exception = "cancel"
-        elif record.exception != "cancel":
+            record.exception = kind
+        elif record.exception not in _ABSORBED:
             return False
         record.newest = event.told_at
         if name == "start" and record.started is None:

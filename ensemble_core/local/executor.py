@@ -202,7 +202,8 @@ class LocalExecutor(Executor):
         client.submit(jobs)
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        self._require_open().ask("cancel", list(jobs))
+        if self._client is None or not self._client.drained:  # if so, none of them runs
+            self._require_open().ask("cancel", list(jobs))
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         self._require_open().ask("resize", request, delta, when_busy)

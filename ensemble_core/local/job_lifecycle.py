@@ -7,15 +7,26 @@ import signal
 import time
 
 from ensemble_core.local.event_log import EventLog
-from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, describe
+from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, code_of, describe
 from ensemble_core.local.memory_kills import MemoryKills
-from ensemble_core.local.poller import Poller
+from ensemble_core.local.poller import Poller, PollerTimer
 from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.protocol import encode_context, encode_value
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.terminator import Terminator, Token
 
-__all__ = ["JobLifecycle"]
+__all__ = ["ALLOCATION_END", "JobLifecycle"]
+
+#: Signals that a queue sends to all processes of an allocation that ends, and that end a process.
+ALLOCATION_END = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
+)
+#: How many seconds the end of a job by such a signal waits for the same signal to this process. A
+#: queue signals one process after another.
+_SAME_SIGNAL = 5.0
+#: The codes with which a job may end after such a signal.
+_SIGNAL_CODES = frozenset(128 + number for number in ALLOCATION_END)
 
 #: Seconds between checks for dead orphans of running jobs.
 _TIDY = 30.0
@@ -26,6 +37,9 @@ _KILLED = (signal.SIGKILL, (128 + signal.SIGKILL) << 8)
 #: Events that are the same for every job.
 _RELEASE = encode_context("release", {"ranks": "all", "final": True})
 _FREE, _CLEAN = encode_context("free"), encode_context("clean")
+_INTERRUPTED = encode_context(
+    "exception", {"type": "interrupted", "severity": 0, "note": "ended with its allocation"}
+)
 
 
 class JobLifecycle:
@@ -50,6 +64,8 @@ class JobLifecycle:
         self.lost: dict[LocalJob, str] = {}
         #: Jobs whose last task has exited in this turn.
         self._ended: list[LocalJob] = []
+        #: Jobs whose end waits, because the allocation may be ending.
+        self._held: dict[LocalJob, PollerTimer] = {}
         self._memory_kills = MemoryKills()
         self._tidying = False
 
@@ -73,11 +89,43 @@ class JobLifecycle:
             self.end(record, "timeout", f"exceeded the time limit of {limit}")
 
     def end(self, record: LocalJob, kind: str, note: str) -> None:
+        """Terminate a job for this reason, also if its own end is held."""
         record.reason = kind
         self._log.add_exception(record, kind, note)
-        self.terminator.end(record)
+        if not self._release(record):
+            self.terminator.end(record)
+
+    def cancel(self, record: LocalJob, note: str) -> None:
+        """Cancel a job that has been started, unless it is being terminated for another reason."""
+        if record.reason == "interrupted":
+            record.reason = "cancel"
+            self._log.add_exception(record, "cancel", note)
+        elif record in self._held or record.live or not record.started:
+            self.end(record, "cancel", note)
+
+    def interrupt(self, record: LocalJob) -> None:
+        """End a job because the allocation ends, unless it is being terminated already."""
+        if record.phase is not Phase.NONE or record.reason not in ("", "task"):
+            return
+        record.reason = "interrupted"
+        if self._log.ledger is not None:
+            self._log.ledger.interrupting(record.job.id)
+        if not (record.started or record.pids or record.inherited):
+            self.leave(record)
+        elif not self._release(record):
+            self.terminator.end(record)
+
+    def _release(self, record: LocalJob) -> bool:
+        """Let the held end of a job take effect. Return False if it was not held."""
+        timer = self._held.pop(record, None)
+        if timer is None:
+            return False
+        timer.cancel()
+        self._ended.append(record)
+        return True
 
     def task_ended(self, record: LocalJob, pid: int) -> None:
+        caught = _catches(pid) if record.reason in ("", "task") else False
         try:
             status = os.waitpid(pid, 0)[1]
         except ChildProcessError:
@@ -91,6 +139,7 @@ class JobLifecycle:
         record.live.discard(pid)
         if record.reason != "task" or not record.statuses:
             record.statuses.append(status)
+        record.caught = record.caught or (caught and status != 0)
         if record.live:
             # Other tasks of the job may wait for this task forever.
             if os.WIFSIGNALED(status) and not record.reason and record.started:
@@ -107,11 +156,17 @@ class JobLifecycle:
             self.terminator.task_ended(record)
 
     def _finish_tasks(self, record: LocalJob) -> None:
-        if record.phase is Phase.NONE:
-            self._ended.append(record)
-        else:
-            self._log.add(record, self._finish(record))
+        if record.phase is not Phase.NONE:
+            self._log.add(record, *self._finish(record))
             self.terminator.task_ended(record)
+        elif record.caught or code_of(record.status()) in _SIGNAL_CODES:
+
+            def release() -> None:
+                self._release(record)
+
+            self._held[record] = self._poller.at(time.monotonic() + _SAME_SIGNAL, release)
+        else:
+            self._ended.append(record)
 
     def end_leftovers(self) -> None:
         """Terminate processes that exited jobs have left behind."""
@@ -121,17 +176,21 @@ class JobLifecycle:
         left = self._tree.left_behind(ended)
         for record in ended:
             if record in left:
-                self._log.add(record, self._finish(record))
+                self._log.add(record, *self._finish(record))
                 record.reason = record.reason or "leftover"
                 self.terminator.end(record)
             else:
-                self.leave(record, "", self._finish(record))
+                self.leave(record, "", *self._finish(record))
 
-    def _finish(self, record: LocalJob) -> str:
+    def _finish(self, record: LocalJob) -> tuple[str, ...]:
         status = record.status()
         if status in _KILLED and record.reason in ("", "task") and self._memory_kills.happened():
-            return encode_context("finish", {"status": status, "cause": "memory"})
-        return encode_value("finish", "status", status)
+            return (encode_context("finish", {"status": status, "cause": "memory"}),)
+        finish = encode_value("finish", "status", status)
+        if record.reason != "interrupted":
+            return (finish,)
+        record.reason = "leftover"  # from now on, only its processes matter
+        return (finish,) if status == 0 else (_INTERRUPTED, finish)
 
     def _tidy(self) -> None:
         self._tidying = bool(self._active.running)
@@ -149,6 +208,8 @@ class JobLifecycle:
             self._tree.forget(record.job.id)
             if not record.reason:
                 self._log.add_exception(record, "lost", lost)
+        if record.reason == "interrupted":
+            first = (_INTERRUPTED, *first)
         if note:
             self._log.add_exception(record, "leftover", note, severity=1)
         job = record.job
@@ -175,6 +236,18 @@ class JobLifecycle:
         name = record.job.id
         self._active.records.pop(name, None)
         self._log.add(record, *first, _CLEAN)
+
+
+def _catches(pid: int) -> bool:
+    """Return whether a process that has ended, but was not reaped, had a handler for SIGTERM."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for text in file:
+                if text.startswith(b"SigCgt:"):
+                    return bool(int(text[7:], 16) >> (signal.SIGTERM - 1) & 1)
+    except (OSError, ValueError):
+        pass
+    return False
 
 
 def _remove_if_empty(path: str) -> None:

@@ -9,6 +9,8 @@ as eight hexadecimal digits. A truncated last line is ignored. The file has the 
 - ``["u",ID]``: the system was too busy to spawn the job's process; the spawn is retried later.
 - ``["l",ID]``: the spawn is about to be retried. (Before the first try, the event ``alloc`` is
   written instead.)
+- ``["d",ID]``: the job got SIGTERM because the allocation ends. If it has no ``finish``, it was
+  interrupted.
 - ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]``: a resize was answered.
 - ``["f",[ID,…]]``: the controller no longer needs these jobs, so a compaction may remove them.
 - ``["t",TIME]``: the time of the newest event when the file was compacted.
@@ -217,6 +219,9 @@ class Ledger:
         elif kind in "lu":
             if message[1] in self.past:
                 self.past[message[1]].launched = kind == "l"
+        elif kind == "d":
+            if message[1] in self.past:
+                self.past[message[1]].draining = True
         elif kind == "f":
             self._dead += length
             for name in message[1]:
@@ -270,6 +275,13 @@ class Ledger:
         job.
         """
         self.add(job, line(["u", job]))
+
+    def interrupting(self, job: str) -> None:
+        """Record that the job is ended because the allocation ends.
+
+        If this supervisor is killed before the job has ended, a later one submits it again.
+        """
+        self.add(job, line(["d", job]))
 
     def answered(self, when: float, request: str, outcome: str, size: int, reason: str) -> None:
         """Record the answer to a resize."""
@@ -397,7 +409,7 @@ class Ledger:
             try:
                 text = raw.decode("ascii")
                 name = line_job(text)
-                if name is None and text.startswith(('["l"', '["u"')):
+                if name is None and text.startswith(('["l"', '["u"', '["d"')):
                     name = decode(text)[1]
                 answer = text.startswith('["z"') and decode(text)[2] in self.requests
             except ValueError:

@@ -14,12 +14,17 @@ __all__ = ["LedgerJob", "is_newer", "strip_checksum", "with_checksum"]
 class LedgerJob:
     """A job that is not over, as its lines in the ledger describe it."""
 
-    __slots__ = ("data", "fatal", "gpus", "launched", "names", "newest", "pids", "started", "up")
+    __slots__ = (
+        *("data", "draining", "fatal", "gpus", "launched", "names", "newest", "pids", "started"),
+        "up",
+    )
 
     def __init__(self) -> None:
         self.data: Mapping[str, Any] | None = None
         self.names: set[str] = set()
         self.fatal = False
+        #: Whether the supervisor has ended the job because its allocation ended.
+        self.draining = False
         self.gpus: tuple[str, ...] = ()
         #: Whether the job's processes were spawned, or were about to be.
         self.launched = False

@@ -6,7 +6,6 @@ Instead of the journal, it uses the executor's files in the run's folder.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import time
 from pathlib import Path
@@ -31,22 +30,19 @@ def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
     The executor must not be open. Raises :class:`ExecutorError` if the jobs do not end.
     """
     supervisor = _supervisor(tag, state)
-    waiting, begun = _count_unfinished(state / NAME)
-    count = max(1, waiting + begun) if supervisor else begun
+    unfinished = _unfinished(state / NAME)
+    count = max(1, len(unfinished)) if supervisor else sum(unfinished.values())
     if ending is not None and count:
-        if not supervisor:  # a new supervisor ends the jobs of the previous one
-            ending.open(Run(tag, state.parent / "output", time.time, state), lambda events: None)
-            supervisor = _supervisor(tag, state)
-            _terminate_supervisor(tag, state, supervisor)
-            ending.close()
-        else:
-            _terminate_supervisor(tag, state, supervisor)
+        # If it has none, a new supervisor ends the jobs of the previous one.
+        ending.open(Run(tag, state.parent / "output", time.time, state), lambda events: None)
+        supervisor = _supervisor(tag, state)
+        ending.cancel(list(_unfinished(state / NAME)))
+        ending.close()
+        _wait_for_exit(tag, state, supervisor)
     return count
 
 
-def _terminate_supervisor(tag: str, state: Path, supervisor: int) -> None:
-    if supervisor:
-        os.kill(supervisor, signal.SIGTERM)
+def _wait_for_exit(tag: str, state: Path, supervisor: int) -> None:
     deadline = time.monotonic() + _ENDING
     while _supervisor(tag, state):
         if time.monotonic() > deadline:
@@ -70,13 +66,13 @@ def _supervisor(tag: str, state: Path) -> int:
     return pid if uid == os.getuid() else 0
 
 
-def _count_unfinished(ledger: Path) -> tuple[int, int]:
-    """Return how many jobs in a ledger wait, and how many may still run on this machine."""
+def _unfinished(ledger: Path) -> dict[str, bool]:
+    """Return the jobs in a ledger that are not over, and whether each may run on this machine."""
     jobs: dict[str, bool] = {}
     try:
         lines = ledger.read_bytes().splitlines(keepends=True)
     except OSError:
-        return 0, 0
+        return {}
     for raw in lines:
         try:
             message = decode(strip_checksum(raw, True).decode("ascii"))
@@ -93,5 +89,4 @@ def _count_unfinished(ledger: Path) -> tuple[int, int]:
                 jobs[message[1]] = now or jobs.get(message[1], False)
         except (ValueError, LookupError, TypeError):
             continue  # a damaged line
-    begun = sum(jobs.values())
-    return len(jobs) - begun, begun
+    return jobs

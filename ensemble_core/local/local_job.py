@@ -13,7 +13,7 @@ from ensemble_core.local.process_tree import Process
 from ensemble_core.local.protocol import event_head
 from ensemble_core.model.jobs import Job
 
-__all__ = ["ActiveJobs", "LocalJob", "Phase", "describe"]
+__all__ = ["ActiveJobs", "LocalJob", "Phase", "code_of", "describe"]
 
 
 class Phase(enum.IntEnum):
@@ -30,6 +30,7 @@ class LocalJob:
     __slots__ = (
         "allotted",
         "bypassed",
+        "caught",
         "delay",
         "ends",
         "gpus",
@@ -84,6 +85,8 @@ class LocalJob:
         #: Processes that cannot be terminated.
         self.spared: set[Process] = set()
         self.statuses: list[int] = []
+        #: Whether a task with a handler for SIGTERM has failed.
+        self.caught = False
         self.phase = Phase.NONE
         self.reason = ""
         self.started = False
@@ -96,7 +99,7 @@ class LocalJob:
 
         Tasks that were terminated because a signal killed another task do not count.
         """
-        return max(self.statuses, key=_code)
+        return max(self.statuses, key=code_of)
 
     def kill(self) -> None:
         """Send SIGKILL to the process groups of the live tasks.
@@ -123,7 +126,7 @@ class ActiveJobs:
         self.tasks: dict[int, LocalJob] = {}
 
 
-def _code(status: int) -> int:
+def code_of(status: int) -> int:
     """Return a wait status as a shell reports it: 128 + N after signal N."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 

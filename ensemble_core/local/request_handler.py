@@ -31,7 +31,7 @@ Request = (
     | tuple[Literal["forget"], Sequence[str]]
     | tuple[Literal["reattach"], Mapping[str, float], Callable[[Mapping[str, bool]], None]]
     | tuple[Literal["close"], Callable[[], None]]
-    | tuple[Literal["end"], str]
+    | tuple[Literal["drain"], str]
     | tuple[Literal["call"], Callable[[], None]]
 )
 
@@ -73,6 +73,8 @@ class RequestHandler:
         self._left: Callable[[], None] | None = None
         self._last_call: PollerTimer | None = None
         self._numbers = itertools.count()
+        #: Why the queue is drained; empty if it is not.
+        self.drained = ""
         #: Jobs that waited when an earlier supervisor ended. They are held until a controller
         #: confirms that they are not over, because a power cut may have lost lines of the ledger,
         #: but not of the journal.
@@ -80,6 +82,11 @@ class RequestHandler:
 
     def add(self, request: Request) -> None:
         self._requests.append(request)
+
+    @property
+    def draining(self) -> bool:
+        """True if no job starts any more, because the allocation ends."""
+        return bool(self.drained)
 
     @property
     def waiting(self) -> bool:
@@ -115,8 +122,8 @@ class RequestHandler:
                 self._reattach(request[1], request[2])
             elif request[0] == "close":
                 self._close(request[1])
-            elif request[0] == "end":
-                self._cancel_all(request[1])
+            elif request[0] == "drain":
+                self._drain(request[1])
             else:
                 request[1]()
 
@@ -172,25 +179,36 @@ class RequestHandler:
 
     def _cancel(self, name: str, note: str) -> None:
         record = self._active.records.get(name)
-        if record is None or record.reason not in ("", "task"):
+        if record is None or record.reason not in ("", "task", "interrupted"):
             return
         if record not in self._active.running:
             self._log.add_exception(record, "cancel", f"{note} before it started")
             self._lifecycle.clean(record)
-        elif record.live or not record.started:
+        else:
             self._starter.stop_waiting(record)
-            self._lifecycle.end(record, "cancel", note)
+            self._lifecycle.cancel(record, note)
 
-    def _cancel_all(self, note: str) -> None:
-        """Cancel all jobs.
+    def _drain(self, why: str) -> None:
+        """Start no more jobs, and end those that run, because the allocation ends.
 
-        If they are being cancelled already, kill them without a grace period.
+        A repeated request has no effect: a queue may send its signal several times.
         """
-        for name, record in list(self._active.records.items()):
-            if record.phase is Phase.NONE:
-                self._cancel(name, note)
-            else:
-                self._terminator.end_now(record)
+        if self.draining:
+            return
+        self.drained = why
+        running = list(self._active.running)
+        if self._ledger is None:
+            for name in list(self._active.records):
+                self._cancel(name, f"cancelled: {why}")
+            return
+        for record in running:
+            self._starter.stop_waiting(record)
+            self._lifecycle.interrupt(record)
+        ended, waiting = len(running), len(self._active.records) - len(self._active.running)
+        self._log.problem(
+            f"{why}, as at the end of an allocation: no more jobs start; running jobs get SIGTERM "
+            f"and run again after a resume ({ended}), waiting jobs stay on record ({waiting})"
+        )
 
     def _resize(self, request: str, delta: int, when_busy: WhenBusy) -> None:
         slots = self._slots
@@ -262,7 +280,7 @@ class RequestHandler:
         """
         running = self._active.running
         self._leaving = [record for record in running if record.phase is not Phase.NONE]
-        for record in self._leaving:
+        for record in () if self.draining else self._leaving:
             self._terminator.end_now(record)
         self._left = left
         self._last_call = self._poller.at(time.monotonic() + _CLOSE_WAIT, self._finish_close)

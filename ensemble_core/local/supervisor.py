@@ -1,8 +1,12 @@
 """Supervisor: the parent process of local jobs, which survives the controller.
 
 It has one controller at a time. If the controller exits or dies, jobs continue. The supervisor
-exits after the last job. At SIGTERM or SIGINT, it cancels all jobs; at a second signal, it kills
-them.
+exits after the last job.
+
+At SIGTERM or another signal of ``ALLOCATION_END``, it *drains*, because a queue sends these signals
+to all processes of an allocation that ends. It starts no job, and running jobs end as interrupted.
+The supervisor then exits. Waiting jobs stay in the ledger, from where the next supervisor starts
+them. Without a ledger, all jobs are cancelled.
 
 Messages are JSON lines. The controller begins with ``["hello",{...}]``, and the supervisor answers
 ``["hello",{...}]`` or ``["refused",{...}]`` (the fields of an error). Requests are:
@@ -13,6 +17,7 @@ Messages are JSON lines. The controller begins with ``["hello",{...}]``, and the
 - ``["reattach",{id:time,…}]``: send the jobs' events after these times. The supervisor first
   answers ``["known",{id:bool,…}]``.
 - ``["forget",[id,…]]``: these jobs may be removed from the ledger
+- ``["drain"]``: do the same as at SIGTERM
 - ``["close"]``, answered by ``["bye"]``
 
 All other messages of the supervisor are events (see ``protocol``).
@@ -35,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.errors import ExecutorError
+from ensemble_core.local.job_lifecycle import ALLOCATION_END
 from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.process_tree import become_subreaper
 from ensemble_core.local.protocol import JOB_FIELDS, VERSION, Splitter, line, to_job
@@ -118,7 +124,6 @@ class Supervisor:
         self._controller: Connection | None = None
         self._pidfd = -1
         self._guests: dict[Connection, float] = {}
-        self._must_end = False
         run = _run(hello)
         self._size, smallest, largest = hello["slots"]
         slots = _slots(hello.get("pool"), self._size, smallest, largest, hello["gpus"])
@@ -139,7 +144,7 @@ class Supervisor:
         """Serve this controller, then others, until no job is left."""
         connection = Connection(first, splitter, self._on_message)
         self._loop.take(("call", lambda: self._welcome(connection, hello)))
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ALLOCATION_END:
             # If a signal is ignored here, jobs must ignore it too.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
@@ -148,13 +153,9 @@ class Supervisor:
         self._close_listener()
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        self._must_end = True
-        name = signal.Signals(number).name
-        self._loop.post(("end", f"cancelled because the run's supervisor got {name}"))
+        self._loop.post(("drain", f"the supervisor of local jobs got {signal.Signals(number).name}"))
 
     def _may_end(self) -> bool:
-        if self._must_end:
-            return True
         # While some events are not written, do not exit: they would be lost with this process.
         return self._controller is None and not self._guests and not self._loop.log.failing
 
@@ -221,6 +222,8 @@ class Supervisor:
             self._loop.take(
                 ("reattach", message[1], lambda known: self._send([line(["known", known])]))
             )
+        elif what == "drain":
+            self._loop.take(("drain", "the member agent was stopped"))
         elif what == "close":
             self._loop.take(("close", self._release_controller))
 
@@ -263,6 +266,13 @@ class Supervisor:
         self._send([line(["hello", answer])])
 
     def _refusal(self, hello: Mapping[str, Any]) -> ExecutorError | None:
+        if self._loop.draining:
+            return ExecutorError(
+                "the supervisor of this run's jobs is about to exit",
+                cause="the allocation in which it was started ends",
+                hint="resume the run when its processes have ended",
+                code="keeper-there",
+            )
         if self._controller is not None:
             return ExecutorError(
                 "another controller already controls this run",

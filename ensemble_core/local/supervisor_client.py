@@ -118,6 +118,8 @@ class SupervisorClient:
         self._thread: threading.Thread
         #: Why the connection has ended.
         self.lost: str | None = None
+        #: Whether the supervisor has exited in order: only waiting jobs are left, on record.
+        self.drained = False
         #: Jobs that are not over.
         self.ids: set[str] = set()
         self.supervisor = 0
@@ -283,9 +285,11 @@ class SupervisorClient:
         try:
             self._sock.sendall(text)
         except OSError:
-            # After an error or a timeout, the listening thread reports the supervisor as lost.
+            # After an error or a timeout, the listening thread reports the supervisor as lost. Wait
+            # for that, so that the run ends before it learns that this request has failed.
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
+            self._thread.join(_CLOSING)
             return False
         return True
 
@@ -307,13 +311,14 @@ class SupervisorClient:
                     if isinstance(event, Resources):
                         self.gauges = {**self.gauges, **event.values}
                     elif isinstance(event, ExecutorLost):
-                        reason, told = event.reason, True
-                        self.lost = reason
+                        reason, told, self.drained = event.reason, True, event.drained
                     events.append(event)
                 elif what == "known":
                     self._answers.put(message[1])
             if events and not self._leaving:
                 self._emit(events)
+            if told:
+                self.lost = reason
             try:
                 piece = self._sock.recv(_PIECE)
             except OSError:

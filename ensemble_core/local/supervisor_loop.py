@@ -126,6 +126,11 @@ class SupervisorLoop:
         return self._requests.waiting
 
     @property
+    def draining(self) -> bool:
+        """True if no job starts any more, because the allocation ends."""
+        return self._requests.draining
+
+    @property
     def jobs(self) -> list[str]:
         """The jobs that are not over."""
         return [*self.active.records, *self._requests.held]
@@ -133,12 +138,14 @@ class SupervisorLoop:
     # The thread.
 
     def run(self) -> None:
-        """Run turns until no job is left and ``may_end()`` is true."""
+        """Run turns until no job is left and ``may_end()`` is true, or until the queue is drained."""
         try:
             if self._ledger is not None:
                 self._recover(self._ledger)
-            while self.busy or not self._may_end():
+            while not self._is_over():
                 self._turn()
+            if self.draining:
+                self._report_drained()
         except Exception as error:  # always tell the controller that no more events will come
             traceback.print_exc(file=sys.stderr)
             for record in self.active.running:
@@ -152,6 +159,20 @@ class SupervisorLoop:
             with contextlib.suppress(Exception):  # the error may have come from publishing
                 self.log.publish()
 
+    def _is_over(self) -> bool:
+        if self.draining:
+            return not self.active.running and not self.waiting
+        return not self.busy and self._may_end()
+
+    def _report_drained(self) -> None:
+        """Tell the controller that the queue has ended. Jobs that wait are in the ledger."""
+        lost = ExecutorLost(self.log.now(), "local", self._requests.drained, drained=True)
+        if self._ledger is None:
+            hint = "without a journal, the run cannot be resumed"
+            lost = ExecutorLost(self.log.now(), "local", self._requests.drained, hint)
+        self.log.add_event(lost)
+        self.log.publish()
+
     def _turn(self) -> None:
         for record, process in self.poller.wait(self.waiting):
             if process.born < 0:
@@ -162,7 +183,8 @@ class SupervisorLoop:
         self._requests.handle()
         self._lifecycle.end_leftovers()
         self._terminator.turn()
-        self._starter.turn()
+        if not self.draining:
+            self._starter.turn()
         self.log.add_gauges()
         self._publish()
         self._requests.confirm_close()
@@ -219,6 +241,10 @@ class SupervisorLoop:
         self.active.running[record] = None
         pids = () if ledger.rebooted else past.pids
         self._tree.set_inherited(job.id, record, pids, past.up)
+        if past.draining and not past.fatal and "finish" not in past.names:
+            record.reason = "interrupted"
+            self._terminator.end(record, signalled=True)
+            return
         if record.reason:
             self._terminator.end(record)
             return

@@ -31,6 +31,7 @@ _OF_EXCEPTION: Mapping[str, Cause] = {
     "out-of-memory": "memory",
     "node-failure": "node-failure",
     "preempted": "preempted",
+    "interrupted": "preempted",
     "preempt": "preempted",
     "cancel": "cancelled",
     "lost": "lost",

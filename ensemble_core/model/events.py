@@ -81,7 +81,8 @@ class JobEvent(Event):
     RFC 21 defines the ``context``:
 
     - ``finish``: ``status`` is a wait status, as from ``os.waitpid``.
-    - ``exception``: ``type``, ``severity`` (0 is fatal) and ``note``.
+    - ``exception``: ``type``, ``severity`` (0 is fatal) and ``note``. The type ``interrupted``
+      means that the queue has ended the job together with its allocation.
     - ``submit``: executors may add ``queue_id``.
     - ``start``: executors may add ``workdir`` and ``stdout``, so that observers find the output.
 
@@ -280,12 +281,23 @@ class Requested(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ExecutorLost(Event):
-    """An executor has lost its queue. The jobs of this queue will have no further events."""
+    """An executor has lost its queue. The jobs of this queue will have no further events.
+
+    If ``drained``, the queue has ended in order, with its allocation: it has jobs that wait on
+    record, so a resume finds them, and no other job.
+    """
 
     type: ClassVar[str] = "executor-lost"
     executor: str
     reason: str
     hint: str = ""
+    drained: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        data = Record.to_dict(self)
+        if not self.drained:
+            del data["drained"]
+        return data
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
