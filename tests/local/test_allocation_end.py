@@ -1,0 +1,191 @@
+"""The end of an allocation: a queue signals every process of it, and local jobs run again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from ensemble_testing.allocation import Allocation
+from ensemble_testing.session import wait_until
+
+from ensemble_core.cli.main import main
+
+#: Jobs that last until the file ``go`` exists. They react to SIGTERM in four ways: they end, exit
+#: with an error, finish their work, or ignore it.
+FILE = """
+logging: {heartbeat: 0}
+jobs:
+  - {name: a, command: "sh {here}/job.sh {how}", parameters: {how: [end, fail, finish, ignore]},
+     count: 3, grace: 1s, retry: {times: 5}}
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {id: failed, trigger: job-fail, repetitions: unlimited, action: {name: log, message: "{job}"}}
+"""
+JOB = """cd "$(dirname "$0")"
+case $1 in
+fail) trap 'exit 3' TERM INT ALRM USR1 ;;
+finish) trap 'echo $ENSEMBLE_JOB_ID >> ended; exit 0' TERM INT ALRM USR1 ;;
+ignore) trap '' TERM INT ALRM USR1 ;;
+esac
+echo $ENSEMBLE_JOB_ID >> started
+until [ -e go ]; do sleep 0.05; done
+echo $ENSEMBLE_JOB_ID >> ended
+"""
+SLOTS = 8  # so that four jobs wait
+
+
+class Study:
+    """A run with twelve jobs in an allocation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "e.yaml").write_text(FILE)
+        (folder / "job.sh").write_text(JOB)
+        self.allocation = self.start("run", "e.yaml", "--executor", "local", "--slots", str(SLOTS))
+
+    def start(self, *words: str) -> Allocation:
+        command = [sys.executable, "-m", "ensemble_core.cli", *words]
+        with (self.folder / "said").open("a") as said:
+            return Allocation([*command, "--tag", "t", "--state", "state"], self.folder, None, said)
+
+    def lines(self, name: str) -> list[str]:
+        file = self.folder / name
+        return file.read_text().splitlines() if file.exists() else []
+
+    def wait_started(self, count: int = SLOTS) -> None:
+        wait_until(lambda: len(self.lines("started")) >= count, 100.0)
+
+    def of(self, *words: str) -> list[int]:
+        """Return the processes whose command line has one of these words."""
+        return [
+            process
+            for process, line in self.allocation.processes().items()
+            if any(word in line for word in words)
+        ]
+
+    @property
+    def controller(self) -> list[int]:
+        return self.of("-m ensemble_core.cli")
+
+    @property
+    def supervisor(self) -> list[int]:
+        return self.of("supervisor import main")
+
+    @property
+    def jobs(self) -> list[int]:
+        return self.of("job.sh", "sleep 0.05")
+
+    def resume(self) -> dict[str, Any]:
+        """Resume the run until its end. Return its status."""
+        (self.folder / "go").touch()
+        state = ["--state", str(self.folder / "state")]
+        done = CliRunner().invoke(main, ["resume", "t", *state])
+        assert done.exit_code == 0, done.output
+        assert CliRunner().invoke(main, ["replay", "t", *state]).exit_code == 0
+        status = CliRunner().invoke(main, ["status", "t", "--json", *state])
+        found: dict[str, Any] = json.loads(status.output)
+        return found
+
+    def check(self) -> None:
+        """Resume the run: all jobs succeed at their first attempt, and each has ended once."""
+        status = self.resume()
+        (group,) = status["report"]["groups"]
+        assert (group["success"], group["failed"], group["cancelled"]) == (12, 0, 0)
+        assert sorted(self.lines("ended")) == sorted(f"a.{number}" for number in range(12))
+        fired = {rule["id"]: rule["fired"] for rule in status["report"]["rules"]}
+        assert fired["failed"] == 0
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Iterator[Study]:
+    study = Study(tmp_path)
+    yield study
+    study.allocation.kill()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_signal_to_every_process_loses_no_job(study: Study, seed: int) -> None:
+    chance = random.Random(seed)
+    study.wait_started(chance.randint(1, SLOTS))
+    study.allocation.end(chance, chance.choice((signal.SIGTERM, signal.SIGINT, signal.SIGALRM)))
+    code = study.allocation.wait_over()
+    assert code in (130, 142, 143), "".join(study.lines("said"))
+    study.check()
+
+
+ORDERS = list(itertools.permutations(("controller", "supervisor", "jobs")))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_the_order_of_the_signals_does_not_matter(study: Study, order: tuple[str, ...]) -> None:
+    study.wait_started()
+    processes = {name: getattr(study, name) for name in order}
+    for name in order:
+        study.allocation.send(processes[name])
+        time.sleep(0.3)  # long enough for a reaction, and less than the wait for the same signal
+    assert study.allocation.wait_over() == 143
+    study.check()
+
+
+@pytest.mark.parametrize("who", [("supervisor",), ("controller",), ("controller", "jobs")])
+def test_a_signal_to_some_processes_loses_no_job(study: Study, who: tuple[str, ...]) -> None:
+    study.wait_started()
+    study.allocation.send([process for name in who for process in getattr(study, name)])
+    assert study.allocation.wait_over() == 143
+    study.check()
+
+
+def test_a_job_that_someone_else_terminates_fails(study: Study) -> None:
+    study.wait_started()
+    (study.folder / "go").touch()
+    study.allocation.send(study.jobs)
+    assert study.allocation.wait_over() == 0
+    status = study.resume()
+    assert status["report"]["groups"][0]["success"] == 12
+    assert {rule["id"]: rule["fired"] for rule in status["report"]["rules"]}["failed"] > 0
+
+
+def test_a_repeated_signal_changes_nothing(study: Study) -> None:
+    study.wait_started()
+    supervisor = study.supervisor
+    for _ in range(3):
+        study.allocation.end(random.Random(0), pause=0.0)
+        study.allocation.send(supervisor)
+    assert study.allocation.wait_over() == 143
+    study.check()
+
+
+def test_a_preemption_as_slurm_signals_it_loses_no_job(study: Study) -> None:
+    study.wait_started()
+    for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGCONT):
+        study.allocation.end(random.Random(0), number, pause=0.0)
+    assert study.allocation.wait_over() == 143
+    study.check()
+
+
+@pytest.mark.parametrize("who", [("supervisor",), ("controller", "supervisor", "jobs")])
+def test_sigkill_within_the_grace_loses_no_job(study: Study, who: tuple[str, ...]) -> None:
+    study.wait_started()
+    study.allocation.send([process for name in who for process in getattr(study, name)])
+    ledger = study.folder / "state" / "runs" / "t" / "executor" / "local.log"
+    wait_until(lambda: b'["d",' in ledger.read_bytes(), 100.0)
+    study.allocation.kill()
+    study.check()
+
+
+def test_a_user_who_cancels_a_run_at_its_end_cancels_it(study: Study) -> None:
+    study.wait_started()
+    study.allocation.send(study.supervisor)
+    state = ["--state", str(study.folder / "state")]
+    CliRunner().invoke(main, ["cancel", "t", *state])
+    assert study.allocation.wait_over() in (130, 143)
+    assert study.supervisor == study.jobs == []
