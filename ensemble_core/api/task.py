@@ -127,7 +127,7 @@ class Task:
         """
         ended = self.runtime.ended
         if how == "leave" or ended is None or (how == "end" and ended.stopped):
-            self.runtime.stop(reason, exit_code, end=how == "end")
+            self.runtime.stop(reason, exit_code, end=how == "end", drain=how == "drain")
 
     def call_when_done(self, function: Callable[[], None]) -> None:
         """Call ``function`` on the run's thread when the run ends, or immediately if it is over."""

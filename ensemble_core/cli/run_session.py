@@ -150,10 +150,14 @@ class RunSession:
         if reopened:
             runtime.reopened = True
 
-        def announce(keep: bool, leave: str = "Ctrl-C to exit without waiting") -> None:
+        def announce(
+            keep: bool, leave: str = "Ctrl-C to exit without waiting", drain: bool = False
+        ) -> None:
             feed.announce = None
             jobs = count_of(len(feed.active), "job")
             doing = f"{jobs} left to the queue" if keep else f"cancelling {jobs}"
+            if drain:
+                doing = f"the allocation ends; what is left of {jobs} runs after a resume"
             note = f"stopping: {doing if feed.active else 'no active jobs'} ({leave})"
             if self._block is not None:
                 self._block.note = note
@@ -170,11 +174,12 @@ class RunSession:
                 output.say("exiting without waiting", error=True)
             else:
                 keeps = runtime.on_stop == "keep" if ended is None else not ended.cancel
-                announce(how == "stop" and keeps, "Ctrl-C again to exit without waiting")
+                drains = how == "drain" and ended is None and runtime.drains
+                announce(how != "end" and keeps, "Ctrl-C again to exit without waiting", drains)
             # At a second stop, exit without waiting. A first stop does not interrupt a run that is
             # ending.
             if how == "leave" or ended is None or (how == "end" and ended.stopped):
-                runtime.stop(reason, exit_code, end=how == "end")
+                runtime.stop(reason, exit_code, end=how == "end", drain=how == "drain")
 
         with output:
             self._begin(output, tag, kept, engine)

@@ -25,8 +25,14 @@ It guarantees:
   128 plus its number. If a signal kills a task, the other tasks have ``grace`` seconds to exit and
   are then terminated. A task that exits with an error does not affect the others.
 - **End.** A job that is cancelled, or that exceeds its ``duration``, gets SIGTERM, and ``grace``
-  seconds later SIGKILL. This includes its processes in the background, in other sessions, and with
-  a cleared environment. The same happens to processes that a job leaves behind when it ends.
+  seconds later SIGKILL: those of its group, or else of this executor. This includes its processes
+  in the background, in other sessions, and with a cleared environment. The same happens to
+  processes that a job leaves behind when it ends. Each process gets SIGTERM once.
+- **Allocations.** A queue that ends an allocation sends SIGTERM to all its processes. The
+  supervisor then drains: it starts no job, and gives the running ones their grace. A job that does
+  not succeed in this time, or that the same signal has ended within the last seconds, is
+  *interrupted*: it is submitted again after a resume, as if a stop had cancelled it. Waiting jobs
+  wait for the resume.
 - **Sharing.** Runs with the same ``pool`` (a file) share slots and GPUs. The run that has waited
   longest is next, so runs take turns. A run that is alone may use all slots.
 - **Resize.** The actions ``grow`` and ``shrink`` change the number of slots between ``min_slots``
@@ -48,6 +54,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ensemble_core.errors import ExecutorError, UsageError
+from ensemble_core.local.allocation import in_allocation
 from ensemble_core.local.slots import Slots, machine_cores, visible_gpus
 from ensemble_core.model.causes import Cause
 from ensemble_core.model.jobs import Job
@@ -220,6 +227,15 @@ class LocalExecutor(Executor):
     def on_stop(self) -> Literal["keep", "cancel"]:
         """``cancel``, because a user who interrupts a local run wants the processors back."""
         return "cancel"
+
+    @property
+    def drains(self) -> bool:
+        """True in an allocation of a queue, because the supervisor and the jobs end with it."""
+        return in_allocation() and (self._client is None or self._client.keeps)
+
+    def drain(self) -> None:
+        if self._client is None or not self._client.drained:
+            self._require_open().ask("drain", "this process got SIGTERM")
 
     def forget(self, jobs: Sequence[str]) -> None:
         self._require_open().ask("forget", list(jobs))

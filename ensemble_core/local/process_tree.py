@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 
 from ensemble_core.local.launch import LINEAGE
 
-__all__ = ["Process", "ProcessTree", "become_subreaper", "pin"]
+__all__ = ["Process", "ProcessTree", "become_subreaper", "parent_of", "pin"]
 
 _SET_CHILD_SUBREAPER = 36
 
@@ -74,6 +74,12 @@ def _entry(pid: int | str) -> _Entry | None:
         return None
     state = words[0].decode("ascii", "replace")
     return _Entry(int(pid), state, int(words[1]), int(words[2]), int(words[3]), int(words[19]))
+
+
+def parent_of(pid: int) -> int | None:
+    """Return the parent of a process, or ``None`` if the process is unknown."""
+    seen = _entry(pid)
+    return None if seen is None else seen.parent
 
 
 def _environ(pid: int) -> list[bytes]:

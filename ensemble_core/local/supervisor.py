@@ -17,7 +17,7 @@ Messages are JSON lines. The controller begins with ``["hello",{...}]``, and the
 - ``["reattach",{id:time,…}]``: send the jobs' events after these times. The supervisor first
   answers ``["known",{id:bool,…}]``.
 - ``["forget",[id,…]]``: these jobs may be removed from the ledger
-- ``["drain"]``: do the same as at SIGTERM
+- ``["drain",why]``: do the same as at SIGTERM
 - ``["close"]``, answered by ``["bye"]``
 
 All other messages of the supervisor are events (see ``protocol``).
@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.errors import ExecutorError
+from ensemble_core.local.allocation import allocation_process
 from ensemble_core.local.job_lifecycle import ALLOCATION_END
 from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.process_tree import become_subreaper
@@ -122,7 +123,7 @@ class Supervisor:
         self._state: str | None = hello["state"]
         self._listener: socket.socket | None = listener
         self._controller: Connection | None = None
-        self._pidfd = -1
+        self._pidfd = self._allocation = -1
         self._guests: dict[Connection, float] = {}
         run = _run(hello)
         self._size, smallest, largest = hello["slots"]
@@ -223,7 +224,7 @@ class Supervisor:
                 ("reattach", message[1], lambda known: self._send([line(["known", known])]))
             )
         elif what == "drain":
-            self._loop.take(("drain", "the member agent was stopped"))
+            self._loop.take(("drain", message[1]))
         elif what == "close":
             self._loop.take(("close", self._release_controller))
 
@@ -255,6 +256,7 @@ class Supervisor:
         if not first:
             self._resize(hello)
         self._watch_controller(guest)
+        self._watch_allocation(guest)
         self._wait_for(guest, False)
         loop.log.add_gauges()
         answer = {
@@ -327,6 +329,27 @@ class Supervisor:
             self._disconnect()
 
         self._loop.poller.on_ready(self._pidfd, ended)
+
+    def _watch_allocation(self, guest: Connection) -> None:
+        """Drain when the allocation of the controller ends.
+
+        Some queues do not track this process, which is a daemon, so it may get no signal.
+        """
+        found = None if self._allocation >= 0 else allocation_process(guest.pid)
+        if found is None:
+            return
+        try:
+            self._allocation = os.pidfd_open(found)
+        except (OSError, AttributeError):
+            return
+
+        def ended() -> None:
+            self._loop.poller.unregister(self._allocation)
+            os.close(self._allocation)
+            self._allocation = -1
+            self._loop.take(("drain", "the allocation has ended"))
+
+        self._loop.poller.on_ready(self._allocation, ended)
 
     def _disconnect(self) -> None:
         """Handle the end of the controller's connection."""

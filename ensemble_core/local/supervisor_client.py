@@ -234,6 +234,11 @@ class SupervisorClient:
             return None
         raise _cannot_start(words or "it ended without a message")
 
+    @property
+    def keeps(self) -> bool:
+        """True if the supervisor has a ledger, in which waiting jobs survive it."""
+        return self._run.state is not None
+
     # Requests.
 
     def submit(self, jobs: Sequence[Job]) -> None:

@@ -180,9 +180,11 @@ class Executor(ABC):
       job's ``finish``; an event of a job that the run never submitted. Some breaches are also
       corrected: times are set to now or moved after the previous event, a missing ``submit`` is
       added, and the events in one call are sorted.
+    - A job that ends because its queue or allocation ends emits an ``exception`` of type
+      ``interrupted``. The run submits it again, and no rule sees a failure.
     - ``ExecutorLost`` means that the queue is permanently lost. The run then ends with exit code 1
       and cancels nothing; it can be resumed. If the queue is only unreachable, emit one ``Problem``
-      instead.
+      instead. With ``drained``, the queue has ended in order, and the run stops (exit code 143).
 
     **Fields of a job.** The executor either implements each of the fields ``command``, ``workdir``,
     ``environment``, ``stdout``, ``stderr``, ``duration``, ``nodes``, ``tasks``, ``cores_per_task``
@@ -309,6 +311,23 @@ class Executor(ABC):
         are cancelled.
         """
         return "keep" if {"detach", "reattach"} <= self.capabilities else "cancel"
+
+    @property
+    def drains(self) -> bool:
+        """True if the queue ends with this process, because both run in the same allocation.
+
+        Then SIGTERM means that the allocation ends, and the run calls :meth:`drain` instead of
+        cancelling or keeping the jobs.
+        """
+        return False
+
+    def drain(self) -> None:
+        """Let the queue end in order. Does not wait for that.
+
+        No job starts any more. Running jobs get SIGTERM and their grace; those that do not succeed
+        emit an ``exception`` of type ``interrupted``. Waiting jobs stay on record for a later
+        :meth:`reattach`. The last event is ``ExecutorLost`` with ``drained``.
+        """
 
     @property
     def handle(self) -> object:

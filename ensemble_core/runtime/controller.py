@@ -61,7 +61,7 @@ from ensemble_core.runtime.identities import (
     reuse_events,
     uses_job_files,
 )
-from ensemble_core.runtime.orders import Order, Performer
+from ensemble_core.runtime.orders import Drain, Order, Performer
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
 from ensemble_core.runtime.resumption import Resumption
@@ -251,10 +251,23 @@ class Runtime:
         chosen = self.ensemble.on_stop or self._executor.on_stop
         return chosen if {"detach", "reattach"} <= self._executor.capabilities else "cancel"
 
-    def stop(self, reason: str = "interrupted", exit_code: int = 130, *, end: bool = False) -> None:
+    @property
+    def drains(self) -> bool:
+        """True if the queue ends with this process, and jobs in it can run after a resume."""
+        return self._journal is not None and self._executor.drains
+
+    def stop(
+        self,
+        reason: str = "interrupted",
+        exit_code: int = 130,
+        *,
+        end: bool = False,
+        drain: bool = False,
+    ) -> None:
         """Request that the run stops, so that it can be resumed.
 
-        With ``end``, request that it ends.
+        With ``end``, request that it ends. With ``drain``, the allocation of this process may be
+        ending: if the queue ends with it, the run stops when the queue has ended.
 
         After a second call, the run exits without waiting. Safe from any thread and from a signal
         handler.
@@ -265,6 +278,10 @@ class Runtime:
             stopping = ended.stopped if ended is not None else self._asked and not self._asked.ends
             if not (end and stopping):
                 self._leave = True
+        if drain and self._asked is None and ended is None and self._begun and self.drains:
+            self._asked = asked
+            self._performer.perform(Drain(asked))
+            return
         if self._asked is None or end:
             self._asked = asked
         # Do not call _enqueue: in a signal handler, its lock may be held already.

@@ -20,7 +20,7 @@ from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.generator_calls import MakeSuggestion
 from ensemble_core.runtime.identities import Identities, LookUpRequest
 
-__all__ = ["Forget", "Order", "Performer"]
+__all__ = ["Drain", "Forget", "Order", "Performer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,14 @@ class Forget:
     jobs: tuple[str, ...]
 
 
-Order = Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify | LookUpRequest
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Order: let the queue end in order. If that fails, the event ``instead`` takes effect."""
+
+    instead: Event
+
+
+Order = Drain | Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify | LookUpRequest
 
 
 #: Retries of submits and cancels after transient failures: for how many seconds, and the shortest
@@ -108,6 +115,13 @@ class Performer:
                 self._cancel(order.jobs)
             elif isinstance(order, Resize):
                 self._resize(order)
+            elif isinstance(order, Drain):
+                try:
+                    with self._guard.calling("drain"):
+                        self._executor.drain()
+                except EnsembleError as error:
+                    self._report_fault(error)
+                    self._emit((order.instead,))
             elif isinstance(order, Forget):
                 try:
                     with self._guard.calling("forget"):

@@ -21,9 +21,9 @@ from ensemble_core.runtime.controller import STOPPED
 
 __all__ = ["How", "Interrupts"]
 
-#: ``stop``: stop the run so that it can be resumed. ``end``: cancel the jobs and end the run.
-#: ``leave``: exit without waiting.
-How = Literal["stop", "end", "leave"]
+#: ``stop``: stop the run so that it can be resumed. ``drain``: do the same; if the run is in an
+#: allocation, it ends. ``end``: cancel the jobs and end the run. ``leave``: exit without waiting.
+How = Literal["stop", "drain", "end", "leave"]
 
 _WORDS = {
     signal.SIGINT: "Ctrl-C",
@@ -122,7 +122,7 @@ class Interrupts:
         now = time.monotonic()
         if self._first is None:
             self._first = now
-            self._stop(_WORDS[which], 128 + which, "stop")
+            self._stop(_WORDS[which], 128 + which, "drain" if which is signal.SIGTERM else "stop")
         elif which is not signal.SIGHUP and now - self._first > _ECHO:
             self._stop(_WORDS[which], 128 + which, "leave")
 

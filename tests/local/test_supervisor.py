@@ -409,9 +409,31 @@ def test_a_dead_supervisor_is_reported_once_with_a_hint(stage: Stage) -> None:
                 call()
 
 
-def test_a_supervisor_cancels_its_jobs_at_sigterm(stage: Stage) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+def test_a_supervisor_drains_at_a_signal_that_ends_an_allocation(stage: Stage, number: int) -> None:
     with stage.next() as session:
         running, waiting = stage.job("sleep 1000", tasks=2), stage.job("true")
+        session.submit(running, waiting)
+        session.wait_for(running, "start")
+        executor = session.executor
+        assert isinstance(executor, LocalExecutor)
+        assert executor._client is not None
+        os.kill(executor._client.supervisor, number)
+        session.wait_clean(running)
+        assert fatal(session, running) == ["interrupted"]
+        session.wait(lambda: isinstance(session.events[-1], ExecutorLost), "the loss")
+        assert session.events[-1].drained
+        assert fatal(session, waiting) == []
+        executor.cancel([waiting.id])  # no error: it does not run
+    with stage.next() as session:
+        assert session.executor.reattach({waiting.id: 1.0}) == {waiting.id: True}
+        session.wait_clean(waiting)
+        assert session.context(waiting, "finish")["status"] == 0
+
+
+def test_without_a_ledger_a_supervisor_cancels_its_jobs_at_sigterm(tmp_path: Path) -> None:
+    with Session(LocalExecutor(slots=1), tmp_path / "run", 30, kept=False) as session:
+        running, waiting = session.job("sleep", "1000"), session.job("true")
         session.submit(running, waiting)
         session.wait_for(running, "start")
         executor = session.executor
@@ -421,6 +443,7 @@ def test_a_supervisor_cancels_its_jobs_at_sigterm(stage: Stage) -> None:
         session.wait_clean(running, waiting)
         assert fatal(session, running) == fatal(session, waiting) == ["cancel"]
         session.wait(lambda: isinstance(session.events[-1], ExecutorLost), "the loss")
+        assert not session.events[-1].drained
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ _ENOUGH = 500
 _BEAT, _SOONEST = 2.0, 0.2
 #: Maximum number of concurrent runs.
 _MOST_RUNS = 1_000
+#: Seconds between checks whether the queues have ended.
+_LOOK = 0.05
 #: Seconds to wait for an executor to close when the agent stops.
 _LEAVING = 20.0
 #: Error codes that stop an agent that was never connected.
@@ -101,7 +103,7 @@ class Agent:
         #: Codes of the faults logged since the last connection.
         self._told: set[str] = set()
         self._gave_up = gave_up
-        self._ever = False
+        self._ever = self._draining = False
         self._connection: Connection[pb.FromMember, pb.ToMember] = Connection(
             channel,
             "Member",
@@ -121,6 +123,20 @@ class Agent:
     def wait_connected(self, timeout: float) -> bool:
         """Return whether the service has accepted this member within ``timeout`` seconds."""
         return self._welcome.wait(timeout)
+
+    def drain(self, hurry: threading.Event) -> None:
+        """Let the queues end that end with the allocation of this process, and wait for that.
+
+        Until then, their events are sent. No run is opened any more. :meth:`stop` should follow; it
+        need not wait once ``hurry`` is set.
+        """
+        with self._lock:
+            self._draining = True
+            hosted = list(self._hosted.values())
+        for run in hosted:
+            run.drain()
+        while not all(run.drained.is_set() for run in hosted) and not hurry.wait(_LOOK):
+            pass
 
     def stop(self) -> None:
         """Leave the service and close the executors. Jobs continue if the queue can keep them."""
@@ -178,7 +194,9 @@ class Agent:
                         self._answer(_without_run(call, what))
                     return
                 refusal = None
-                if not is_tag(call.run):
+                if self._draining:
+                    refusal = pb.Fault(message=f"member {self.name} is stopping", code="away")
+                elif not is_tag(call.run):
                     refusal = pb.Fault(
                         message=f"invalid run tag {call.run[:100]!r}", code="bad-tag"
                     )

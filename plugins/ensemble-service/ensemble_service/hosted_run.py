@@ -88,6 +88,9 @@ class HostedRun:
         self._executor: Executor | None = None
         #: Whether the life must end because the queue or events were lost.
         self._broken = False
+        self._draining = False
+        #: Set when the queue has ended, after :meth:`drain`.
+        self.drained = threading.Event()
         #: Additional events to keep after an overflow, because the executor will repeat the lost
         #: ones.
         self._room = 1
@@ -134,6 +137,10 @@ class HostedRun:
         return pb.Batch(
             run=self.tag, member=self._member, life=outbox.life, first=first, events=events
         )
+
+    def drain(self) -> None:
+        """Let the queue end if it ends with the agent's allocation. Then set ``drained``."""
+        self._calls.put(self._drain)
 
     def leave(self, timeout: float) -> None:
         """Close the executor because the agent stops. Jobs continue if the executor can detach from
@@ -195,6 +202,8 @@ class HostedRun:
         if call.epoch < self._folder.epoch:
             message = f"another controller has run {self.tag}"
             return pb.Fault(message=message, code="stale")
+        if what == "open" and self._draining:
+            return pb.Fault(message=f"member {self._member} is stopping", code="away")
         if what == "open" or (what == "close" and self._executor is None):
             return None
         if self._executor is None or call.epoch > self._folder.epoch:
@@ -270,6 +279,17 @@ class HostedRun:
             self._executor.cancel(jobs)
         except (Exception, SystemExit) as error:  # no caller waits for an answer
             _log.warning("run %s: cannot cancel jobs: %s", self.tag, error)
+
+    def _drain(self) -> None:
+        self._draining = True
+        if self._executor is None or not self._executor.drains:
+            self.drained.set()
+            return
+        try:
+            self._executor.drain()
+        except (Exception, SystemExit) as error:  # the agent exits now
+            _log.warning("run %s: its queue cannot end in order: %s", self.tag, error)
+            self.drained.set()
 
     # -- lives ---------------------------------------------------------------------------------
 
@@ -366,6 +386,7 @@ class HostedRun:
                     self._active.discard(event.job)
             elif isinstance(event, ExecutorLost):
                 self._broken = True
+                self.drained.set()
             try:
                 messages.append(from_event(event))
             except (TypeError, ValueError) as error:

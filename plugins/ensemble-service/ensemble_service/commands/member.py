@@ -75,7 +75,8 @@ def start(
     If the service rejects the agent at the start, the agent exits with an error.
 
     When an agent stops, its jobs stay in the queue if that is possible. The next agent with the
-    same --name and --state finds them.
+    same --name and --state finds them. If the agent runs local jobs in an allocation, SIGTERM ends
+    running jobs; the next agent runs them again.
     """
     from ensemble_core import __version__
     from ensemble_service.access import member_name
@@ -130,11 +131,20 @@ def start(
         away=partial(diagnose, host, port, ca=ca, insecure=insecure),
         gave_up=gave_up,
     )
+    hurry, drains = threading.Event(), threading.Event()
+
+    def on_signal(number: int, _: object) -> None:
+        (hurry if ended.is_set() else ended).set()
+        if number == signal.SIGTERM:
+            drains.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, on_signal)
     click.echo(f"member {full}, process {os.getpid()}, {choice}", err=True)
     agent.start()
     ended.wait()
+    if drains.is_set():
+        agent.drain(hurry)
     agent.stop()
     if failed:
         raise failed[0]

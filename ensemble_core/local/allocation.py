@@ -1,0 +1,47 @@
+"""The allocation of a queue in which this process runs, if any.
+
+When it ends, all its processes end. Local jobs are among them, so they must not outlive it, and what
+has not run must run later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from ensemble_core.local.process_tree import parent_of
+
+__all__ = ["allocation_process", "in_allocation"]
+
+#: Variables that queues set in an allocation: Slurm, PBS, Grid Engine, LSF, Flux, HTCondor, OAR,
+#: and Kubernetes in a pod.
+_VARIABLES = (
+    *("SLURM_JOB_ID", "PBS_JOBID", "SGE_JOB_SPOOL_DIR", "LSB_JOBID", "FLUX_JOB_ID"),
+    *("FLUX_ENCLOSING_ID", "_CONDOR_SCRATCH_DIR", "OAR_JOB_ID", "KUBERNETES_SERVICE_HOST"),
+)
+#: Beginnings of the names of programs that start an allocation's processes and exit at its end.
+_STARTERS = ("slurmstepd", "pbs_mom", "sge_shepherd", "flux-shell", "flux-broker", "condor_starter")
+#: How many ancestors are looked at.
+_DEPTH = 100
+
+
+def in_allocation(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process runs in an allocation of a queue."""
+    return any(environment.get(name) for name in _VARIABLES)
+
+
+def allocation_process(pid: int) -> int | None:
+    """Return the ancestor of a process that exits when the allocation ends, or ``None``."""
+    for _ in range(_DEPTH):
+        found = parent_of(pid)
+        if found is None or found <= 1:
+            return None
+        pid = found
+        try:
+            with open(f"/proc/{pid}/comm") as file:
+                name = file.read()
+        except OSError:
+            return None
+        if name.startswith(_STARTERS):
+            return pid
+    return None
