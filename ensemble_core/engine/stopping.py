@@ -115,8 +115,10 @@ class Stopping:
         """
         if record.cancelling:
             return replace(event, context={**event.context, "type": "cancel"})
-        if record.exception is None and record.outcome is None and (
-            self.state.ended is None or self.state.stop is not None
+        if (
+            record.exception is None
+            and record.outcome is None
+            and (self.state.ended is None or self.state.stop is not None)
         ):
             record.stopping = True
         return event

@@ -1,7 +1,7 @@
 """The allocation of a queue in which this process runs, if any.
 
-When it ends, all its processes end. Local jobs are among them, so they must not outlive it, and what
-has not run must run later.
+When it ends, all its processes end. Local jobs are among them, so they must not outlive it. Those
+that have not ended must run later.
 """
 
 from __future__ import annotations

@@ -129,9 +129,7 @@ class Queue:
         return None
 
 
-def _take_short(
-    line: deque[Waiting], left: float, grace: Callable[[Job], float]
-) -> Waiting | None:
+def _take_short(line: deque[Waiting], left: float, grace: Callable[[Job], float]) -> Waiting | None:
     """Remove and return the first job that is over within ``left`` seconds, or return ``None``.
 
     Only the first few jobs in the line are checked.

@@ -2,9 +2,9 @@
 
 - A job that was still waiting is queued again.
 - A job that its supervisor had interrupted, because the allocation ended, is reported as such.
-- Any other job that had started, or was about to start, is *inherited*. When its processes have ended, it
-  is reported as lost, because the exit status is unknown. It is never started again, so no job runs
-  twice.
+- Any other job that had started, or was about to start, is *inherited*. When its processes have
+  ended, it is reported as lost, because the exit status is unknown. It is never started again, so
+  no job runs twice.
 """
 
 from __future__ import annotations

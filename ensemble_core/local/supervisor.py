@@ -154,7 +154,8 @@ class Supervisor:
         self._close_listener()
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        self._loop.post(("drain", f"the supervisor of local jobs got {signal.Signals(number).name}"))
+        name = signal.Signals(number).name
+        self._loop.post(("drain", f"the supervisor of local jobs got {name}"))
 
     def _may_end(self) -> bool:
         # While some events are not written, do not exit: they would be lost with this process.

@@ -138,7 +138,7 @@ class SupervisorLoop:
     # The thread.
 
     def run(self) -> None:
-        """Run turns until no job is left and ``may_end()`` is true, or until the queue is drained."""
+        """Run turns until no job is left and ``may_end()`` is true, or the queue is drained."""
         try:
             if self._ledger is not None:
                 self._recover(self._ledger)

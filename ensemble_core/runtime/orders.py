@@ -37,7 +37,9 @@ class Drain:
     instead: Event
 
 
-Order = Drain | Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify | LookUpRequest
+Order = (
+    Drain | Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify | LookUpRequest
+)
 
 
 #: Retries of submits and cancels after transient failures: for how many seconds, and the shortest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import signal
 import sys
@@ -53,9 +54,9 @@ class Study:
         self.allocation = self.start("run", "e.yaml", "--executor", "local", "--slots", str(SLOTS))
 
     def start(self, *words: str) -> Allocation:
-        command = [sys.executable, "-m", "ensemble_core.cli", *words]
+        command = [sys.executable, "-m", "ensemble_core.cli", *words, "--tag", "t"]
         with (self.folder / "said").open("a") as said:
-            return Allocation([*command, "--tag", "t", "--state", "state"], self.folder, None, said)
+            return Allocation([*command, "--state", "state"], self.folder, dict(os.environ), said)
 
     def lines(self, name: str) -> list[str]:
         file = self.folder / name
@@ -111,6 +112,12 @@ class Study:
 
 
 @pytest.fixture
+def allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make controllers believe that they run in an allocation."""
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+
+
+@pytest.fixture
 def study(tmp_path: Path) -> Iterator[Study]:
     study = Study(tmp_path)
     yield study
@@ -147,6 +154,47 @@ def test_a_signal_to_some_processes_loses_no_job(study: Study, who: tuple[str, .
     study.allocation.send([process for name in who for process in getattr(study, name)])
     assert study.allocation.wait_over() == 143
     study.check(once="controller" not in who)
+
+
+def test_a_controller_in_an_allocation_drains_at_sigterm(allocated: None, study: Study) -> None:
+    study.wait_started()
+    study.allocation.send(study.controller)
+    assert study.allocation.wait_over() == 143
+    assert any("the allocation ends" in line for line in study.lines("said"))
+    study.check()
+
+
+@pytest.mark.parametrize("command", ["stop", "cancel"])
+def test_a_stop_by_the_user_in_an_allocation_is_no_end_of_it(
+    allocated: None, study: Study, command: str
+) -> None:
+    study.wait_started()
+    state = ["--state", str(study.folder / "state")]
+    done = CliRunner().invoke(main, [command, "t", *state])
+    assert done.exit_code == 0, done.output
+    assert study.allocation.wait_over() == {"stop": 5, "cancel": 130}[command]
+    status = json.loads(CliRunner().invoke(main, ["status", "t", "--json", *state]).output)
+    assert status["state"] == {"stop": "stopped", "cancel": "ended"}[command]
+
+
+def test_jobs_do_not_outlive_an_allocation_that_does_not_track_them(study: Study) -> None:
+    """Only the program that has started the allocation's processes exits."""
+    study.allocation.kill()
+    (study.folder / "sub").mkdir()
+    again = Study.__new__(Study)
+    again.folder = study.folder / "sub"
+    (again.folder / "e.yaml").write_text(FILE)
+    (again.folder / "job.sh").write_text(JOB)
+    starter = again.folder / "slurmstepd"
+    starter.write_text('#!/bin/sh\n"$@" &\nwait\n')
+    starter.chmod(0o755)
+    words = ["run", "e.yaml", "--executor", "local", "--slots", str(SLOTS), "--tag", "t"]
+    command = [str(starter), sys.executable, "-m", "ensemble_core.cli", *words, "--state", "state"]
+    again.allocation = Allocation(command, again.folder)
+    again.wait_started()
+    again.allocation.send(again.of("/slurmstepd"), signal.SIGKILL)
+    assert again.allocation.wait_over() == 128 + signal.SIGKILL
+    again.check()
 
 
 def test_a_job_that_someone_else_terminates_fails(study: Study) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from ensemble_service.agent import Agent
 from ensemble_service.client import open_channel
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
+from ensemble_testing.allocation import Allocation
 
 from ensemble_core.cli.main import main
 from ensemble_core.local.executor import LocalExecutor
@@ -236,6 +238,62 @@ def test_a_killed_agent_finds_its_jobs_again(world: World) -> None:
     code, _ = world.finish()
     assert code == 0, world.logs()
     check(world)
+
+
+TWO_MEMBERS = """
+logging: {{heartbeat: 0}}
+jobs:
+  - {{name: a, executor: left, count: 20, command: &job "sh -c '{command}'"}}
+  - {{name: b, executor: right, count: 20, command: *job}}
+rules:
+  - {{trigger: start, action: {{name: submit, label: a}}}}
+  - {{trigger: start, action: {{name: submit, label: b}}}}
+"""
+#: What makes an agent believe that it runs in an allocation, and which processes get SIGTERM.
+ENDS = [({}, ""), ({}, "again"), ({"SLURM_JOB_ID": "1"}, ""), ({"PBS_JOBID": "1"}, "member start")]
+
+
+@pytest.mark.parametrize(("variables", "who"), ENDS, ids=["all", "again", "slurm", "pbs-agent"])
+def test_the_next_allocation_runs_what_the_end_of_the_last_one_left(
+    world: World, variables: dict[str, str], who: str, request: pytest.FixtureRequest
+) -> None:
+    world.serve()
+    file, ran = world.folder / "two.yaml", world.folder / "ran"
+    command = f"echo {{id}} >> {ran}/{{id}}; sleep 0.4; touch {ran}/{{id}}.end"
+    file.write_text(TWO_MEMBERS.format(command=command))
+    environment = {**os.environ, **variables, "ENSEMBLE_STATE": str(world.state)}
+    service = ["--host", "127.0.0.1", "--port", str(world.port)]
+    chance = random.Random(request.node.name)
+    with contextlib.ExitStack() as stack, open(world.folder / "agents.log", "ab") as log:
+
+        def allocations() -> Iterator[Allocation]:
+            for name, token in world.member.items():
+                words = ["--name", f"default/{name}", "-o", "slots=2", "-o", "grace=1", *service]
+                command = [*ENSEMBLE, "member", "start", "--executor", "local", *words]
+                token_of = {**environment, "ENSEMBLE_TOKEN": token}
+                allocation = Allocation(command, world.folder, token_of, log)
+                stack.callback(allocation.kill)
+                yield allocation
+
+        first = list(allocations())
+        world.connected("agents", 2)
+        world.run(file)
+        world.until(lambda: len(world.ran()) >= 8, "jobs run", 100)
+        for each in first:
+            if who == "member start":
+                agents = [pid for pid, line in each.processes().items() if who in line]
+                each.send(agents)
+            else:
+                each.end(chance)
+        assert [each.wait_over() for each in first] == [0, 0]
+        assert len(list(ran.glob("*.end"))) < 40
+        list(allocations())
+        code, _ = world.finish()
+    assert code == 0, world.logs()
+    status = json.loads(world.command("status", "last", "--json").stdout)
+    for group in status["report"]["groups"]:
+        assert (group["success"], group["failed"], group["cancelled"]) == (20, 0, 0)
+    assert len(list(ran.glob("*.end"))) == 40
 
 
 def test_a_run_without_its_member_can_be_stopped_and_cancelled_after_the_members_return(

@@ -81,9 +81,7 @@ class Allocation:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
 
-    def end(
-        self, chance: random.Random, number: int = signal.SIGTERM, pause: float = 0.05
-    ) -> None:
+    def end(self, chance: random.Random, number: int = signal.SIGTERM, pause: float = 0.05) -> None:
         """Send a signal to every process, in random order.
 
         Between two processes, pause up to ``pause`` seconds.
