@@ -6,7 +6,6 @@ stored, and a resume handles them first.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,6 +33,8 @@ __all__ = ["Stopping"]
 
 #: Events that are deferred until the resume.
 _DEFERRED = (JobEvent, Observed, CallReturned, CallFailed, ResizeOutcome, PluginEvent)
+#: Exit code of a run whose queue has ended with its allocation: 128 plus SIGTERM.
+_EXIT_CODE = 143
 #: Types of the exceptions after which a job is requeued.
 _ABSORBED = ("cancel", "interrupted")
 #: Events that are dropped, because the resume will get new ones.
@@ -103,7 +104,7 @@ class Stopping:
         """
         stop = self.state.stop
         if stop is None:
-            asked = StopRequested(event.timestamp, event.reason, 128 + signal.SIGTERM, "keep")
+            asked = StopRequested(event.timestamp, event.reason, _EXIT_CODE, "keep")
             self.begin(asked, ())
         else:
             stop.decision = self.state.ended = replace(stop.decision, cancel=())
