@@ -367,7 +367,7 @@ class _Planning:
         ensemble, before = self.ensemble, self.ensemble.status
         ended = self._end_verdict(parts)
         over = bool(parts) and ended is not None
-        members = self._members_ready(parts)
+        members = self._members_ready(parts, ended)
         verdicts: dict[str, Verdict] = {"Valid": valid, "ServiceReady": service}
         verdicts["MembersReady"] = members
         verdicts["Finished"] = ended or (False, "Running", "")
@@ -381,11 +381,12 @@ class _Planning:
             verdicts["Ready"] = (False, *ended[1:])
         status: dict[str, Any] = {
             "observedGeneration": ensemble.generation,
-            "phase": phase_of(ensemble, verdicts, any_there=any(each.there for each in parts)),
+            "phase": phase_of(ensemble, verdicts, parts),
             "conditions": conditions(ensemble, verdicts, self.now),
         }
         count = [each for each in parts if each.entry.get("minicluster")]
-        ready = sum(each.ready or each.over for each in count)
+        good = ended is None or ended[1] == "Succeeded"
+        ready = sum(each.ready or (good and each.succeeded) for each in count)
         status["membersReady"] = f"{ready}/{len(count)}"
         port = f":{ensemble.sidecar.port}"
         status["service"] = {"address": address(ensemble) + port, "ready": service[0]}
@@ -418,16 +419,23 @@ class _Planning:
     def _runs(self, part: PartPlan) -> bool:
         return not self.ensemble.outside or part.entry["name"] == RUNNER
 
-    def _members_ready(self, parts: list[PartPlan]) -> Verdict:
-        waiting = [e for e in parts if not e.ready and not e.over and e.entry.get("minicluster")]
+    def _members_ready(self, parts: list[PartPlan], ended: Verdict | None) -> Verdict:
         if not parts:
             return False, "WaitingForPods", ""
+        if ended is not None:
+            good = ended[1] == "Succeeded"
+            return (True, "NotNeeded", "everything is over") if good else (False, *ended[1:])
+        members = [each for each in parts if each.entry.get("minicluster")]
+        waiting = [each for each in members if not each.ready and not each.succeeded]
         if not waiting:
             return True, "Ready", ""
         for (kind, name), words in self.observed.troubles.items():
             return False, "NotTaken", f"{kind} {name}: {words}"
-        reason, words = waiting[0].waits
-        return False, reason, words
+        first = waiting[0]
+        if first.over:
+            words = f"{first.entry['name']}: {first.entry.get('message', '')}".rstrip(": ")
+            return False, str(first.entry["result"]), words
+        return False, *first.waits
 
     def _add_transition_notes(self, verdicts: dict[str, Verdict]) -> None:
         ensemble, before = self.ensemble, self.ensemble.status

@@ -78,6 +78,16 @@ class PartPlan:
     #: Whether any object of the part exists in the cluster.
     there: bool = False
 
+    @property
+    def succeeded(self) -> bool:
+        """True if the part has ended without a failure."""
+        return self.over and self.entry.get("result", "Succeeded") == "Succeeded"
+
+    @property
+    def active(self) -> bool:
+        """True if the part is running, perhaps while some of its nodes are not up yet."""
+        return self.ready or (not self.over and self.waits[0] == "WaitingForNodes")
+
 
 def members_leave(ensemble: Ensemble, parts: Iterable[Part], observed: Observed) -> bool:
     """Return whether a shared run must be stopped before its members change."""
@@ -315,7 +325,8 @@ def _present(
     if not plan.ready:
         why = _wait_reason(found, job, observed, now)
         reason, words = plan.waits
-        plan.waits = (reason, f"{words}; {why}" if why and why not in words else words)
+        if why and why not in words:
+            plan.waits = (reason, why if words in why else f"{words}; {why}")
         if state.phase == "absent":  # no event reports that a Job or pod was not created
             plan.again = plan.again or now + _SOON + 1
 

@@ -91,7 +91,7 @@ def transitions(ensemble: Ensemble, verdicts: Mapping[str, Verdict]) -> list[Not
         was = (old.get("status") == "True", old.get("reason"), old.get("message"))
         if kind == "Valid" and not holds and was != (False, reason, message[:4096]):
             notes.append(Note(reason, message[:1000], warning=True))
-        elif holds and not was[0] and (kind, True) in _TOLD:
+        elif holds and not was[0] and (kind, True) in _TOLD and reason != "NotNeeded":
             notes.append(Note(str(_TOLD[(kind, True)]), message or f"{kind} now"))
     return notes
 
@@ -113,15 +113,17 @@ def sums(parts: Sequence[PartPlan]) -> dict[str, Any]:
     return found
 
 
-def phase_of(ensemble: Ensemble, verdicts: Mapping[str, Verdict], *, any_there: bool) -> str:
+def phase_of(ensemble: Ensemble, verdicts: Mapping[str, Verdict], parts: Sequence[PartPlan]) -> str:
     """Return the phase of the Ensemble."""
     if ensemble.deleting:
         return "Terminating"
     if verdicts.get("Finished", (False,))[0]:
         return "Succeeded" if verdicts["Finished"][1] == "Succeeded" else "Failed"
-    if ensemble.suspend and not any_there:
+    if ensemble.suspend and not any(each.there for each in parts):
         return "Suspended"
-    if verdicts["Ready"][0]:
+    # A running Ensemble does not start again because a member grows.
+    was_running = ensemble.status.get("phase") == "Running"
+    if verdicts["Ready"][0] or (was_running and any(each.active for each in parts)):
         return "Running"
     return "Starting" if verdicts["Valid"][0] else "Pending"
 

@@ -473,6 +473,54 @@ def test_a_lost_pod_without_a_claim_is_the_end_and_its_job_is_stopped() -> None:
     assert world.condition("Finished") == ("True", "Lost")
     assert ("MiniCluster", "study-0") not in world.children
     assert "Failed" in told(world)
+    assert world.condition("MembersReady") == ("False", "Lost")
+    assert world.status["membersReady"] == "0/1"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_members_of_a_run_that_ended_before_they_were_ready_never_become_ready(code: int) -> None:
+    world = World(ensemble(member(size=3)))
+    world.settle()
+    world.runs("study-0", **{"nodes.up": 1})
+    world.settle()
+    world.ends("study-0", code)
+    world.settle()
+    good = code == 0
+    wanted = ("True", "NotNeeded") if good else ("False", "Failed")
+    assert world.condition("MembersReady") == wanted
+    assert world.status["membersReady"] == f"{int(good)}/1"
+    assert "MemberReady" not in told(world)
+
+
+def test_a_failed_member_is_not_ready_while_others_run() -> None:
+    world = World(ensemble(member(), member()))
+    world.settle()
+    world.runs("study-0")
+    world.runs("study-1")
+    world.settle()
+    world.ends("study-0", 1)
+    world.settle()
+    assert world.condition("MembersReady") == ("False", "Failed")
+    assert (world.status["phase"], world.status["membersReady"]) == ("Running", "1/2")
+
+
+def test_a_running_member_that_grows_keeps_its_phase() -> None:
+    world = running()
+    found = world.children[("MiniCluster", "study-0")]
+    found["spec"] = {**found["spec"], "size": 3}
+    world.settle()
+    assert world.condition("Ready") == ("False", "WaitingForNodes")
+    assert world.status["phase"] == "Running"
+
+
+def test_the_message_of_a_pod_is_in_a_condition_once() -> None:
+    world = World(ensemble(member()))
+    world.settle()
+    waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
+    world.pod("study-0", {"waiting": waiting}, phase="Pending")
+    world.settle()
+    (found,) = [c for c in world.status["conditions"] if c["type"] == "MembersReady"]
+    assert found["message"].count("no such image") == 1
 
 
 def test_a_lost_pod_with_a_claim_is_resumed() -> None:
