@@ -306,14 +306,16 @@ def grow_shrink(ran: Ran) -> None:
 
 
 def minicluster(ran: Ran) -> None:
-    assert ran.fired == {"rule-1": 1, "more": 3, "rest": 1, "granted": 4}
+    more = ran.fired["more"]  # it fires on waiting times, so the machine's speed decides
+    assert 1 <= more <= 3
+    assert ran.fired == {"rule-1": 1, "more": more, "rest": 1, "granted": more + 1}
     assert ran.never == {"denied", "late"}
     told = [
         (line["outcome"], line["size"])
         for line in ran.lines
         if line["type"] == "resize-outcome" and "outcome" in line
     ]
-    assert told == [("granted", 2), ("granted", 3), ("granted", 4), ("granted", 1)]
+    assert told == [("granted", size) for size in (*range(2, more + 2), 1)]
     assert ran.groups == {"sim": (10, 0, 0)}
     assert ran.messages[-1] == "1 nodes now"
 
@@ -680,9 +682,13 @@ def test_an_example_does_what_it_promises(
 def test_a_killed_and_resumed_example_does_what_it_promises(
     file: Path, tmp_path: Path, lengths: dict[str, int]
 ) -> None:
-    """It is killed after a random number of lines."""
+    """It is killed after a random number of lines. ``ENSEMBLE_SEED`` repeats a kill."""
     promise = PROMISES[file.stem]
-    enough = random.randint(2, lengths.get(file.stem, 30) // (2 if promise.fewer else 1))
+    seed = int(os.environ.get("ENSEMBLE_SEED", random.randrange(1 << 32)))
+    print(f"ENSEMBLE_SEED={seed}")
+    enough = random.Random(seed).randint(
+        2, lengths.get(file.stem, 30) // (2 if promise.fewer else 1)
+    )
     first = subprocess.Popen(
         words(file, tmp_path, *promise.options, *promise.fewer),
         stdout=subprocess.PIPE,

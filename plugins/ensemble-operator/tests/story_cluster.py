@@ -47,7 +47,7 @@ class Place:
         self._log = None if folder is None else folder / "log"
         self.operators: list[subprocess.Popen[bytes]] = []
         self.namespace = f"ensemble-{uuid.uuid4().hex[:8]}"
-        self.patience = 180.0 if stand is not None else 300.0
+        self.patience = 240.0
         self.config = config
         self._api = Api(log_in)
         self._loop = asyncio.new_event_loop()

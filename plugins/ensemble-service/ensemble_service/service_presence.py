@@ -68,7 +68,8 @@ class ServicePresence:
             return trouble
         if trouble is None:
             return ExecutorError(
-                f"the service at {self.target} does not answer",
+                f"the service at {self.target} cannot be reached",
+                cause="it does not answer",
                 hint="check that it is running; start one with 'ensemble-server start'",
                 code="unavailable",
                 transient=True,
