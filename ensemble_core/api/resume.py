@@ -68,6 +68,7 @@ def resume_by_tag(
             taken.executor,
             name=taken.choice.name,
             tag=tag,
+            run_id=taken.run_id,
             output=taken.output,
             program=source.program,
             kept=taken.kept,

@@ -165,6 +165,7 @@ def run(
             begun.executor,
             name=choice.name,
             tag=begun.tag,
+            run_id=begun.run_id,
             output=begun.output,
             program=found.program,
             kept=kept,

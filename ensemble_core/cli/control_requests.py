@@ -18,7 +18,7 @@ from ensemble_core.display.text_style import format_fields, printable
 from ensemble_core.errors import Location, UsageError
 
 if TYPE_CHECKING:
-    from ensemble_core.journal.run_store import Lock
+    from ensemble_core.journal.lock import Lock
 
 __all__ = [
     "AGAIN",

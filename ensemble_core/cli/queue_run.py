@@ -121,7 +121,14 @@ def run_text(
 
     with new.kept or nullcontext():
         code = RunSession(new.ensemble, choice, display).run(
-            registry, new.executor, new.output, new.tag, new.kept, wall=wall, earlier=new.earlier
+            registry,
+            new.executor,
+            new.output,
+            new.tag,
+            new.kept,
+            run_id=new.run_id,
+            wall=wall,
+            earlier=new.earlier,
         )
     if ended is not None:
         ended(new.tag)

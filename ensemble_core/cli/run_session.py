@@ -95,6 +95,7 @@ class RunSession:
         tag: str,
         kept: ControlledRun | None = None,
         *,
+        run_id: str | None = None,
         engine: Engine | None = None,
         stop_first: StopRequested | None = None,
         make: Callable[..., Any] = Runtime,
@@ -105,6 +106,7 @@ class RunSession:
         """Run to the end, or resume with ``engine``. Return the exit code.
 
         - ``folder``: the folder for the output of jobs for which no file is given.
+        - ``run_id``: the run's identity. A simulated run has none.
         - ``stop_first``: a stop that is made immediately, if the run is resumed only to cancel its
           jobs.
         - ``wall``: the number of seconds after which the run is stopped.
@@ -133,6 +135,7 @@ class RunSession:
             state=kept.executor_folder if kept is not None else None,
             engine=engine,
             wall=wall,
+            **({} if run_id is None else {"run_id": run_id}),
             **({} if earlier is None else {"earlier": earlier}),
         )
         if self._show is not None and self._block is not None:

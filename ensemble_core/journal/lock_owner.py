@@ -12,13 +12,28 @@ from typing import Any
 
 from ensemble_core.journal.filesystem import read_note
 
-__all__ = ["LOCK", "describe_owner", "holder", "is_this_process", "may_live", "this_process"]
+__all__ = [
+    "LOCK",
+    "describe_owner",
+    "holder",
+    "is_this_process",
+    "may_live",
+    "same_step",
+    "this_process",
+]
 
 #: Name of the lock file in a run's folder.
 LOCK = "lock"
 
 #: Largest time that can be shown as a date (in the year 9999).
 _MOST_SECONDS = 2.5e11
+#: How many ancestors of a process are searched for variables of a parallel program.
+_MOST_ANCESTORS = 6
+#: Name of a parallel program, and variables that identify it; the last one is the task's rank.
+_PARALLEL = (
+    ("step {0}.{1} of Slurm", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"),
+    ("Flux job {0}", "FLUX_JOB_ID", "FLUX_TASK_RANK"),
+)
 
 
 def this_process() -> dict[str, Any]:
@@ -30,6 +45,7 @@ def this_process() -> dict[str, Any]:
         "boot": _boot(),
         "processes": _pid_namespace(),
         "since": time.time(),
+        "task": _task(),
     }
 
 
@@ -81,6 +97,39 @@ def describe_owner(holder: Mapping[str, Any]) -> str:
     """Describe the owner of a lock for messages."""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.get("since", 0)))
     return f"process {holder.get('pid')} on {holder.get('host')} since {since}"
+
+
+def same_step(holder: Mapping[str, Any]) -> str | None:
+    """Return an explanation if the owner and this process are two tasks of one parallel program."""
+    mine, other = _task(), holder.get("task")
+    if not mine or not isinstance(other, list) or len(other) != 2 or other[0] != mine[0]:
+        return None
+    if other[1] == mine[1]:
+        return None
+    return f"{mine[0]} runs the command once per task: this is task {mine[1]}"
+
+
+def _task() -> list[str]:
+    """Return the parallel program that this process is a task of, and its rank, or an empty list.
+
+    Flux removes Slurm's variables from the program that it starts, so ancestors are read too.
+    """
+    pid = os.getpid()
+    for _ in range(_MOST_ANCESTORS):
+        try:
+            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+        except OSError:
+            break
+        found = dict(os.fsdecode(entry).partition("=")[::2] for entry in entries)
+        for shown, *names in _PARALLEL:
+            values = [found.get(name, "") for name in names]
+            if all(value.isalnum() for value in values):
+                return [shown.format(*values), values[-1]]
+        pid = int(stat[stat.rindex(b")") + 2 :].split()[1])
+        if pid <= 1:
+            break
+    return []
 
 
 def _boot() -> str:

@@ -127,7 +127,7 @@ def _text(seq: int, file: str, text: str, given: Any) -> Text:
 
 #: Types of the values in the table ``about``. Other types would cause errors later.
 _KINDS: dict[str, type] = {
-    **dict.fromkeys(("tag", "name", "file", "cwd"), str),
+    **dict.fromkeys(("tag", "id", "home", "name", "file", "cwd"), str),
     **dict.fromkeys(("executor", "program"), dict),
     **dict.fromkeys(("plugins", "folders"), list),
 }

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.filesystem import read_note
-from ensemble_core.journal.run_store import Lock, look
+from ensemble_core.journal.lock import Lock
+from ensemble_core.journal.run_store import look
 from ensemble_core.model.decisions import Decision
 
 if TYPE_CHECKING:

@@ -6,12 +6,9 @@ The folder of a run is ``STATE/runs/TAG``.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import math
 import os
 import re
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -21,7 +18,8 @@ from zlib import crc32
 
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
 from ensemble_core.journal.filesystem import private_folder, read_note
-from ensemble_core.journal.lock_owner import LOCK, describe_owner, holder, may_live, this_process
+from ensemble_core.journal.lock import Lock, taken_error
+from ensemble_core.journal.lock_owner import LOCK
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 from ensemble_core.model.value import Value
 
@@ -32,7 +30,6 @@ __all__ = [
     "LEFT",
     "LOCK",
     "STOP",
-    "Lock",
     "RunInfo",
     "began",
     "find",
@@ -59,8 +56,6 @@ STOP = "stop"
 HALT = "halt"
 #: Name of the file that requests that the controller exits even if jobs cannot be cancelled now.
 LEAVE = "leave"
-#: How many seconds to wait for a process that holds the lock only in order to check it.
-_PATIENCE = 0.5
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -97,6 +92,8 @@ def new_folder(state: Path, tag: str) -> Path:
         private_folder(state / "runs")
         folder.mkdir(mode=0o700)
     except OSError as error:
+        if isinstance(error, FileExistsError) and folder.exists():
+            raise taken_error(folder) from error
         raise JournalError(
             f"cannot create the folder of the run: {folder}",
             cause=error.strerror or str(error),
@@ -105,118 +102,6 @@ def new_folder(state: Path, tag: str) -> Path:
             code="no-state",
         ) from error
     return folder
-
-
-# -- the controller's lock -------------------------------------------------------------------------
-
-
-def _lock_patiently(descriptor: int) -> None:
-    """Lock a file exclusively. Wait for processes that hold the lock only in order to check it."""
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return
-
-
-class Lock:
-    """Lock of a run. One controller holds it until :meth:`release` or until its process ends.
-
-    On file systems without locks (Lustre without ``flock``), the lock file's content decides
-    whether the lock is free.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / LOCK
-        self._descriptor: int | None = None
-
-    def acquire(self, *, take_over: bool = False) -> None:
-        """Take the lock. Raises :class:`JournalError` that names the current controller of the run.
-
-        On file systems without locks, this cannot check whether a controller on another machine
-        still exists. With ``take_over``, the user asserts that it does not.
-        """
-        try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise JournalError(
-                f"cannot open the lock of this run: {self.path}",
-                cause=error.strerror or str(error),
-                hint="make the folder writable, or choose another with --state",
-                code="unwritable",
-            ) from error
-        try:
-            try:
-                _lock_patiently(descriptor)
-                locked = True
-            except BlockingIOError:
-                raise self._refusal(self.holder()) from None
-            except OSError:
-                locked = False  # the file system has no locks
-            other = None if locked or take_over else self.holder()
-            if other is not None and may_live(other):
-                raise self._refusal(other)
-            me = {**this_process(), "locked": locked}
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(me).encode(), 0)
-        except BaseException as error:
-            os.close(descriptor)
-            if isinstance(error, OSError):
-                raise JournalError(
-                    f"cannot write the lock of this run: {self.path}",
-                    cause=error.strerror or str(error),
-                    hint="free some space, or choose another folder with --state",
-                    code="full",
-                ) from error
-            raise
-        self._descriptor = descriptor
-
-    def release(self) -> None:
-        """Release the lock."""
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, 0)
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def holder(self) -> Mapping[str, Any] | None:
-        """Return the recorded owner, or ``None``. Its process may no longer exist."""
-        return holder(self.path)
-
-    def controller(self) -> Mapping[str, Any] | None:
-        """Return the current controller of the run, or ``None`` if it has none."""
-        named = self.holder()
-        if named is None:
-            return None
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return named
-        except OSError:
-            return named if may_live(named) else None
-        finally:
-            os.close(descriptor)
-        return named if not named.get("locked", True) and may_live(named) else None
-
-    def _refusal(self, named: Mapping[str, Any] | None) -> JournalError:
-        who = "another controller"
-        hint = f"'ensemble stop {self.path.parent.name}' stops it; then you can resume the run"
-        if named is not None:
-            who = describe_owner(named)
-            if named.get("host") != socket.gethostname() and not named.get("locked", True):
-                hint += "; if the other controller no longer exists, resume with --take-over"
-        return JournalError(
-            f"run {self.path.parent.name} is controlled by {who}", hint=hint, code="locked"
-        )
 
 
 def stop_requester(folder: Path) -> str | None:

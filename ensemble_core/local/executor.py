@@ -163,12 +163,12 @@ class LocalExecutor(Executor):
         self._client: SupervisorClient | None = None
         self._started: StartedSupervisor | None = None
 
-    def prepare(self, tag: str, state: Path | None) -> None:
+    def prepare(self, tag: str, state: Path | None, run_id: str) -> None:
         """Start the supervisor early. It exits if no controller connects to it."""
         from ensemble_core.local.supervisor_client import StartedSupervisor
 
         with contextlib.suppress(ExecutorError):
-            self._started = StartedSupervisor(tag, state)
+            self._started = StartedSupervisor(tag, state, run_id)
 
     def open(self, run: Run, emit: Emit) -> None:
         if self._client is not None:
@@ -181,6 +181,7 @@ class LocalExecutor(Executor):
             "version": VERSION,
             "job_fields": JOB_FIELDS,
             "tag": run.tag,
+            "id": run.id,
             "clock": [run.clock(), time.monotonic()],
             "environment": job_environment(),
             "folder": folder,

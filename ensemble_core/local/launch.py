@@ -124,7 +124,7 @@ class Launcher:
             if not key.decode("ascii", "replace").startswith(_OUTER_LAUNCHER)
         }
         self._base[b"ENSEMBLE_RUN"] = os.fsencode(run.tag)
-        self._lineage = (self._base.get(LINEAGE, b"") + b" " + os.fsencode(run.tag)).lstrip() + b":"
+        self._lineage = (self._base.get(LINEAGE, b"") + b" " + os.fsencode(run.id)).lstrip() + b":"
         self._kept: str | None = None
         self._here: str | None = None
 

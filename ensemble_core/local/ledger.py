@@ -4,7 +4,8 @@ The ledger is a file of JSON lines. Each line except the first begins with the C
 as eight hexadecimal digits. A truncated last line is ignored. The file has the events of jobs (see
 ``protocol``), and these lines:
 
-- ``["v",FORMAT,TAG,BEGAN]``: the first line. It has no checksum, so that every version can read it.
+- ``["v",FORMAT,TAG,BEGAN,RUN]``: the first line, with the run's tag and identity. It has no
+  checksum, so that every version can read it.
 - ``["k",HOST,BOOT,PID]``: a supervisor has started.
 - ``["u",ID]``: the system was too busy to spawn the job's process; the spawn is retried later.
 - ``["l",ID]``: the spawn is about to be retried. (Before the first try, the event ``alloc`` is
@@ -90,7 +91,7 @@ def _try_lock(fd: int) -> bool:
 class Ledger:
     """The ledger of a run, open for appending. Raises :class:`ExecutorError` if that fails."""
 
-    def __init__(self, folder: str, tag: str, now: float) -> None:
+    def __init__(self, folder: str, tag: str, now: float, run_id: str = "") -> None:
         self.path = os.path.join(folder, NAME)
         #: The jobs that were not over when the ledger was opened.
         self.past: dict[str, LedgerJob] = {}
@@ -107,6 +108,8 @@ class Ledger:
         self.unreadable = 0
         #: Why the ledger cannot be written at the moment.
         self.failing: str | None = None
+        #: The run's identity, as the run's first supervisor was given it.
+        self.run_id = run_id
         self._tag = tag
         self._sizes: dict[str, int] = {}
         self._buffer: list[bytes] = []
@@ -161,7 +164,7 @@ class Ledger:
 
     def _head(self) -> bytes:
         began = self._now if self.began is None else self.began
-        return line(["v", FORMAT, self._tag, began])
+        return line(["v", FORMAT, self._tag, began, self.run_id])
 
     def _read(self) -> None:
         supervisor: list[Any] | None = None
@@ -248,6 +251,7 @@ class Ledger:
                 )
             self._format = message[1]
             self.began = message[3]
+            self.run_id = message[4] if len(message) > 4 else message[2]
 
     def _remember(self, request: str, outcome: str) -> None:
         self.requests[request] = outcome

@@ -29,13 +29,13 @@ def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
 
     The executor must not be open. Raises :class:`ExecutorError` if the jobs do not end.
     """
-    supervisor = _supervisor(tag, state)
+    supervisor = _supervisor(state)
     unfinished = _unfinished(state / NAME)
     count = max(1, len(unfinished)) if supervisor else sum(unfinished.values())
     if ending is not None and count:
         # If it has none, a new supervisor ends the jobs of the previous one.
         ending.open(Run(tag, state.parent / "output", time.time, state), lambda events: None)
-        supervisor = _supervisor(tag, state)
+        supervisor = _supervisor(state)
         ending.cancel(list(_unfinished(state / NAME)))
         ending.close()
         _wait_for_exit(tag, state, supervisor)
@@ -44,7 +44,7 @@ def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
 
 def _wait_for_exit(tag: str, state: Path, supervisor: int) -> None:
     deadline = time.monotonic() + _ENDING
-    while _supervisor(tag, state):
+    while _supervisor(state):
         if time.monotonic() > deadline:
             raise ExecutorError(
                 f"the jobs of run {tag} have not ended within {_ENDING:g} s",
@@ -55,11 +55,13 @@ def _wait_for_exit(tag: str, state: Path, supervisor: int) -> None:
         time.sleep(0.05)
 
 
-def _supervisor(tag: str, state: Path) -> int:
+def _supervisor(state: Path) -> int:
     """Return the process id of the run's supervisor, or 0 if this user has none."""
+    if not (state / SECRET).exists():
+        return 0
     with socket.socket(socket.AF_UNIX) as sock:
         try:
-            sock.connect("\0" + address(tag, state if (state / SECRET).exists() else None))
+            sock.connect("\0" + address("", state))
             pid, uid = peer(sock)
         except OSError:
             return 0

@@ -125,12 +125,12 @@ class ProcessTree(Generic[J]):
 
     def __init__(
         self,
-        tag: str,
+        run_id: str,
         of_task: Mapping[int, J],
         of_name: Callable[[str], J | None],
         running: Callable[[], Iterable[J]],
     ) -> None:
-        self._mark = os.fsencode(tag) + b":"
+        self._mark = os.fsencode(run_id) + b":"
         #: The job of each task by process id, until no process of the job is left.
         self._of_task = of_task
         self._of_name = of_name

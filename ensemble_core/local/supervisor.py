@@ -36,6 +36,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,12 @@ class Supervisor:
         run = _run(hello)
         self._size, smallest, largest = hello["slots"]
         slots = _slots(hello.get("pool"), self._size, smallest, largest, hello["gpus"])
-        self._ledger = None if self._state is None else Ledger(self._state, self._tag, run.clock())
+        self._ledger: Ledger | None = None
+        if self._state is not None:
+            self._ledger = Ledger(self._state, self._tag, run.clock(), run.id)
+            run = replace(run, id=self._ledger.run_id)
+        #: From the ledger: if the journal is lost, a controller does not know the identity.
+        self._run_id = run.id
         self._loop = SupervisorLoop(
             run,
             self._send,
@@ -253,7 +259,8 @@ class Supervisor:
         self._guests.pop(guest, None)
         self._controller = guest
         loop = self._loop
-        loop.serve(_run(hello), _environment(hello), hello["folder"], hello["grace"], self._send)
+        run = replace(_run(hello), id=self._run_id)
+        loop.serve(run, _environment(hello), hello["folder"], hello["grace"], self._send)
         if not first:
             self._resize(hello)
         self._watch_controller(guest)
@@ -296,8 +303,9 @@ class Supervisor:
             )
         if hello["tag"] != self._tag or hello["state"] != self._state:
             return ExecutorError(
-                f"another run has the tag {self._tag}, with the state folder {self._state}",
-                hint="resume that run, or choose another tag for this one",
+                f"the jobs of run {self._tag} belong to the state folder {self._state}",
+                cause="this run's folder is a copy of it",
+                hint="resume the run in that folder, or start a new run",
                 code="other-run",
             )
         return None
@@ -393,7 +401,11 @@ def _slots(pool: str | None, *sizes_and_gpus: Any) -> Slots:
 
 def _run(hello: Mapping[str, Any]) -> Run:
     wall, base = hello["clock"]
-    return Run(hello["tag"], Path(hello["output"]), lambda: wall + (time.monotonic() - base))
+
+    def clock() -> float:
+        return wall + (time.monotonic() - base)  # type: ignore[no-any-return]
+
+    return Run(hello["tag"], Path(hello["output"]), clock, id=hello["id"])
 
 
 def _environment(hello: Mapping[str, Any]) -> dict[bytes, bytes]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.ledger import NAME as LEDGER
 from ensemble_core.local.protocol import Splitter, encode_job, line, to_event
 from ensemble_core.model.events import Event, ExecutorLost, Resources
 from ensemble_core.model.jobs import Job
@@ -46,15 +45,15 @@ main()
 """
 
 
-def address(tag: str, state: Path | None, *, renew: bool = False) -> str:
+def address(run_id: str, state: Path | None, *, renew: bool = False) -> str:
     """Return the name of the supervisor's socket, in the abstract namespace.
 
     The name contains a secret from the run's folder, because any user of the machine can open a
     socket with any name in this namespace. If ``renew`` is true, a new secret is created. Without a
-    folder, or in a run of an earlier version, there is no secret, and the name is derived from the
-    tag. Raises :class:`ExecutorError` if the secret cannot be read or created.
+    folder, it contains the run's identity. Raises :class:`ExecutorError` if the secret cannot be
+    read or created.
     """
-    mark = ""
+    mark = run_id
     if state is not None:
         try:
             mark = _secret(state, renew=renew)
@@ -66,25 +65,13 @@ def address(tag: str, state: Path | None, *, renew: bool = False) -> str:
                 "--state",
                 code="no-ledger",
             ) from None
-    if not mark:
-        from hashlib import blake2b
-
-        mark = blake2b(os.fsencode(tag), digest_size=12).hexdigest()
     return f"ensemble-keeper-{os.getuid()}-{mark}"
 
 
 def _secret(state: Path, *, renew: bool) -> str:
-    """Return the secret of the run. Create it if it is missing.
-
-    It is empty for runs of older versions, which have no secret.
-    """
+    """Return the secret of the run. Create it if it is missing."""
     state.mkdir(parents=True, exist_ok=True)
-    begun = not renew and (state / LEDGER).exists()
-    flags = os.O_RDWR | os.O_CLOEXEC | (0 if begun else os.O_CREAT)
-    try:
-        descriptor = os.open(state / SECRET, flags, 0o600)
-    except FileNotFoundError:
-        return ""
+    descriptor = os.open(state / SECRET, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "r+b") as file:
         mark = b"" if renew else file.read()
         if len(mark) != _SECRET_SIZE:
@@ -106,7 +93,7 @@ class SupervisorClient:
         self._run = run
         self._emit = emit
         self._hello = hello
-        self._name = address(run.tag, run.state)
+        self._name = address(run.id, run.state)
         self._splitter = Splitter()
         #: Messages that arrived together with the supervisor's hello.
         self._early: list[Any] = []
@@ -138,7 +125,7 @@ class SupervisorClient:
                 found = None if started is not None else self._find()
                 if found is None:
                     self._started = started or StartedSupervisor(
-                        self._run.tag, self._run.state, self._name
+                        self._run.tag, self._run.state, self._run.id, self._name
                     )
                     found, started = self._started.sock, None
                 self._sock = found
@@ -195,12 +182,12 @@ class SupervisorClient:
         if uid != os.getuid():
             sock.close()
             if self._run.state is not None:  # this run's supervisor cannot have this name
-                self._name = address(self._run.tag, self._run.state, renew=True)
+                self._name = address(self._run.id, self._run.state, renew=True)
                 return None
             raise ExecutorError(
                 "another user's process uses the socket of this run's supervisor",
                 cause=f"process {pid} of user {uid} listens at @{self._name}",
-                hint="ask that user to end the process, or choose another tag for the run",
+                hint="ask that user to end the process, or start the run again",
                 code="no-keeper",
             )
         return sock
@@ -354,8 +341,8 @@ class StartedSupervisor:
     socket is closed before the first message.
     """
 
-    def __init__(self, tag: str, state: Path | None, name: str = "") -> None:
-        name = name or address(tag, state)
+    def __init__(self, tag: str, state: Path | None, run_id: str, name: str = "") -> None:
+        name = name or address(run_id, state)
         with contextlib.ExitStack() as stack:
 
             def hold(fd: int) -> int:

@@ -60,7 +60,7 @@ class SupervisorLoop:
         self._ledger = ledger
         self._queue = Queue()
         self._tree: ProcessTree[LocalJob] = ProcessTree(
-            run.tag, self.active.tasks, self.active.records.get, lambda: self.active.running
+            run.id, self.active.tasks, self.active.records.get, lambda: self.active.running
         )
         self.log = EventLog(run.clock, deliver, slots, ledger)
         self._launcher = Launcher(

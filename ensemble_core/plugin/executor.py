@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -29,6 +29,7 @@ __all__ = [
     "VirtualExecutor",
     "check_new",
     "job_environment",
+    "new_run_id",
     "start_folder",
     "withhold",
     "wrong_command",
@@ -97,22 +98,31 @@ def wrong_command(job: Job) -> str | None:
     return None
 
 
+def new_run_id() -> str:
+    """Return the identity of a new run: 16 random hexadecimal digits."""
+    return os.urandom(8).hex()
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Run(Value):
     """The run for which an executor works.
 
-    - ``tag`` is the run's unique name. Attach it to each job in the queue, so that a later
-      controller can find the job.
+    - ``tag`` is the run's name, for people: show it in names, comments and messages. It does not
+      identify the run, because runs in two state folders, or of two users, may have the same tag.
     - ``folder`` is for the output of jobs for which no output file is given.
     - ``clock`` returns the time for events, in seconds since the epoch. It never goes back.
     - ``state`` is a folder for data that the executor needs to reattach to its jobs. It is ``None``
       if the run has no journal, because such a run cannot be resumed.
+    - ``id`` is the run's identity, 16 hexadecimal digits. It is made once, at random, when the run
+      first starts, and every later controller of the run gets the same. Attach it to each job in
+      the queue: a job with another identity is foreign, even if its tag and name are the same.
     """
 
     tag: str
     folder: Path
     clock: Callable[[], float]
     state: Path | None = None
+    id: str = field(default_factory=new_run_id)
 
 
 class Executor(ABC):
@@ -225,10 +235,10 @@ class Executor(ABC):
     #: Whether others use the same queue, so that its gauges change independently of the run.
     shared: ClassVar[bool] = False
 
-    def prepare(self, tag: str, state: Path | None) -> None:
+    def prepare(self, tag: str, state: Path | None, run_id: str) -> None:
         """Start slow preparations without waiting for them.
 
-        The method :meth:`open` may follow, for a new run with this ``tag`` and ``state``. It then
+        The method :meth:`open` may follow, for a new run with this tag, state and identity. It then
         reports the errors of the preparations.
         """
 
@@ -267,7 +277,10 @@ class Executor(ABC):
         return {}
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        """Reattach to jobs that an earlier executor submitted for the same run (same tag).
+        """Reattach to jobs that an earlier executor submitted for the same run.
+
+        The run's jobs are those with its identity (:attr:`Run.id`). Never find a job by the run's
+        tag or by the job's id alone: another run may have both.
 
         ``jobs`` maps our ids to the time of the job's latest known event (seconds since the epoch;
         0 if it had none). Return for each job whether the queue knows it. For each known job, emit

@@ -47,7 +47,7 @@ from ensemble_core.model.events import (
     StopRequested,
     TimerElapsed,
 )
-from ensemble_core.plugin.executor import Executor, Run
+from ensemble_core.plugin.executor import Executor, Run, new_run_id
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.ended_jobs import EndedJobs
@@ -110,6 +110,7 @@ class Runtime:
       run's snapshots.
     - ``state``: a folder for the executor's data, next to the journal.
     - ``engine``: for a resumed run, the engine that was restored from the journal.
+    - ``run_id``: the run's identity; by default a new one.
     - ``wall``: the number of seconds after which the run is stopped (default: the file's limit).
     - ``functions``: functions of a Python program, in addition to those under ``custom:``.
     - ``earlier``: the jobs of earlier runs (``--reuse``), if they have been read already.
@@ -128,6 +129,7 @@ class Runtime:
         watchers: Sequence[Watcher] = (),
         folder: Path,
         tag: str | None = None,
+        run_id: str | None = None,
         name: str = "local",
         journal: JournalWriter | None = None,
         maker: str = "",
@@ -139,6 +141,7 @@ class Runtime:
     ) -> None:
         self.ensemble = ensemble
         self.tag = tag or new_tag(ensemble.name)
+        self._run_id = run_id or new_run_id()
         self.engine = engine or Engine(ensemble, shared=executor.shared)
         self._journal = journal
         if journal is not None and journal.keeps_rows:
@@ -325,7 +328,7 @@ class Runtime:
             self._stop_at = began + self._wall_limit
         self._make_folder()
         try:
-            run = Run(tag=self.tag, folder=self._folder, clock=self.clock, state=self._state)
+            run = Run(self.tag, self._folder, self.clock, self._state, self._run_id)
             self._guard.open(run, self.emit)
         except BaseException:
             self._remove_folder()

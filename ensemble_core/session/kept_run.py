@@ -122,6 +122,13 @@ class KeptRun:
         return self.folder.name
 
     @property
+    def run_id(self) -> str:
+        """The run's identity. Runs of earlier versions have one that follows from their tag."""
+        from hashlib import sha256
+
+        return str(self.journal.about.get("id") or sha256(self.tag.encode()).hexdigest()[:16])
+
+    @property
     def state(self) -> str:
         """The state of the run: ``new``, ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
         from ensemble_core.journal.run_store import look

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.journal.run_store import fit, new_tag
 from ensemble_core.model.codec import NOTHING
+from ensemble_core.plugin.executor import new_run_id
 from ensemble_core.session.earlier_folders import folder_warnings, folders_of
 from ensemble_core.session.executor_choice import ExecutorChoice, build_executor
 
@@ -29,6 +30,7 @@ class NewRun(NamedTuple):
     ensemble: Ensemble
     executor: Executor
     tag: str
+    run_id: str  #: The run's identity.
     output: Path  #: For the output of jobs for which no output file is given.
     #: The run's folder, with its lock and journal; ``None`` with ``--no-journal``.
     kept: ControlledRun | None
@@ -77,11 +79,13 @@ def new_run(
     ensemble = ensemble.begun(tag, os.getcwd(), folders)
     ensemble = replace(ensemble, warnings=(*ensemble.warnings, *folder_warnings(state, used)))
     place = Path(output).absolute() / tag if output else state / "runs" / tag / "output"
+    run_id = new_run_id()
     if not keep:
-        executor.prepare(tag, None)
-        return NewRun(ensemble, executor, tag, place, None, earlier)
+        executor.prepare(tag, None, run_id)
+        return NewRun(ensemble, executor, tag, run_id, place, None, earlier)
     about = {
         "tag": tag,
+        "id": run_id,
         "name": ensemble.name,
         "file": os.path.abspath(file) if file else "",
         "executor": {"name": choice.name, "options": options},
@@ -98,4 +102,4 @@ def new_run(
     kept = ControlledRun.new(
         state, about, registry, text, list(overrides), executor, ensemble.attached
     )
-    return NewRun(ensemble, executor, tag, place, kept, earlier)
+    return NewRun(ensemble, executor, tag, run_id, place, kept, earlier)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.errors import UsageError
+from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.ownership import require_own
-from ensemble_core.journal.reader import NAME, Text, migrate
+from ensemble_core.journal.reader import NAME, Journal, JournalError, Text, migrate
 from ensemble_core.journal.request_files import forget_requests
-from ensemble_core.journal.run_store import HALT, LEAVE, STOP, Lock
+from ensemble_core.journal.run_store import HALT, LEAVE, STOP
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Resumed, StopRequested
 from ensemble_core.session.executor_choice import ExecutorChoice, build_executor, check_environment
@@ -40,6 +42,7 @@ class PreparedResume(NamedTuple):
     choice: ExecutorChoice
     executor: Executor
     registry: Registry
+    run_id: str  #: The run's identity.
     output: Path
     kept: ControlledRun  #: The run's folder, with its lock and journal.
     reopened: bool  #: True if the run had ended.
@@ -117,9 +120,32 @@ def _check(
             hint=f"resume it there: ensemble_core.run(…, tag={past.tag!r}, or_resume=True)",
             code="program-absent",
         )
+    _check_not_copied(past)
     past.journal.check_if_small()
     if not ends:
         past.journal.check_newest()
+
+
+def _check_not_copied(past: KeptRun) -> None:
+    """Raise :class:`UsageError` if the run's folder is a copy, and the original still exists.
+
+    Both have the same identity, so that both would control the same jobs.
+    """
+    home = Path(str(past.journal.about.get("home") or past.folder))
+    try:
+        if os.path.samefile(home, past.folder):
+            return
+        with Journal(home / NAME, salvage=True) as original:
+            same = original.about.get("id") == past.run_id
+    except (OSError, JournalError):
+        return  # moved, not copied
+    if same:
+        raise UsageError(
+            f"{past.folder} is a copy of the run {home}",
+            cause="both would control the same jobs, and run each of them twice",
+            hint=f"resume the original, 'ensemble resume {home}', or remove it first",
+            code="copied-run",
+        )
 
 
 def _prepare(
@@ -153,6 +179,7 @@ def _prepare(
             ensemble = past.loading_new("run")(text)
         if stop_first is None:
             check_environment(ensemble, past.warn)
+        writer.describe({"home": str(past.folder.absolute())})
         if text is not None:
             _adopt(engine, ensemble, past.warn)
             writer.text(text.file, text.text, text.overrides, ensemble.attached)
@@ -161,7 +188,9 @@ def _prepare(
         writer.close()
         raise
     choice = ExecutorChoice(name, record, "", "as the run began", options)
-    return PreparedResume(ensemble, engine, choice, executor, past.registry, output, kept, reopened)
+    return PreparedResume(
+        ensemble, engine, choice, executor, past.registry, past.run_id, output, kept, reopened
+    )
 
 
 def _outcome(past: KeptRun) -> Mapping[str, Any]:

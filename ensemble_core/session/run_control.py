@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.filesystem import shared_storage
+from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME
-from ensemble_core.journal.run_store import Lock, new_folder, write_began
+from ensemble_core.journal.run_store import new_folder, write_began
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.session.kept_run import versions
@@ -68,16 +69,16 @@ class ControlledRun:
         """
         folder = new_folder(state, str(about["tag"]))
         lock = Lock(folder)
+        lock.acquire()  # outside of 'try': if this fails, another start owns the folder
         try:
-            lock.acquire()
             # The executor makes its preparations during imports and the first writes of the
             # journal.
-            executor.prepare(folder.name, folder / EXECUTOR)
+            executor.prepare(folder.name, folder / EXECUTOR, str(about.get("id", "")))
             from ensemble_core.journal.writer import JournalWriter
 
             journal = JournalWriter(folder / NAME)
             try:
-                journal.describe(about)
+                journal.describe({**about, "home": str(folder)})
                 journal.text(str(about["file"]), text, overrides, attached)
                 kept = cls(folder, lock, journal, registry)
                 kept._is_new = True

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ensemble_core.errors import UsageError
+from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.ownership import is_own
 from ensemble_core.journal.reader import NAME, Journal, JournalError
 from ensemble_core.journal.removal import remove
-from ensemble_core.journal.run_store import Lock, state_folder
+from ensemble_core.journal.run_store import state_folder
 from ensemble_core.session.leftover_jobs import check_not_lost
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from ensemble_testing import wait_until
 from killed_runs import CRASH, JOBS, YAML, empty_folder, kill, submitted
 
 from ensemble_core.cli.main import main
+from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME
-from ensemble_core.journal.run_store import Lock
 
 #: A queue that is unreachable while the file 'away' exists, and lost while the file 'lost' exists.
 FRAIL = """

@@ -31,8 +31,9 @@ from ensemble_core import EnsembleError, open_run
 from ensemble_core.cli.main import main
 from ensemble_core.journal import database as journal_module
 from ensemble_core.journal.database import MIGRATIONS, NAME, read_progress
+from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import Journal
-from ensemble_core.journal.run_store import Lock, folders
+from ensemble_core.journal.run_store import folders
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Problem
 

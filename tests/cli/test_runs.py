@@ -26,8 +26,9 @@ from ensemble_core.cli.main import main
 from ensemble_core.cli.options import KeptRun, complete_runs
 from ensemble_core.display.text_style import format_size
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
+from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME, Snapshot, digest
-from ensemble_core.journal.run_store import BEGAN, Lock, new_folder, write_began
+from ensemble_core.journal.run_store import BEGAN, new_folder, write_began
 from ensemble_core.plugin.discovery import discover
 
 REGISTRY = discover()

@@ -81,7 +81,7 @@ class LocalContract(ExecutorContract):
         wait_until(lambda: parent.exists() and parent.read_text() != "", self.timeout)
         os.kill(int(parent.read_text()), signal.SIGKILL)
         later = Session(self.make_executor(), self.folder, self.timeout, tidy=True)
-        later.tag = session.tag
+        later.resume(session)
         with later:
             assert later.executor.reattach({job.id: 0.0}) == {job.id: True}
             later.wait_clean(job)

@@ -236,7 +236,7 @@ def test_close_kills_jobs_that_are_being_ended_and_leaves_others(
     assert alive(going)
     assert len(local.events) == before
     again = Session(LocalExecutor(slots=3, grace=0.2), tmp_path / "run", 30)
-    again.tag = local.tag
+    again.resume(local)
     with again:
         assert supervisor_of(again) == supervisor
         assert again.executor.reattach({one.id: 0.0, two.id: 0.0}) == {one.id: True, two.id: True}

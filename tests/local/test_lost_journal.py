@@ -84,7 +84,7 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
     monkeypatch.chdir(tmp_path)
     found = Left(tmp_path)
     yield found
-    for pid in (_supervisor(found.run.name, found.run / "executor"), *found.jobs):
+    for pid in (_supervisor(found.run / "executor"), *found.jobs):
         if pid and alive(pid):
             os.kill(pid, signal.SIGKILL)
 
@@ -111,7 +111,7 @@ def test_jobs_of_a_run_without_a_journal_are_reported_and_can_be_ended(
     assert cancelled.exit_code == 0, cancelled.output
     assert "without its journal" in cancelled.output
     assert not any(map(alive, left.jobs))
-    assert _supervisor(tag, left.run / "executor") == 0
+    assert _supervisor(left.run / "executor") == 0
     assert not left.run.parent.parent.parent.joinpath("pid.2").exists(), "one that waited ran"
 
     left.ensemble("clean", "--all", "--yes")
@@ -120,7 +120,7 @@ def test_jobs_of_a_run_without_a_journal_are_reported_and_can_be_ended(
 
 def test_without_a_supervisor_leftover_jobs_are_found_in_the_ledger(left: Left) -> None:
     tag = left.run.name
-    supervisor = _supervisor(tag, left.run / "executor")
+    supervisor = _supervisor(left.run / "executor")
     os.kill(supervisor, signal.SIGKILL)
     wait_until(lambda: not alive(supervisor))
     left.lose(empty)

@@ -77,7 +77,7 @@ def test_closing_an_unopened_executor_ends_its_supervisor(
     tmp_path: Path,
 ) -> None:
     executor = LocalExecutor(slots=1)
-    executor.prepare("never-opened", tmp_path / "executor")
+    executor.prepare("never-opened", tmp_path / "executor", "0123456789abcdef")
     started = executor._started
     assert started is not None
     executor.close()

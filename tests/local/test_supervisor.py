@@ -67,7 +67,7 @@ class Stage:
         executor = LocalExecutor(slots=self.slots, grace=0.3)
         session = Session(executor, self.folder, 30, tidy=True)
         if hasattr(self, "tag"):
-            session.tag = self.tag
+            session.resume(self.session)
         return session
 
     def job(self, script: str, **fields: Any) -> Job:
@@ -469,8 +469,7 @@ def test_resizes_survive_and_are_carried_out_once(stage: Stage) -> None:
 
     def session() -> Session:
         made = Session(LocalExecutor(slots=4, max_slots=8), stage.folder, 30)
-        made.tag = stage.tag
-        return made
+        return made.resume(stage.session)
 
     for kill in (False, True):
         with session() as now:
@@ -695,16 +694,9 @@ def test_a_socket_name_taken_by_another_user_is_replaced(tmp_path: Path) -> None
         assert address("same", tmp_path / "executor") != name
 
 
-def test_a_run_of_an_earlier_version_finds_its_supervisor(tmp_path: Path) -> None:
-    """That version derived the socket's name from the tag."""
-    (tmp_path / "local.log").write_text("")
-    assert address("tag-1", tmp_path) == address("tag-1", None)
-    assert not (tmp_path / SECRET).exists()
-
-
 def test_a_prepared_supervisor_without_a_hello_exits(tmp_path: Path) -> None:
     """For example, if the file is invalid."""
-    started = StartedSupervisor("prepared-1", tmp_path / "executor")
+    started = StartedSupervisor("prepared-1", tmp_path / "executor", "0123456789abcdef")
     wait_until(lambda: supervisors_of("prepared-1"))
     started.sock.close()
     assert started.last_error_line() == ""  # waits for the supervisor's exit

@@ -9,9 +9,10 @@ from ensemble_core.cli.control_requests import say, wait_for_controller_exit
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.options import Display, json_option, load_plugins, run_argument, state_option
 from ensemble_core.errors import UsageError
+from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.request_files import leave_request, requester
-from ensemble_core.journal.run_store import LEAVE, STOP, Lock, find, look, state_folder
+from ensemble_core.journal.run_store import LEAVE, STOP, find, look, state_folder
 from ensemble_core.model.events import StopRequested
 from ensemble_core.session.leftover_jobs import leftover_jobs
 

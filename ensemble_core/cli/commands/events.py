@@ -19,8 +19,8 @@ from ensemble_core.display.console import Narrator
 from ensemble_core.display.text_style import print_line, style_of
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import JournalRow
+from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import Journal, JournalError
-from ensemble_core.journal.run_store import Lock
 from ensemble_core.model.decisions import Cancel, Decision, Submit, Terminate
 from ensemble_core.model.ensemble import Binder, Ensemble
 

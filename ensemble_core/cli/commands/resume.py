@@ -125,6 +125,7 @@ def resume_run(
             taken.output,
             folder.name,
             taken.kept,
+            run_id=taken.run_id,
             engine=taken.engine,
             stop_first=stop_first,
             wall=wall,

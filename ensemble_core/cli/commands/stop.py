@@ -10,8 +10,9 @@ from ensemble_core.cli.control_requests import AGAIN, say, wait_for_controller_e
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.options import Display, json_option, run_argument, state_option
 from ensemble_core.errors import EnsembleError, ExecutorError
+from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import leave_request, requester
-from ensemble_core.journal.run_store import HALT, LEFT, Lock, RunInfo, find, look, state_folder
+from ensemble_core.journal.run_store import HALT, LEFT, RunInfo, find, look, state_folder
 
 __all__ = ["stop"]
 

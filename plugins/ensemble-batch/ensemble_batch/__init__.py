@@ -16,7 +16,6 @@ from ensemble_batch.job_script import Batch, job_lines, job_table, quote
 from ensemble_batch.listener import address_option
 from ensemble_batch.outlet import Outlet
 from ensemble_batch.output_files import OutputFiles, Place
-from ensemble_batch.queue_run import mark_of
 from ensemble_batch.records import Records, Sent
 from ensemble_batch.reports import status_of
 
@@ -36,7 +35,6 @@ __all__ = [
     "address_option",
     "job_lines",
     "job_table",
-    "mark_of",
     "quote",
     "status_of",
 ]

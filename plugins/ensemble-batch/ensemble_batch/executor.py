@@ -16,7 +16,7 @@ from ensemble_batch.command import QueueCommands
 from ensemble_batch.hooks import QueueHooks, QueueJob
 from ensemble_batch.inquiry import Inquiry
 from ensemble_batch.job_life import JobLife
-from ensemble_batch.queue_run import QueueRun, mark_of
+from ensemble_batch.queue_run import QueueRun
 from ensemble_batch.records import Records
 from ensemble_batch.recovery import find_again
 from ensemble_batch.submission import Submission
@@ -106,7 +106,7 @@ class QueueExecutor(QueueHooks):
         if run.state is not None:
             place = os.path.join(os.path.realpath(run.state), self.name)
         else:
-            place = os.path.join(folder, f".{self.name}-{mark_of(run.tag)}")
+            place = os.path.join(folder, f".{self.name}-{run.id}")
         try:
             if run.state is not None:
                 os.makedirs(place, mode=0o700, exist_ok=True)

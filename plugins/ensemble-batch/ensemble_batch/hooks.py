@@ -244,11 +244,13 @@ class QueueHooks(Executor):
         """
         return ()
 
-    def find_jobs(self, tag: str, age: float) -> Mapping[str, str]:
+    def find_jobs(self, run_id: str, age: float) -> Mapping[str, str]:
         """Return a mapping from our ids of a run's jobs to the queue's ids.
 
-        The ids are read from names or comments in the queue. A later controller calls this if
-        records are missing. The argument ``age`` limits the search to that many past seconds.
+        The ids are read from names or comments in the queue, which must contain the run's identity
+        (``batch.run_id``): jobs with the same tag may belong to another run. A later controller
+        calls this if records are missing. The argument ``age`` limits the search to that many past
+        seconds.
         """
         return {}
 

@@ -38,7 +38,8 @@ class Batch:
     #: Path of the batch's script (bash); empty with ``QueueExecutor``.
     script: str = ""
     places: tuple[Place, ...] = ()  #: folders and output files of the jobs, in order
-    tag: str = ""  #: of the run
+    tag: str = ""  #: of the run, for people
+    run_id: str = ""  #: the run's identity
 
     @property
     def job(self) -> Job:

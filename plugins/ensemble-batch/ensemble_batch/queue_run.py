@@ -19,18 +19,9 @@ from ensemble_batch.records import Records, Sent
 from ensemble_batch.shared_folder import script_name
 from ensemble_core import Emit, Job, JobEvent, Run
 
-__all__ = ["QueueRun", "mark_of"]
+__all__ = ["QueueRun"]
 
 _T = TypeVar("_T")
-
-
-def mark_of(tag: str) -> str:
-    """Return a short hash of a run's tag, for the names of the run's jobs and folders.
-
-    >>> mark_of("melt-20261121T074954-e9d91d")
-    'bd94cc00'
-    """
-    return hashlib.sha256(tag.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 class QueueRun:
@@ -55,7 +46,6 @@ class QueueRun:
         self.records = records
         self.outlet = Outlet(hooks.name, run.clock, emit, folder)
         self.output = OutputFiles(*places, records.was_emptied, self._empty_output)
-        self.mark = mark_of(run.tag)
         self.note = f"cancelled by run {run.tag}"
         self.lock = threading.Condition()
         self.events: list[JobEvent] = []
@@ -141,12 +131,12 @@ class QueueRun:
         The same jobs have the same key, so that a later controller submits them under the same
         name.
         """
-        text = "\0".join((self.run.tag, *(job.id for job, _ in orders)))
+        text = "\0".join((self.run.id, *(job.id for job, _ in orders)))
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     def name(self, key: str, attempt: int) -> str:
         """Return the name under which to submit a batch."""
-        return f"ens_{self.mark}_{key}"
+        return f"ens_{self.run.id[:8]}_{key}"
 
     def script(self, key: str, name: str, orders: Sequence[tuple[Job, Place]]) -> str:
         """Return the path of the script to submit under this name, or an empty string.

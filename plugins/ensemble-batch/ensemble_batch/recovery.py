@@ -33,7 +33,7 @@ def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
     shown: Mapping[str, str] = {}
     if any(job not in batch_of and job not in records.told for job in jobs):
         age = polled.now() - min((sent.at for sent in records.sent.values()), default=polled.now())
-        shown = _retry_query(polled, partial(polled.hooks.find_jobs, polled.run.tag, age))
+        shown = _retry_query(polled, partial(polled.hooks.find_jobs, polled.run.id, age))
     with polled.lock:
         polled.sought = True
         found = {

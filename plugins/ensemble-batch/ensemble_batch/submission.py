@@ -160,7 +160,7 @@ class Submission:
                     life.key, life.handed_at = sent.key, sent.at
         try:
             places = tuple(place for _, place in pending.orders)
-            batch = Batch(name, jobs, script, places, polled.run.tag)
+            batch = Batch(name, jobs, script, places, polled.run.tag, polled.run.id)
             ids = polled.call(lambda: polled.hooks.submit_batch(batch), 1)
         except ExecutorError as error:
             with polled.lock:

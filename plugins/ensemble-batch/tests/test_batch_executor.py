@@ -305,7 +305,7 @@ def test_events_are_repeated_once_to_each_later_controller(odd: Odd, tmp_path: P
         told = first.of(job)
     for _ in range(2):
         later = Session(odd, tmp_path)
-        later.tag = first.tag
+        later.resume(first)
         with later:
             assert odd.reattach({job.id: 0.0}) == {job.id: True}
             later.wait(lambda later=later: len(later.of(job)) >= len(told), "its events")
@@ -500,7 +500,7 @@ def test_a_resumed_run_cancels_a_job_only_if_its_queue_id_was_not_reused(
     if foreign:
         odd.batches["0"] = replace(odd.batches["0"], name="another")
     second = Session(odd, tmp_path)
-    second.tag = first.tag
+    second.resume(first)
     with second:
         assert second.executor.reattach({job.id: 0.0}) == {job.id: True}
         second.cancel(job)
@@ -520,7 +520,7 @@ def test_a_batch_that_never_arrived_is_submitted_again_after_any_number_of_resum
         wait_until(lambda: len(odd.instead["submit"]) < 99)
     for _ in range(2):
         resumed = Session(odd, tmp_path)
-        resumed.tag = first.tag
+        resumed.resume(first)
         with resumed:
             assert resumed.executor.reattach({job.id: 0.0}) == {job.id: False}
 

@@ -401,10 +401,9 @@ def test_a_later_controller_finds_jobs_and_how_they_ended(queue: Queue, tmp_path
         jobs = [first.job("true", group=group) for group in "ab"]
         first.submit(*jobs)
         first.wait(lambda: all("submit" in first.names(job) for job in jobs), "submit")
-        tag = first.tag
     queue.tell(*(QueueJob(id_, "over", status=0) for id_ in queue.jobs))
     second = Session(Telling(queue), tmp_path)
-    second.tag = tag
+    second.resume(first)
     with second:
         second.take_over([job.id for job in jobs])
         second.wait_clean(*jobs)
@@ -427,9 +426,8 @@ def test_a_batch_whose_answer_was_lost_with_its_controller_is_found_again(
         other = session.job("true", group="other")
         session.submit(other)
         wait_until(lambda: len(first.sizes) > 1)
-        tag = session.tag
     second = Session(Telling(queue), tmp_path)
-    second.tag = tag
+    second.resume(session)
     with second:
         found = second.executor.reattach({job.id: 0.0, other.id: 0.0})
         assert found == {job.id: True, other.id: False}

@@ -100,7 +100,7 @@ class Node(BatchExecutor):
         found = [id_ for id_, each in self.batches.items() if each.name == name]
         return found if found and not self.hidden & {*found} else None
 
-    def find_jobs(self, tag: str, age: float) -> Mapping[str, str]:
+    def find_jobs(self, run_id: str, age: float) -> Mapping[str, str]:
         self.looked += 1
         return self.remembers
 
@@ -263,9 +263,7 @@ def test_a_job_that_runs_twice_ends_once(node: Node, tmp_path: Path) -> None:
 
 
 def later(node: Node, first: Session, folder: Path) -> Session:
-    session = Session(node, folder)
-    session.tag = first.tag
-    return session
+    return Session(node, folder).resume(first)
 
 
 def test_a_report_while_no_controller_ran_reaches_the_next_one(node: Node, tmp_path: Path) -> None:

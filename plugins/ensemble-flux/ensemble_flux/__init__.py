@@ -30,7 +30,7 @@ def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
     from ensemble_flux.jobspec import Jobspecs
 
     # Omit the environment of this process, because it may contain secrets.
-    own = Jobspecs("RUN", {}, ".", queue=options.get("queue"), bank=options.get("bank"))
+    own = Jobspecs("RUN", "ID", {}, ".", queue=options.get("queue"), bank=options.get("bank"))
     return Rendered(json.dumps(json.loads(own.write(job)), indent=2), "application/json")
 
 

@@ -39,7 +39,7 @@ class EventlogWatcher:
         flux: Any,
         reactor: Reactor,
         journal: Journal,
-        run: str,
+        run_id: str,
         *,
         tell: Callable[[Sequence[JobEvent]], None],
         lost: Callable[[str], None],
@@ -49,7 +49,7 @@ class EventlogWatcher:
         self._flux = flux
         self._reactor = reactor
         self._journal = journal
-        self._run = run
+        self._run_id = run_id
         self._tell = tell
         self._lost = lost
         self._moved = moved
@@ -98,7 +98,7 @@ class EventlogWatcher:
         def looked_up(queue_id: int, text: str | None) -> None:
             tag = _tag(json.loads(text or "{}"))
             name = str(tag.get("job"))
-            if tag.get("run") == self._run and name in jobs and name not in met:
+            if tag.get("id") == self._run_id and name in jobs and name not in met:
                 met.add(name)
                 self._journal.accepted(name, queue_id)
                 self.watch(name, queue_id)

@@ -78,6 +78,7 @@ class FluxExecutor(Executor):
         folder = start_folder()
         jobspecs = Jobspecs(
             run.tag,
+            run.id,
             job_environment(),
             folder,
             rlimits=limits(),

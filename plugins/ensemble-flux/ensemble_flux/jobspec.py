@@ -47,6 +47,7 @@ def _set(target: dict[str, Any], path: str, value: Any) -> None:
 class Jobspecs:
     """Writes the jobspecs of one run.
 
+    - ``run``, ``run_id``: the run's tag, for people, and its identity
     - ``environment``, ``rlimits``: the jobs' variables and resource limits
     - ``folder``: the default working folder
     - ``queue``, ``bank``: options of the executor
@@ -55,6 +56,7 @@ class Jobspecs:
     def __init__(
         self,
         run: str,
+        run_id: str,
         environment: Mapping[str, str],
         folder: str,
         *,
@@ -62,7 +64,7 @@ class Jobspecs:
         queue: str | None = None,
         bank: str | None = None,
     ) -> None:
-        self._run = run
+        self._run, self._run_id = run, run_id
         self._folder = folder
         self._queue = queue
         self._bank = bank
@@ -118,7 +120,14 @@ class Jobspecs:
                 system[name] = value
         attributes: dict[str, Any] = {
             "system": system,
-            "user": {TAG: {"run": self._run, "job": job.id, "group": job.group}},
+            "user": {
+                TAG: {
+                    "run": self._run,
+                    "id": self._run_id,
+                    "job": job.id,
+                    "group": job.group,
+                }
+            },
         }
         for path, value in options.get("attributes", {}).items():
             # As with --setattr: a path that starts with neither 'system' nor 'user' belongs to

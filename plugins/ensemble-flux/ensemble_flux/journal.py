@@ -16,7 +16,7 @@ from ensemble_flux.notation import f58
 
 __all__ = ["END_OF_BACKLOG", "TAG", "Journal", "nodes_of"]
 
-#: Key of the run's and job's names in a jobspec: ``attributes.user.TAG``.
+#: Key of the run's tag and identity and of the job's id in a jobspec: ``attributes.user.TAG``.
 TAG = "ensemble"
 #: Ids of the response that ends a stream's backlog (``FLUX_JOBID_ANY``, as signed and unsigned
 #: number).
@@ -157,16 +157,16 @@ class _OwnJob:
 class Journal:
     """Translates the job events of a Flux instance into a run's events.
 
-    - ``run``: the run's tag
+    - ``run_id``: the run's identity
     - ``strangers``: whether to report new events of foreign jobs
     - ``begun``: the current time in seconds since the epoch. Foreign jobs that are already over are
       ignored.
     """
 
     def __init__(
-        self, run: str, nodes: Nodes, *, strangers: bool = False, begun: float = 0.0
+        self, run_id: str, nodes: Nodes, *, strangers: bool = False, begun: float = 0.0
     ) -> None:
-        self._run = run
+        self._run_id = run_id
         self._nodes = nodes
         self._strangers = strangers
         self._ours: dict[str, _OwnJob] = {}
@@ -387,7 +387,7 @@ class Journal:
         """Return our name of a job, from its jobspec or from Flux's reply to its submission."""
         if jobspec is not None:
             tag = jobspec.get("attributes", {}).get("user", {}).get(TAG)
-            if isinstance(tag, Mapping) and tag.get("run") == self._run:
+            if isinstance(tag, Mapping) and tag.get("id") == self._run_id:
                 return str(tag.get("job"))
             return None
         return self._names.get(queue_id)

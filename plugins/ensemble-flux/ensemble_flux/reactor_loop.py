@@ -69,7 +69,7 @@ class FluxLoop:
         self._emit = emit
         self._events = events
         nodes = Nodes()
-        self._journal = Journal(run.tag, nodes, strangers=True, begun=run.clock())
+        self._journal = Journal(run.id, nodes, strangers=True, begun=run.clock())
         self._reactor = Reactor(
             flux, uri, opened=self._on_open, idle=self._flush, lost=self._report_lost
         )
@@ -82,7 +82,7 @@ class FluxLoop:
             flux,
             self._reactor,
             self._journal,
-            run.tag,
+            run.id,
             tell=self._add_unless_held,
             lost=self._lose,
             moved=self._gauges.moved,

@@ -26,7 +26,7 @@ OUTER = {
 def written(specs: Jobspecs | None = None, **fields: Any) -> dict[str, Any]:
     output = fields.pop("output", None)
     fields = {"id": "melt.3", "group": "melt", "index": 3, "command": ("lmp", "-in", "x"), **fields}
-    specs = specs or Jobspecs("night", OUTER, "/data")
+    specs = specs or Jobspecs("night", "0123456789abcdef", OUTER, "/data")
     jobspec = json.loads(specs.write(Job(**fields), output))
     assert isinstance(jobspec, dict)
     return jobspec
@@ -141,7 +141,7 @@ def test_variables_of_the_job_itself_stay_whatever_their_names() -> None:
 
 
 def test_the_executors_queue_and_bank_are_defaults_for_groups() -> None:
-    specs = Jobspecs("night", {}, "/data", queue="batch", bank="physics")
+    specs = Jobspecs("night", "0123456789abcdef", {}, "/data", queue="batch", bank="physics")
     one = written(specs)["attributes"]["system"]
     other = written(specs, **flux(queue="debug"))["attributes"]["system"]
     assert (one["queue"], one["bank"]) == ("batch", "physics")
@@ -172,7 +172,7 @@ def test_attributes_are_set_as_setattr_does() -> None:
 
 def test_the_jobspec_identifies_the_job_for_reattaching() -> None:
     assert written()["attributes"]["user"]["ensemble"] == {
-        "run": "night", "job": "melt.3", "group": "melt",
+        "run": "night", "id": "0123456789abcdef", "job": "melt.3", "group": "melt",
     }  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def test_an_attribute_within_a_plain_value_is_rejected() -> None:
 
 
 def test_jobs_have_the_resource_limits_of_this_process() -> None:
-    specs = Jobspecs("night", {}, "/data", rlimits=limits())
+    specs = Jobspecs("night", "0123456789abcdef", {}, "/data", rlimits=limits())
     given = written(specs)["attributes"]["system"]["shell"]["options"]["rlimit"]
     assert {"core", "nofile", "stack"} <= given.keys()
     assert all(isinstance(value, int) for value in given.values())
@@ -209,7 +209,7 @@ def test_flux_itself_accepts_every_kind_of_jobspec() -> None:
         {"output": {"mode": "append", "stdout": {"type": "kvs"}}},
         flux(exclusive=True, queue="q", bank="b", shell={"verbose": 1}, attributes={"a.b": [1]}),
     ]
-    specs = Jobspecs("night", OUTER, "/data", rlimits=limits())
+    specs = Jobspecs("night", "0123456789abcdef", OUTER, "/data", rlimits=limits())
     text = "\n".join(json.dumps(written(specs, **kind)) for kind in kinds)
     done = subprocess.run(
         [sys.executable, "-c", VALIDATE], input=text, capture_output=True, text=True, timeout=150

@@ -86,7 +86,7 @@ def opened(
     """Return a journal of the run ``night``, after the backlog ``first``."""
     nodes = Nodes()
     nodes.status(json.loads((JOURNALS / "day-resources.json").read_text()))
-    journal = Journal("night", nodes, strangers=strangers)
+    journal = Journal("id-of-night", nodes, strangers=strangers)
     for response in (*first, END):
         assert not journal.take(response)
     for job in jobs:
@@ -529,7 +529,7 @@ def test_a_job_that_was_not_accepted_yet_is_not_missing() -> None:
 
 def test_a_guest_gets_the_same_events_of_its_jobs_as_the_owner() -> None:
     owner = [e for e in hear(opened(tagged(DAY).values()), DAY) if e.ours]
-    guest = Journal("night", Nodes(), strangers=True)
+    guest = Journal("id-of-night", Nodes(), strangers=True)
     guest.no_backlog()
     for name in tagged(DAY).values():
         guest.expect(name)
@@ -558,7 +558,7 @@ def test_a_guest_whose_watch_restarts_gets_no_event_twice() -> None:
         (job,) = (each for each, of in tagged(DAY).items() if of == name)
         (entries,) = (each["events"] for each in backlog(DAY) if each["id"] == job)
         for cut in range(len(entries)):  # after the last entry, no watch is left
-            guest = Journal("night", Nodes())
+            guest = Journal("id-of-night", Nodes())
             guest.no_backlog()
             guest.expect(name)
             guest.accepted(name, job)

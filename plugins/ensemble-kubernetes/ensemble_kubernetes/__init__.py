@@ -75,7 +75,7 @@ def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
 
     settings = Settings.of(options)
     why = wrong(job, settings)
-    text = f"refused: {why}" if why else json.dumps(manifest(job, "RUN", settings), indent=2)
+    text = f"refused: {why}" if why else json.dumps(manifest(job, "RUN", "ID", settings), indent=2)
     return Rendered(text, "text/plain" if why else "application/json")
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from ensemble_batch import Outlet, OutputFiles, Records, Sent, mark_of
+from ensemble_batch import Outlet, OutputFiles, Records, Sent
 
 from ensemble_core import (
     Emit,
@@ -73,7 +73,6 @@ class KubernetesRun:
         self._run, self._api, self._records, self._settings = run, api, records, settings
         self._outlet = Outlet("kubernetes", run.clock, emit, str(run.state))
         self._output = OutputFiles(*places, records.was_emptied, self._record_emptied)
-        self._mark = mark_of(run.tag)
         #: Guards all state of this run. Requests are made without it.
         self._lock = threading.Condition()
         self._events: list[JobEvent] = []
@@ -93,7 +92,7 @@ class KubernetesRun:
         self._relist: set[Kind] = set()
         self._tasks = Tasks(WORKERS, self._report_lost)
         self._deletions = Deletions(
-            api, self._mark, self._tasks, self._outlet, self._lock, self._on_deleted
+            api, run.id, self._tasks, self._outlet, self._lock, self._on_deleted
         )
         #: Jobs to forget when their Jobs are deleted, by the Jobs' names.
         self._forgotten: dict[str, str] = {}
@@ -101,7 +100,7 @@ class KubernetesRun:
         over = [job for job, told in records.told.items() if told[-1][1] == "clean"]
         if over:
             with self._lock:
-                self._deletions.add([job_name(run.tag, job) for job in over])
+                self._deletions.add([job_name(run.id, job) for job in over])
         self._threads: list[threading.Thread] = []
 
     def _record_emptied(self, path: str) -> None:
@@ -147,7 +146,7 @@ class KubernetesRun:
                 f"{remaining} Job{'s' if remaining != 1 else ''} of this run remain in namespace "
                 f"{self._api.namespace}",
                 cause=deletions.problem or self._outlet.current_problem or "no answer in time",
-                hint=f"kubectl -n {self._api.namespace} delete jobs -l {RUN}={self._mark}\n"
+                hint=f"kubectl -n {self._api.namespace} delete jobs -l {RUN}={self._run.id}\n"
                 f"  Kubernetes deletes finished ones after {seconds} s",
                 code="jobs-remain",
             )
@@ -182,7 +181,7 @@ class KubernetesRun:
             self._tasks.after(0.0, self._create)
 
     def _add_job(self, job: Job) -> None:
-        name, now = job_name(self._run.tag, job.id), self._run.clock()
+        name, now = job_name(self._run.id, job.id), self._run.clock()
         notes: dict[str, Any] = {}
         kind, why = "jobspec", wrong(job, self._settings)
         if why is None:
@@ -228,7 +227,7 @@ class KubernetesRun:
     def forget(self, jobs: Sequence[str]) -> None:
         """Delete the Jobs of these jobs, which are over and recorded."""
         with self._lock:
-            names = {job_name(self._run.tag, job): job for job in jobs}
+            names = {job_name(self._run.id, job): job for job in jobs}
             self._forgotten.update(names)
             self._deletions.add(list(names), urgent=bool(self._full))
 
@@ -254,7 +253,7 @@ class KubernetesRun:
                 if job in self._lives or not (told or job in notes):
                     found[job] = job in self._lives
                     continue
-                name = job_name(self._run.tag, job)
+                name = job_name(self._run.id, job)
                 life = Life(job, name, notes.get(job, {}), self._events)
                 self._outlet.add(life.restore(told, since))
                 found[job] = life.over
@@ -309,7 +308,7 @@ class KubernetesRun:
             life = entry[2]
             life.sent = True
             assert life.job_body is not None
-            body = manifest(life.job_body, self._run.tag, self._settings)
+            body = manifest(life.job_body, self._run.tag, self._run.id, self._settings)
             if life.verdict is not None:
                 body["spec"]["suspend"] = True  # the Job may already exist; a new one must not run
         wait, error = 0.0, None
@@ -357,7 +356,7 @@ class KubernetesRun:
         new = [life for life in self._unrecorded if not life.over]
         if new:
             notes = {life.job: dict(life.notes) for life in new}
-            sent = Sent(uuid.uuid4().hex, notes, [self._mark], self._run.clock())
+            sent = Sent(uuid.uuid4().hex, notes, [self._run.id], self._run.clock())
             if not self._outlet.write(lambda: self._records.send(sent)):
                 self._outlet.emit()
                 return False
@@ -379,7 +378,7 @@ class KubernetesRun:
     def _follow(self, kind: Kind) -> None:
         try:
             version, pause, failures = "", _SOON, 0
-            query = _EVENTS if kind == "events" else {"label_selector": f"{RUN}={self._mark}"}
+            query = _EVENTS if kind == "events" else {"label_selector": f"{RUN}={self._run.id}"}
             while True:
                 try:
                     if not version or kind in self._relist:

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ensemble_batch import mark_of
-
 from ensemble_core import Job, wrong_command
 
 __all__ = ["INDEX", "JOB", "RUN", "Settings", "job_name", "manifest", "wrong"]
@@ -38,17 +36,17 @@ class Settings:
         return cls(**{name: options[name] for name in cls.__slots__ if name in options})
 
 
-def job_name(tag: str, job: str) -> str:
-    """Return the name of the Kubernetes Job for a job.
+def job_name(run_id: str, job: str) -> str:
+    """Return the name of the Kubernetes Job for a job of the run with this identity.
 
     A job always gets the same name, so that its Kubernetes Job cannot be created twice.
 
-    >>> job_name("melt-20261121T074954-e9d91d", "Melt_2.3")
-    'ens-melt-2-3-bd94cc00-febb0f22d6'
+    >>> job_name("e9d91d20bd94cc00", "Melt_2.3")
+    'ens-melt-2-3-e9d91d20bd94cc00-febb0f22d6'
     """
     readable = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-")[:24].rstrip("-") or "job"
     digest = hashlib.sha256(job.encode("utf-8", "surrogateescape")).hexdigest()[:10]
-    return f"ens-{readable}-{mark_of(tag)}-{digest}"
+    return f"ens-{readable}-{run_id}-{digest}"
 
 
 def wrong(job: Job, settings: Settings) -> str | None:
@@ -76,10 +74,13 @@ def wrong(job: Job, settings: Settings) -> str | None:
     return wrong_command(job)
 
 
-def manifest(job: Job, tag: str, settings: Settings) -> Object:
-    """Return the Kubernetes Job for a job, for which :func:`wrong` must have returned ``None``."""
+def manifest(job: Job, tag: str, run_id: str, settings: Settings) -> Object:
+    """Return the Kubernetes Job for a job, for which :func:`wrong` must have returned ``None``.
+
+    The run's tag is for people. Its identity is in the names and labels.
+    """
     own = job.options.get("kubernetes", {})
-    labels = {"app.kubernetes.io/managed-by": "ensemble", RUN: mark_of(tag)}
+    labels = {"app.kubernetes.io/managed-by": "ensemble", RUN: run_id}
     metadata = {"labels": labels, "annotations": {JOB: job.id}}
     resources: Object = {"requests": {"cpu": str(job.cores_per_task)}}
     if job.gpus_per_task:
@@ -95,7 +96,7 @@ def manifest(job: Job, tag: str, settings: Settings) -> Object:
         container["workingDir"] = job.workdir
     pod: Object = {"automountServiceAccountToken": False, "enableServiceLinks": False}
     if job.tasks > 1:
-        pod["affinity"] = _affinity(job, labels[RUN], job_name(tag, job.id))
+        pod["affinity"] = _affinity(job, run_id, job_name(run_id, job.id))
     pod = _merge(pod, own.get("pod", {}))
     pod |= {"restartPolicy": "Never", "containers": [_merge(container, own.get("container", {}))]}
     if job.duration:
@@ -111,7 +112,7 @@ def manifest(job: Job, tag: str, settings: Settings) -> Object:
         spec["completionMode"] = "Indexed"
     if job.urgency == 0:
         spec["suspend"] = True
-    name = job_name(tag, job.id)
+    name = job_name(run_id, job.id)
     notes = {**metadata["annotations"], f"{RUN}-tag": tag}
     return {
         "apiVersion": "batch/v1",

@@ -420,7 +420,7 @@ def test_output_of_an_observed_job_is_available_to_a_later_controller(
         job, file = observed(first, "sleep 600")
         world.wait(lambda: file.exists() and file.read_text() == "one\n")
     second = Session(world.executor(), tmp_path, 60.0, tidy=True)
-    second.tag = first.tag
+    second.resume(first)
     with second:
         assert second.executor.reattach({job.id: 0.0}) == {job.id: True}
         (tmp_path / "gate").touch()

@@ -59,7 +59,7 @@ class Cluster:
     """A run's cluster.
 
     - ``nodes``: the nodes to drain and to wait for; ``None`` if sizes are simulated
-    - ``tag``: the run's tag
+    - ``run``: the run's tag, for people, and its identity
     - ``gauges``: latest gauges of the executor that runs the jobs
     - ``warn``: receives warnings
     """
@@ -70,14 +70,14 @@ class Cluster:
         nodes: Nodes | None,
         patience: Patience,
         *,
-        tag: str,
+        run: str,
         gauges: Mapping[str, float],
         warn: Callable[[str], None],
     ) -> None:
         self.service = service
         self.nodes = nodes
         self.patience = patience
-        self.tag = tag
+        self.run = run
         self.gauges = gauges
         self.warn = warn
         self._closing = threading.Event()
@@ -97,8 +97,8 @@ class Cluster:
 
     def ask(self, request: str, delta: int) -> Resized:
         """Send a resize request to the service. Raises the errors of :meth:`Service.resize`."""
-        # Different runs send requests with equal names, so add the run's tag.
-        return self.service.resize(f"{self.tag}/{request}"[-_LONGEST_NAME:], delta)
+        # Different runs send requests with equal names, so add the run's identity.
+        return self.service.resize(f"{self.run}/{request}"[-_LONGEST_NAME:], delta)
 
     def look(self) -> Look | None:
         """Return the current nodes, or ``None`` without Flux. Raises :class:`ExecutorError`."""
@@ -122,7 +122,7 @@ class Cluster:
     @property
     def mark(self) -> str:
         """The reason given for this run's drains."""
-        return f"{MARK} (run {self.tag})"
+        return f"{MARK} (run {self.run})"
 
     def undrain(self, ranks: Iterable[int], *, any_run: bool = False) -> None:
         """Undrain those of these ranks that a shrink of this run has drained.

@@ -145,7 +145,7 @@ class MiniCluster(Executor):
             service,
             Nodes(lambda: self._inner.handle) if self._follow else None,
             self._patience,
-            tag=run.tag,
+            run=f"{run.tag}.{run.id}",
             gauges=self._gauges,
             warn=warn,
         )

@@ -196,20 +196,24 @@ class Played:
         self.cloud = Cloud(size)
         self._folder = folder
         self._patience = patience
-        self._tag: str | None = None
+        self._first: Session | None = None
         self.session = self._session()
 
     def _session(self) -> Session:
         executor = MiniCluster(Part("flux", lambda: self.flux), lambda: self.cloud, self._patience)
         session = Session(executor, self._folder)
-        session.tag = self._tag or session.tag
-        self._tag = session.tag
+        self._first = session.resume(self._first or session)
         session.__enter__()
         return session
 
     @property
     def tag(self) -> str:
         return self.session.tag
+
+    @property
+    def run(self) -> str:
+        """The run's tag and identity."""
+        return f"{self.session.tag}.{self.session.run_id}"
 
     def follow(self) -> None:
         """Let nodes appear and disappear as soon as the service resizes."""

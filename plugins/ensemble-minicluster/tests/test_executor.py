@@ -68,7 +68,7 @@ def test_grow_is_granted_when_flux_reports_the_nodes_as_up_and_not_before(played
     cluster.flux.tell_up(4)
     outcome = cluster.answer("resize-1")
     assert (outcome.outcome, outcome.size, outcome.reason) == ("granted", 4, "")
-    assert cluster.cloud.requests == [(f"{cluster.tag}/resize-1", 2)]
+    assert cluster.cloud.requests == [(f"{cluster.run}/resize-1", 2)]
 
 
 def test_the_gauges_include_the_nodes_before_a_rule_learns_of_the_grant(
@@ -207,7 +207,7 @@ def test_a_request_to_an_unreachable_service_is_undelivered_and_repeated(
         "the service cannot be reached: refused",
     )
     assert cluster.resize("resize-1", 1).outcome == "granted"
-    assert cluster.cloud.requests == [(f"{cluster.tag}/resize-1", 1)] * 2
+    assert cluster.cloud.requests == [(f"{cluster.run}/resize-1", 1)] * 2
 
 
 def test_a_request_whose_answer_was_lost_is_carried_out_once(
@@ -412,7 +412,7 @@ def test_a_mock_run_started_on_this_machine_is_resumed_there_even_inside_flux(
         first.wait_for(job, "start")
     monkeypatch.setenv("FLUX_URI", "local:///nowhere")
     second = Session(build(mock=True), tmp_path)
-    second.tag = first.tag
+    second.resume(first)
     with second:
         assert second.executor.reattach({job.id: 0.0}) == {job.id: True}
         second.wait_clean(job)

@@ -190,7 +190,7 @@ def test_a_killed_service_is_asked_again_and_carries_out_once(
     assert service.sizes() == [*before, 2]
     # The service still knows its answers from before the kill.
     client = cluster.session.executor._resizing._cluster.service
-    assert client.resize(f"{cluster.tag}/resize-1", 1).granted == 3
+    assert client.resize(f"{cluster.run}/resize-1", 1).granted == 3
     assert service.sizes() == [*before, 2]
 
 

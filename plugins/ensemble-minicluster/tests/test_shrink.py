@@ -177,7 +177,7 @@ def test_skip_takes_idle_nodes_from_the_top(played: Play) -> None:
     outcome = cluster.resize("resize-1", -3, "skip")
     assert (outcome.outcome, outcome.size) == ("granted", 3)
     assert outcome.reason == "1 of 3 nodes: the others are busy"
-    assert cluster.cloud.requests == [(f"{cluster.tag}/resize-1", -1)]
+    assert cluster.cloud.requests == [(f"{cluster.run}/resize-1", -1)]
     assert cluster.instance.drained == {}
 
 

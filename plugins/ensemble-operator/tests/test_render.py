@@ -202,7 +202,7 @@ class Pod:
 @pytest.mark.parametrize("why", ["locked", "away", "lost"])
 def test_a_run_that_temporarily_cannot_continue_is_not_over(tmp_path: Path, why: str) -> None:
     """The pod fails, so that its Job creates another. Regression: the run was reported as ended."""
-    from ensemble_core.journal.run_store import Lock
+    from ensemble_core.journal.lock import Lock
 
     pod = Pod(tmp_path)
     assert pod.run("study", WAITS, "--wall", "1s") == (0, "ensemble: exit 5\n")

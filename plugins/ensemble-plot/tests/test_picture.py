@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from kept_story import KeptStory
 
 from ensemble_core.cli.main import main
+from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME
-from ensemble_core.journal.run_store import Lock
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import CallReturned, Observed
 from ensemble_core.plugin.discovery import discover

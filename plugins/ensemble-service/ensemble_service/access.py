@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ensemble_core import EnsembleError, UsageError
+from ensemble_core import EnsembleError, Run, UsageError
 
 __all__ = [
     "Identity",
     "Role",
     "Unauthenticated",
-    "is_tag",
+    "is_run_name",
     "member_name",
     "namespace_name",
+    "run_name",
+    "runs_named",
     "shown",
 ]
 
 Role = Literal["member", "controller", "viewer", "admin"]
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,216}")
 
 
 def namespace_name(text: str) -> str:
@@ -50,9 +53,23 @@ def member_name(text: str) -> str:
     return f"{_label(namespace, 'member', text)}/{_label(name, 'member', text)}"
 
 
-def is_tag(text: str) -> bool:
-    """Return whether a text is a valid run tag. Members use the tag as a folder name."""
-    return _TAG.fullmatch(text) is not None
+def run_name(run: Run) -> str:
+    """Return a run's name at the service and at members: its tag, for people, and its identity.
+
+    Two runs may have the same tag.
+    """
+    return f"{run.tag}.{run.id}"
+
+
+def is_run_name(text: str) -> bool:
+    """Return whether a text is a valid run name. Members use it as a folder name."""
+    return _RUN.fullmatch(text) is not None
+
+
+def runs_named(text: str, names: Iterable[str]) -> list[str]:
+    """Return the run with this name, or all runs with this tag."""
+    found = [name for name in names if text in (name, name.rpartition(".")[0])]
+    return [text] if text in found else found
 
 
 def _label(part: str, what: str, whole: str) -> str:
@@ -112,11 +129,11 @@ class Identity:
         """Return whether the identity may resize ``member``. A member may resize itself."""
         return self.may_be(member) or self.may_steer(member)
 
-    def may_run(self, tag: str) -> bool:
+    def may_run(self, name: str) -> bool:
         """Return whether the identity may start a run with this tag. :attr:`owner` says who owns
         the run.
         """
-        return self.role in ("controller", "admin") and is_tag(tag)
+        return self.role in ("controller", "admin") and is_run_name(name)
 
     @property
     def owner(self) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import EnsembleError, Executor, UsageError
-from ensemble_service.access import is_tag
+from ensemble_service.access import is_run_name, runs_named
 from ensemble_service.call_errors import MISMATCHED
 from ensemble_service.connection import Connection
 from ensemble_service.folder_lock import claim
@@ -187,6 +187,9 @@ class Agent:
             return  # a protocol error of the service
         with self._lock:
             hosted = self._hosted.get(call.run)
+            if hosted is None and not call.epoch:  # a person may name the run by its tag
+                named = runs_named(call.run, self._hosted)
+                hosted = self._hosted[named[0]] if len(named) == 1 else None
             if hosted is None:
                 what = call.WhichOneof("what")
                 if what != "open":
@@ -196,9 +199,9 @@ class Agent:
                 refusal = None
                 if self._draining:
                     refusal = pb.Fault(message=f"member {self.name} is stopping", code="away")
-                elif not is_tag(call.run):
+                elif not is_run_name(call.run):
                     refusal = pb.Fault(
-                        message=f"invalid run tag {call.run[:100]!r}", code="bad-tag"
+                        message=f"invalid run name {call.run[:100]!r}", code="bad-tag"
                     )
                 elif len(self._hosted) >= _MOST_RUNS:
                     refusal = pb.Fault(
@@ -230,8 +233,8 @@ class Agent:
         with self._lock:
             if not hosted.idle:
                 return False
-            if self._hosted.get(hosted.tag) is hosted:
-                del self._hosted[hosted.tag]
+            if self._hosted.get(hosted.name) is hosted:
+                del self._hosted[hosted.name]
             return True
 
     # -- sending -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
@@ -59,7 +60,7 @@ class HostedRun:
 
     def __init__(
         self,
-        tag: str,
+        name: str,  # the run's name: its tag and identity
         member: str,
         build: Callable[[], Executor],  # creates an executor
         folder: Path,  # of the run
@@ -71,7 +72,7 @@ class HostedRun:
         # true, or returns false if another call for the run is waiting.
         over: Callable[[HostedRun], bool],
     ) -> None:
-        self.tag = tag
+        self.name = name
         self._member = member
         self._build = build
         self._folder = RunFolder(folder)
@@ -101,7 +102,7 @@ class HostedRun:
         self._active: set[str] = set()
         self._newest = 0.0
         self._wall, self._monotonic = time.time(), time.monotonic()
-        self._thread = threading.Thread(target=self._work, name=f"run {tag}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"run {name}", daemon=True)
         self._thread.start()
 
     # -- called by the agent -------------------------------------------------------------------
@@ -135,7 +136,7 @@ class HostedRun:
             return None
         first, events = taken
         return pb.Batch(
-            run=self.tag, member=self._member, life=outbox.life, first=first, events=events
+            run=self.name, member=self._member, life=outbox.life, first=first, events=events
         )
 
     def drain(self) -> None:
@@ -163,7 +164,7 @@ class HostedRun:
                     continue
                 self._perform(call)
             except Exception:  # this thread must survive: nothing else performs the next call
-                _log.exception("run %s: a call failed", self.tag)
+                _log.exception("run %s: a call failed", self.name)
             if self._executor is None and self._over(self):
                 return
 
@@ -189,7 +190,7 @@ class HostedRun:
             self._handle_call(what or "", call, answer)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             if not isinstance(error, EnsembleError):
-                _log.exception("run %s: %s failed", self.tag, what)
+                _log.exception("run %s: %s failed", self.name, what)
             answer.fault.CopyFrom(from_error(error))
             # The events may be incomplete, so the next ``reattach`` starts another life.
             self._broken = self._broken or (what == "reattach" and answer.fault.code != BLIND)
@@ -200,14 +201,14 @@ class HostedRun:
 
     def _refusal(self, call: pb.Call, what: str | None) -> pb.Fault | None:
         if call.epoch < self._folder.epoch:
-            message = f"another controller has run {self.tag}"
+            message = f"another controller has run {self.name}"
             return pb.Fault(message=message, code="stale")
         if what == "open" and self._draining:
             return pb.Fault(message=f"member {self._member} is stopping", code="away")
         if what == "open" or (what == "close" and self._executor is None):
             return None
         if self._executor is None or call.epoch > self._folder.epoch:
-            message = f"run {self.tag} is not open here"
+            message = f"run {self.name} is not open here"
             return pb.Fault(message=message, code="not-open", transient=True)
         return None
 
@@ -278,7 +279,7 @@ class HostedRun:
         try:
             self._executor.cancel(jobs)
         except (Exception, SystemExit) as error:  # no caller waits for an answer
-            _log.warning("run %s: cannot cancel jobs: %s", self.tag, error)
+            _log.warning("run %s: cannot cancel jobs: %s", self.name, error)
 
     def _drain(self) -> None:
         self._draining = True
@@ -288,7 +289,7 @@ class HostedRun:
         try:
             self._executor.drain()
         except (Exception, SystemExit) as error:  # the agent exits now
-            _log.warning("run %s: its queue cannot end in order: %s", self.tag, error)
+            _log.warning("run %s: its queue cannot end in order: %s", self.name, error)
             self.drained.set()
 
     # -- lives ---------------------------------------------------------------------------------
@@ -308,7 +309,7 @@ class HostedRun:
             self._report_opened(opened)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             if not isinstance(error, EnsembleError):
-                _log.exception("cannot open run %s", self.tag)
+                _log.exception("cannot open run %s", self.name)
             answer.fault.CopyFrom(from_error(error))
             self._answer(answer)
             return
@@ -349,29 +350,30 @@ class HostedRun:
         self._handed, self._active = set(), set()
         self._wall, self._monotonic = max(time.time(), self._newest), time.monotonic()
         # Two members may share a machine or a queue; keep their jobs apart.
-        tag = f"{self.tag}.{self._member.replace('/', '.')}"
-        run = Run(tag=tag, folder=output, clock=self._clock, state=state)
+        tag = f"{self.name.rpartition('.')[0] or self.name}.{self._member.replace('/', '.')}"
+        ident = sha256(f"{self.name} {self._member}".encode()).hexdigest()[:16]
+        run = Run(tag, output, self._clock, state, ident)
         executor.open(run, lambda events: self._emit(outbox, events))
         self._executor = executor
-        _log.info("run %s is open (epoch %d)", self.tag, self._folder.epoch)
+        _log.info("run %s is open (epoch %d)", self.name, self._folder.epoch)
 
     def _end_life(self) -> Exception | SystemExit | None:
         """Close the executor. Return the error if that failed."""
         executor, self._executor = self._executor, None
         self.outbox = Outbox("")  # drop what it emits from here on
         self._kept.close()
-        self._stats.leave(self.tag)
+        self._stats.leave(self.name)
         if executor is None:
             return None
         failed: Exception | SystemExit | None = None
         try:
             executor.close()
         except (Exception, SystemExit) as error:  # it is closed now
-            _log.warning("run %s: the executor was closed with an error: %s", self.tag, error)
+            _log.warning("run %s: the executor was closed with an error: %s", self.name, error)
             failed = error
         with contextlib.suppress(OSError):
             (self._folder.path / "output").rmdir()  # remove it if it is empty
-        _log.info("run %s is closed", self.tag)
+        _log.info("run %s is closed", self.name)
         return failed
 
     def _emit(self, outbox: Outbox, events: Sequence[Event]) -> None:
@@ -390,10 +392,10 @@ class HostedRun:
             try:
                 messages.append(from_event(event))
             except (TypeError, ValueError) as error:
-                _log.error("run %s: cannot send an event: %r: %s", self.tag, event, error)
+                _log.error("run %s: cannot send an event: %r: %s", self.name, event, error)
             else:
                 sent.append(event)
-        self._stats.add(self.tag, sent)
+        self._stats.add(self.name, sent)
         with self._adding:
             if outbox is self.outbox:
                 self._kept.add(outbox.end, sent, messages)
@@ -402,7 +404,7 @@ class HostedRun:
             _log.error(
                 "run %s: too many unsent events were dropped; when the run connects again, it "
                 "looks for its jobs",
-                self.tag,
+                self.name,
             )
             self.outbox, self._broken = Outbox(""), True
             self._room = min(self._room * 2, _MOST_ROOM)
@@ -416,7 +418,7 @@ class HostedRun:
         """
         if self._broken and not self.outbox.life:
             self._end_life()
-            self._answer(pb.Answer(run=self.tag, member=self._member, epoch=self._folder.epoch))
+            self._answer(pb.Answer(run=self.name, member=self._member, epoch=self._folder.epoch))
 
     def _clock(self) -> float:
         return self._wall + (time.monotonic() - self._monotonic)

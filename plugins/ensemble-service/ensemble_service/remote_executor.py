@@ -29,7 +29,7 @@ from ensemble_core import (
     Run,
     UsageError,
 )
-from ensemble_service.access import member_name, namespace_name
+from ensemble_service.access import member_name, namespace_name, run_name
 from ensemble_service.call_errors import diagnose
 from ensemble_service.capabilities import CAPABILITIES
 from ensemble_service.channel import address, load_grpc, open_channel, read_token
@@ -128,17 +128,18 @@ class RemoteExecutor(Executor):
         self._membership = Membership(run)
         epoch = self._membership.epoch
         self._run, self._emit = run, emit
+        name = run_name(run)
         self._connection = Connection(
             self._channel,
             "Steer",
             self._service.target,
-            first=lambda: pb.FromRun(begin=pb.Begin(run=run.tag, epoch=epoch)),
+            first=lambda: pb.FromRun(begin=pb.Begin(run=name, epoch=epoch)),
             heard=self._on_message,
             down=self._down,
             away=self._why_away,
         )
         self._context = RunContext(
-            run=run.tag,
+            run=name,
             epoch=epoch,
             number=lambda: next(self._numbers),
             send=self._connection.send,

@@ -94,7 +94,7 @@ class Reporter:
         self._stats.gauges(values)
 
     def add(self, run: str, events: Iterable[Event]) -> None:
-        """Count events of a run, in order."""
+        """Count events of a run, in order. Only this run reports here, so its tag suffices."""
         self._stats.add(run, events)
 
     def stop(self) -> None:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
-from ensemble_service.access import is_tag
+from ensemble_service.access import is_run_name
 from ensemble_service.logs import tell
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.refusal import Refused
@@ -241,8 +241,8 @@ class Router:
         Raises :class:`Refused`, with ``FAILED_PRECONDITION`` if a newer controller is known.
         """
         tag = begin.run
-        if not is_tag(tag):
-            raise Refused("INVALID_ARGUMENT", f"{tag[:100]!r} is not a valid run tag")
+        if not is_run_name(tag):
+            raise Refused("INVALID_ARGUMENT", f"{tag[:100]!r} is not a valid run name")
         if not who.may_run(tag):
             raise Refused("PERMISSION_DENIED", "this credential does not belong to a controller")
         if not begin.epoch:

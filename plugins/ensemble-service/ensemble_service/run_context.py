@@ -15,7 +15,7 @@ __all__ = ["RunContext"]
 class RunContext:
     """A run, as its member proxies see it."""
 
-    run: str
+    run: str  #: the run's name at the service: see :func:`run_name`
     epoch: int  # number of the run's controller
     number: Callable[[], int]
     send: Callable[[pb.FromRun], None]

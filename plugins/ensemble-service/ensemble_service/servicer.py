@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from ensemble_service import streams
-from ensemble_service.access import Identity, is_tag
+from ensemble_service.access import Identity, is_run_name, runs_named
 from ensemble_service.access import member_name as _spelt
 from ensemble_service.logs import tell
 from ensemble_service.proto import ensemble_pb2 as pb
@@ -79,11 +79,17 @@ class EnsembleServicer(api.EnsembleServicer):
         """Cancel jobs of a run on a member."""
         who = caller()
         member = member_name(request.member)
-        if not is_tag(request.run):
-            raise Refused("INVALID_ARGUMENT", f"{request.run[:100]!r} is not a valid run tag")
+        if not is_run_name(request.run):
+            raise Refused("INVALID_ARGUMENT", f"{request.run[:100]!r} is not a valid run name")
         if not who.may_steer(member):
             raise Refused("PERMISSION_DENIED", f"this credential may not cancel jobs of {member}")
-        run = self._router.runs.get(request.run)
+        named = runs_named(request.run, self._router.runs)
+        if len(named) > 1:
+            raise Refused(
+                "INVALID_ARGUMENT",
+                f"{len(named)} runs have the tag {request.run}: name one of {', '.join(named)}",
+            )
+        run = self._router.runs.get(named[0]) if named else None
         if run is not None and run.owner != who.owner and who.role != "admin":
             raise Refused("PERMISSION_DENIED", f"run {request.run} belongs to another namespace")
         if not self._router.cancel(member, request.run, list(request.jobs)):

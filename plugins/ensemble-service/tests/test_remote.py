@@ -45,6 +45,8 @@ from ensemble_core import (
     WhenBusy,
 )
 
+#: The identity of each run.
+RUN_ID = "0123456789abcdef"
 LIFE = ["submit", "depend", "priority", "alloc", "start", "finish", "clean"]
 
 
@@ -249,7 +251,8 @@ class Controller:
             channel=partial(open_channel, "127.0.0.1", world.port, token=world.controller),
             **options,
         )
-        self.at = Run(tag, world.folder / "output", time.time, world.folder / "runs" / tag)
+        state = world.folder / "runs" / tag
+        self.at = Run(tag, world.folder / "output", time.time, state, RUN_ID)
         if open_now:
             self.executor.open(self.at, self.emit)
 
@@ -397,7 +400,7 @@ def test_rows_and_problems_of_a_killed_agent_arrive_once(
     assert rows() == wanted
     said = [text.rpartition("problem ")[2] for text in controller.problems() if "problem (" in text]
     assert said == ["(1, 2)", *(f"({n},)" for n in wanted[2:])]
-    kept = world.folder / "a" / "runs" / "run-rows" / "unacknowledged"
+    kept = world.folder / "a" / "runs" / f"run-rows.{RUN_ID}" / "unacknowledged"
     assert kept.stat().st_size
     monkeypatch.undo()
     say(6)
@@ -408,7 +411,7 @@ def test_rows_of_a_finished_run_are_not_kept(world: World, monkeypatch: pytest.M
     controller = world.held("run-over", 1)
     monkeypatch.setattr(MemberProxy, "_acknowledge", lambda *_: None)
     world.queues["a"].listeners[-1].say(Observed(time.time(), "t.1", "o", {"x": 1.0}))
-    kept = world.folder / "a" / "runs" / "run-over" / "unacknowledged"
+    kept = world.folder / "a" / "runs" / f"run-over.{RUN_ID}" / "unacknowledged"
     wait_until(kept.exists)
     controller.executor.close()
     wait_until(lambda: not kept.exists())
@@ -448,7 +451,7 @@ def test_a_dead_controllers_calls_cannot_arrive_after_its_successors_question(wo
 
     wait_until(lambda: second.executor._members["default/a"].opened)
     # Simulates a delayed call: the service delivers it only now.
-    call = pb.Call(run="run-late", member="default/a", epoch=epoch, id=99)
+    call = pb.Call(run=f"run-late.{RUN_ID}", member="default/a", epoch=epoch, id=99)
     call.submit.jobs.add(data='{"id":"t.1","group":"t","index":1,"command":["x"]}')
     agent._on_message(pb.ToMember(call=call))
     second.executor.submit(jobs(2))
@@ -467,9 +470,9 @@ def test_a_restarted_agent_rejects_an_earlier_controller_too(
     # The newer controller has reopened the run on the member and received its answer.
     wait_until(lambda: agent._hosted and newer.executor._members["default/a"].open)
     answers: list[pb.Answer] = []
-    monkeypatch.setattr(agent._hosted["run-epoch"], "_answer", answers.append)
+    monkeypatch.setattr(agent._hosted[f"run-epoch.{RUN_ID}"], "_answer", answers.append)
     call = pb.Call(
-        run="run-epoch", member="default/a", epoch=first.executor._membership.epoch, id=7
+        run=f"run-epoch.{RUN_ID}", member="default/a", epoch=first.executor._membership.epoch, id=7
     )
     call.open.SetInParent()
     agent._on_message(pb.ToMember(call=call))
@@ -484,11 +487,11 @@ def test_a_repeated_call_is_answered_twice_and_carried_out_once(
 ) -> None:
     agent = world.agent("a")
     controller = world.run("run-twice")
-    hosted = agent._hosted["run-twice"]
+    hosted = agent._hosted[f"run-twice.{RUN_ID}"]
     answers: list[pb.Answer] = []
     monkeypatch.setattr(hosted, "_answer", answers.append)
     call = pb.Call(
-        run="run-twice",
+        run=f"run-twice.{RUN_ID}",
         member="default/a",
         epoch=controller.executor._membership.epoch,
         id=1_000_001,
@@ -502,7 +505,7 @@ def test_a_repeated_call_is_answered_twice_and_carried_out_once(
     assert answers[0] == answers[1]
     controller.wait(lambda: any(isinstance(e, ResizeOutcome) for e in controller.events))
     submit = pb.Call(
-        run="run-twice",
+        run=f"run-twice.{RUN_ID}",
         member="default/a",
         epoch=controller.executor._membership.epoch,
         id=1_000_002,
@@ -964,7 +967,7 @@ def test_events_are_acknowledged_even_after_a_failure_of_the_timer(
     assert failed.wait(60)
     controller.executor.submit(jobs(1))
     controller.over(*ids(1))
-    wait_until(lambda: not len(agent._hosted["run-1"].outbox))
+    wait_until(lambda: not len(agent._hosted[f"run-1.{RUN_ID}"].outbox))
 
 
 def test_without_a_service_the_error_names_its_address(
@@ -992,7 +995,7 @@ def test_the_status_of_a_member_counts_its_jobs(world: World) -> None:
     state = world.service.router.members["default/a"]
     wait_until(lambda: state.groups and state.groups[0].success == 2)
     assert state.alive
-    assert state.runs == {"run-status"}
+    assert state.runs == {f"run-status.{RUN_ID}"}
     assert state.gauges["nodes.up"] == 1
     assert state.gauges["queue.run"] == 0
     assert state.metrics["mean.t-duration"] >= 0

@@ -175,8 +175,8 @@ def test_a_run_belongs_to_the_namespace_that_started_it() -> None:
 
 def test_an_invalid_tag_and_a_wrong_kind_of_credential_have_different_errors() -> None:
     router = Router()
-    for tag in ("", "a/b", "x" * 201):
-        with pytest.raises(Refused, match="not a valid run tag") as caught:
+    for tag in ("", "a/b", "x" * 218):
+        with pytest.raises(Refused, match="not a valid run name") as caught:
             begin(router, tag)
         assert caught.value.code == "INVALID_ARGUMENT"
     with pytest.raises(Refused, match="not belong to a controller") as caught:

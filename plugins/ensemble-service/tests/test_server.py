@@ -585,7 +585,7 @@ def test_cancel_reaches_the_member(world: World) -> None:
         with pytest.raises(ExecutorError) as caught:
             world.client(role, name).cancel("lab/one", "study-1")
         assert caught.value.code == "permission-denied"
-    with pytest.raises(ExecutorError, match="'' is not a valid run tag") as caught:
+    with pytest.raises(ExecutorError, match="'' is not a valid run name") as caught:
         controller.cancel("lab/one", "")
     assert caught.value.code == "invalid-argument"
 

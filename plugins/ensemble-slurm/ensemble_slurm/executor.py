@@ -21,13 +21,12 @@ from ensemble_batch import (
     InvalidJob,
     QueueJob,
     address_option,
-    mark_of,
 )
 
 from ensemble_core import Cause, Emit, ExecutorError, Job, Run, job_environment, start_folder
 from ensemble_slurm.environments import query_environment, submit_environment
 from ensemble_slurm.jobcomp import Completions
-from ensemble_slurm.names import COMMENT_LIMIT, Label, format_indices, suffix_of
+from ensemble_slurm.names import COMMENT_LIMIT, Label, format_indices, mark_of, suffix_of
 from ensemble_slurm.parse import (
     SACCT,
     SACCT_SCRIPT,
@@ -116,8 +115,8 @@ class SlurmExecutor(BatchExecutor):
 
     def open(self, run: Run, emit: Emit) -> None:
         if self._jobcomp is not None:
-            self._completions = Completions(self._jobcomp, mark_of(run.tag), os.getuid())
-        self._here, self._tag, self._mark = start_folder(), run.tag, f"@{mark_of(run.tag)}"
+            self._completions = Completions(self._jobcomp, mark_of(run.id), os.getuid())
+        self._here, self._run_id, self._mark = start_folder(), run.id, f"@{mark_of(run.id)}"
         super().open(run, emit)
 
     def connect(self) -> None:
@@ -205,7 +204,7 @@ class SlurmExecutor(BatchExecutor):
 
     def fits(self, jobs: Sequence[Job], tag: str) -> bool:
         size = sum(_JOB + sum(map(len, (*job.command, *job.environment.values()))) for job in jobs)
-        label = Label.of(jobs, tag, "k" * 32)
+        label = Label.of(jobs, tag, "f" * 16, "k" * 32)
         return size <= SCRIPT_LIMIT and len(label.comment) <= COMMENT_LIMIT
 
     def launcher(self, job: Job) -> Sequence[str]:
@@ -215,7 +214,7 @@ class SlurmExecutor(BatchExecutor):
         return bool(job.options.get(self.name, {}).get("requeue"))
 
     def submit_batch(self, batch: Batch) -> Sequence[str]:
-        label = Label.of(batch.jobs, batch.tag, batch.name)
+        label = Label.of(batch.jobs, batch.tag, batch.run_id, batch.name)
         options = sbatch_options(batch.jobs, label, self._options)
         command = ["sbatch", *options, f"--chdir={self._here}", batch.script]
         environment = submit_environment(job_environment())
@@ -258,7 +257,7 @@ class SlurmExecutor(BatchExecutor):
     def _is_own(self, row: Row) -> bool:
         """Return whether the job belongs to this run, by its name or its comment."""
         marked = row.name.endswith(self._mark)
-        return marked or Label.from_comment(row.comment, self._tag) is not None
+        return marked or Label.from_comment(row.comment, self._run_id) is not None
 
     def _queue_job(self, row: Row) -> QueueJob:
         return replace(queue_job(row), batch="" if self._is_own(row) else row.script or row.name)
@@ -279,16 +278,16 @@ class SlurmExecutor(BatchExecutor):
         job = next(found, None)
         return None if job is None else _ids(job, size)
 
-    def find_jobs(self, tag: str, age: float) -> Mapping[str, str]:
+    def find_jobs(self, run_id: str, age: float) -> Mapping[str, str]:
         rows = list(self._squeue(SQUEUE_COMMENT))
         if self._site.accounting:
             since = int(max(86_400.0, age + 3_600.0))
             rows = [*self._sacct(f"--user={self._user}", f"--starttime=now-{since}seconds"), *rows]
         found: dict[str, str] = {}
         for row in rows:
-            label = Label.from_comment(row.comment, tag)
+            label = Label.from_comment(row.comment, run_id)
             if label is None and not row.comment:
-                label = Label.from_name(row.name, tag)
+                label = Label.from_name(row.name, run_id)
             job = None if label is None else label.job(row.task)
             if job is not None:
                 found[job] = row.id

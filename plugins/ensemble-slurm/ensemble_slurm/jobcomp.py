@@ -13,7 +13,7 @@ __all__ = ["Completions"]
 class Completions:
     """The file ``FOLDER/UID.MARK``, which grows by a line whenever a job of the run ends.
 
-    ``UID`` is the user's id, ``MARK`` a hash of the run's tag.
+    ``UID`` is the user's id, ``MARK`` the beginning of the run's identity.
     """
 
     def __init__(self, folder: str, mark: str, user: int) -> None:

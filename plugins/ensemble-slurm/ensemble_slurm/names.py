@@ -1,6 +1,7 @@
 """Names and comments of jobs in Slurm, by which a later controller finds the jobs of its run.
 
-A name such as ``sim.0-99@3f9c2a11`` has the group, the indices and a hash of the run's tag.
+A name such as ``sim.0-99@3f9c2a11`` has the group, the indices and the beginning of the run's
+identity, because the run's tag identifies no run.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from ensemble_batch import mark_of
-
 from ensemble_core import Job
 
-__all__ = ["COMMENT_LIMIT", "Label", "format_indices", "parse_indices", "suffix_of"]
+__all__ = ["COMMENT_LIMIT", "Label", "format_indices", "mark_of", "parse_indices", "suffix_of"]
 
 #: Maximum length of our comment: below Slurm's limit (1,024 in all releases), to leave room for
 #: additions.
@@ -27,6 +26,11 @@ _WORD = "ensemble"
 _NAME = re.compile(
     r"(?P<group>[^.]+)\.(?P<indices>[0-9,-]+)(?P<suffix>[+~][0-9+~]+)?@(?P<mark>[0-9a-f]{8})"
 )
+
+
+def mark_of(run_id: str) -> str:
+    """Return the part of a run's identity that is in the names of its jobs."""
+    return run_id[:8]
 
 
 def format_indices(indices: Sequence[int]) -> str:
@@ -64,8 +68,9 @@ def parse_indices(text: str) -> list[int]:
 class Label:
     """Name and comment of a batch in Slurm. A batch is a job array or a single job."""
 
-    #: Tag of the run.
+    #: Tag of the run, for people, and the run's identity.
     tag: str
+    run_id: str
     #: Identifies the submission, because a batch may be submitted several times.
     attempt: str
     group: str
@@ -74,10 +79,11 @@ class Label:
     suffix: str = ""
 
     @classmethod
-    def of(cls, jobs: Sequence[Job], tag: str, attempt: str) -> Label:
+    def of(cls, jobs: Sequence[Job], tag: str, run_id: str, attempt: str) -> Label:
         """Return the label for jobs of one group and one suffix."""
         first = jobs[0]
-        return cls(tag, attempt, first.group, tuple(job.index for job in jobs), suffix_of(first))
+        indices = tuple(job.index for job in jobs)
+        return cls(tag, run_id, attempt, first.group, indices, suffix_of(first))
 
     @property
     def name(self) -> str:
@@ -86,7 +92,7 @@ class Label:
         if len(shown) > 24:  # a truncated list would be useless
             shown = f"{self.indices[0]}..{self.indices[-1]}"
         # Hyphens mark ranges of indices.
-        return f"{self.group}.{shown}{self.suffix.replace('-', '+')}@{mark_of(self.tag)}"
+        return f"{self.group}.{shown}{self.suffix.replace('-', '+')}@{mark_of(self.run_id)}"
 
     @property
     def comment(self) -> str:
@@ -95,7 +101,7 @@ class Label:
         :meth:`from_comment` parses it.
         """
         said = (
-            f"{_WORD} {quote(self.tag)} {self.attempt} {quote(self.group)} "
+            f"{_WORD} {quote(self.tag)} {self.run_id} {self.attempt} {quote(self.group)} "
             f"{format_indices(self.indices)}"
         )
         return f"{said} {self.suffix}" if self.suffix else said
@@ -111,32 +117,33 @@ class Label:
         return f"{self.group}.{self.indices[place]}{self.suffix}"
 
     @classmethod
-    def from_comment(cls, comment: str, tag: str) -> Label | None:
+    def from_comment(cls, comment: str, run_id: str) -> Label | None:
         """Return the batch that a comment describes; ``None`` if it is not a batch of this run."""
         words = comment.split()
-        if len(words) not in (5, 6) or words[0] != _WORD or unquote(words[1]) != tag:
+        if len(words) not in (6, 7) or words[0] != _WORD or words[2] != run_id:
             return None
         try:
-            indices = tuple(parse_indices(words[4]))
+            indices = tuple(parse_indices(words[5]))
         except ValueError:
             return None
-        return cls(tag, words[2], unquote(words[3]), indices, "".join(words[5:]))
+        tag, group = unquote(words[1]), unquote(words[4])
+        return cls(tag, run_id, words[3], group, indices, "".join(words[6:]))
 
     @classmethod
-    def from_name(cls, name: str, tag: str) -> Label | None:
+    def from_name(cls, name: str, run_id: str) -> Label | None:
         """Return the batch that a name describes. Used if accounting stores no comments.
 
         Returns ``None`` if the name was truncated.
         """
         match = _NAME.fullmatch(name)
-        if match is None or match["mark"] != mark_of(tag):
+        if match is None or match["mark"] != mark_of(run_id):
             return None
         try:
             indices = tuple(parse_indices(match["indices"]))
         except ValueError:
             return None
         suffix = (match["suffix"] or "").replace("+", "-")
-        return cls(tag, "", match["group"], indices, suffix)
+        return cls("", run_id, "", match["group"], indices, suffix)
 
 
 def suffix_of(job: Job) -> str:

@@ -93,7 +93,7 @@ def render(job: Job, site: Mapping[str, str]) -> str:
     """
     options = [
         f"#SBATCH {_directive(word)}"
-        for word in sbatch_options([job], Label.of([job], "RUN", "BATCH"), site)
+        for word in sbatch_options([job], Label.of([job], "RUN", "ID", "BATCH"), site)
         if word != "--parsable"
     ]
     return "\n".join(["#!/bin/bash", *options, shell_line(job, " ".join(launcher(job)))])

@@ -149,7 +149,7 @@ def test_accounting_without_comments_identifies_a_renamed_job_by_its_script(
         return 0, SEPARATOR.join(record + line) + "\n", ""
 
     executor = SlurmExecutor()
-    executor._tag, executor._mark = "study", "@bd94cc00"
+    executor._run_id, executor._mark = "bd94cc0001234567", "@bd94cc00"
     executor._site = Site(accounting=True)
     monkeypatch.setattr(executor, "command", command)
     for _ in range(2):

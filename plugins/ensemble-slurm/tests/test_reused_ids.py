@@ -34,7 +34,7 @@ def test_a_job_with_the_id_of_a_lost_one_is_not_ours(
         other = cluster.run("sbatch", *options).strip()
         assert int(other) <= int(used)
     second = Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 90.0)
-    second.tag = first.tag
+    second.resume(first)
     with second:
         second.executor.reattach({job.id: 0.0})
         if cancelled:

@@ -15,6 +15,9 @@ from ensemble_slurm.sbatch import launcher, sbatch_options
 
 from ensemble_core import Job
 
+#: Identities of two runs with the same tag.
+RUN, OTHER = "3f9c2a1100000001", "07e5d04400000002"
+
 
 def job(index: int, *command: str, group: str = "sim", **fields: Any) -> Job:
     return Job(
@@ -24,47 +27,47 @@ def job(index: int, *command: str, group: str = "sim", **fields: Any) -> Job:
 
 def options(given: Job, *others: Job, **site: str) -> list[str]:
     jobs = [given, *others]
-    return sbatch_options(jobs, Label.of(jobs, "melt-1", "k1_1"), site)
+    return sbatch_options(jobs, Label.of(jobs, "melt-1", RUN, "k1_1"), site)
 
 
 # -- names ---------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_recognized_by_its_comment() -> None:
-    label = Label("my run: 1", "ens_a1b2_3", "sim", (0, 1, 2, 7))
-    assert Label.from_comment(label.comment, "my run: 1") == label
-    assert Label.from_comment(label.comment, "another") is None
-    assert Label.from_comment("somebody else's", "my run: 1") is None
+    label = Label("my run: 1", RUN, "ens_a1b2_3", "sim", (0, 1, 2, 7))
+    assert Label.from_comment(label.comment, RUN) == label
+    assert Label.from_comment(label.comment, OTHER) is None
+    assert Label.from_comment("somebody else's", RUN) is None
     assert [label.job(task) for task in (0, 3, 4, -1)] == ["sim.0", "sim.7", None, None]
 
 
 def test_a_contiguous_batch_is_recognized_by_its_name() -> None:
-    label = Label("r", "k_1", "sim-a", tuple(range(5000, 6000)))
+    label = Label("r", RUN, "k_1", "sim-a", tuple(range(5000, 6000)))
     assert label.name.startswith("sim-a.5000-5999@")
-    found = Label.from_name(label.name, "r")
+    found = Label.from_name(label.name, RUN)
     assert found is not None
     assert found.indices == label.indices
-    assert Label.from_name(label.name, "another") is None
-    assert Label.from_name("bash", "r") is None
+    assert Label.from_name(label.name, OTHER) is None
+    assert Label.from_name("bash", RUN) is None
 
 
 def test_a_truncated_name_does_not_identify_jobs() -> None:
-    label = Label("r", "k_1", "sim", tuple(range(0, 100, 2)))
+    label = Label("r", RUN, "k_1", "sim", tuple(range(0, 100, 2)))
     assert label.name.startswith("sim.0..98@")
-    assert Label.from_name(label.name, "r") is None
+    assert Label.from_name(label.name, RUN) is None
 
 
 @pytest.mark.parametrize("suffix", ["-3", "~2", "-3~2"])
 def test_retried_and_resubmitted_jobs_are_recognized_by_comment_and_name(
     suffix: str,
 ) -> None:
-    label = Label("r", "k_1", "sim-a", (5, 6, 7), suffix)
+    label = Label("r", RUN, "k_1", "sim-a", (5, 6, 7), suffix)
     assert [label.job(task) for task in range(3)] == [
         f"sim-a.{index}{suffix}" for index in (5, 6, 7)
     ]
     assert label.name.startswith(f"sim-a.5-7{suffix.replace('-', '+')}@")
-    assert Label.from_comment(label.comment, "r") == label
-    by_name = Label.from_name(label.name, "r")
+    assert Label.from_comment(label.comment, RUN) == label
+    by_name = Label.from_name(label.name, RUN)
     assert by_name is not None
     assert (by_name.indices, by_name.suffix) == (label.indices, suffix)
 
@@ -100,7 +103,7 @@ def test_a_batch_with_many_gaps_is_described_in_its_comment() -> None:
     while not SlurmExecutor().fits(jobs[:size], tag):
         size //= 2
     assert size > 50
-    label = Label.of(jobs[:size], tag, "ens_0123abcd_0123456789_1")
+    label = Label.of(jobs[:size], tag, RUN, "ens_0123abcd_0123456789_1")
     assert len(label.comment) <= COMMENT_LIMIT
 
 

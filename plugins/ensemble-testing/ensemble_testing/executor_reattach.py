@@ -87,7 +87,7 @@ class LeavingContract(ExecutorKnobs):
 
         _run_and_kill(control, tmp_path / "trace")
         second = self.new_session(tmp_path)
-        second.tag = first.tag
+        second.resume(first)
         with second:
             asked = {over.id: 0.0, soon.id: 0.0, lasting.id: 0.0, "t.99999": 0.0}
             found = second.executor.reattach(asked)
@@ -99,6 +99,42 @@ class LeavingContract(ExecutorKnobs):
             second.cancel(lasting)
             second.wait_clean(lasting)
             self.check_end(second, lasting, "cancel")
+
+    def test_jobs_of_another_run_with_the_same_tag_are_foreign(self, tmp_path: Path) -> None:
+        """Two runs in two folders, or one whose folder was removed, have the same tag and job ids.
+
+        Find jobs by the identity ``Run.id``, never by ``Run.tag`` or a job's id alone.
+        """
+        if not {"reattach", "detach"} <= self.make_executor().capabilities:
+            pytest.skip("it leaves no jobs that another run could find")
+        first = self.new_session(tmp_path)
+        over, lasting = first.job(*self.succeeding), first.job(*self.lasting)
+        with first:
+            first.run(over)
+            first.submit(lasting)
+            first.wait_for(lasting, "start")
+        (tmp_path / "other").mkdir()
+        other = self.new_session(tmp_path / "other")
+        other.tag = first.tag
+        with other:
+            found = other.executor.reattach({over.id: 0.0, lasting.id: 0.0})
+            assert found == {over.id: False, lasting.id: False}
+            other.job()
+            same = other.job(*self.lasting)
+            assert same.id == lasting.id
+            other.submit(same)
+            other.wait_for(same, "submit")
+            other.cancel(same)
+            other.wait_clean(same)
+            self.check_order(other, same)
+            self.check_end(other, same, "cancel")
+            assert not other.of(over)
+        with self.new_session(tmp_path).resume(first) as later:
+            later.take_over([lasting.id])
+            assert "clean" not in later.names(lasting)
+            later.cancel(lasting)
+            later.wait_clean(lasting)
+            self.check_end(later, lasting, "cancel")
 
     def test_close_releases_threads_and_descriptors(self, tmp_path: Path) -> None:
         if not Path("/proc/self/fd").exists():
@@ -134,7 +170,7 @@ class LeavingContract(ExecutorKnobs):
             first.submit(*waiting)
             first.wait_for(waiting[-1], "priority")
         second = self.new_session(tmp_path)
-        second.tag = first.tag
+        second.resume(first)
         with second:
             # One of the jobs ends before reattach asks about it.
             if self.same_machine:

@@ -132,19 +132,21 @@ class ExecutorKnobs:
     def sweep(self, folder: Path) -> None:
         """End the jobs that the test's sessions left in the queue."""
         self.release_jobs(folder)
+        runs: dict[str, Session] = {}
         left: dict[str, set[str]] = {}
         over: set[tuple[str, str]] = set()
         for session in vars(self).get("sessions", ()):
             if session.kept:
-                left.setdefault(session.tag, set()).update(session.made)
-                over |= {(session.tag, job) for job in session.over()}
+                runs.setdefault(session.run_id, session)
+                left.setdefault(session.run_id, set()).update(session.made)
+                over |= {(session.run_id, job) for job in session.over()}
         if "reattach" not in self.make_executor().capabilities:
             return  # each session has already cancelled its jobs
-        for tag, jobs in left.items():
-            if active := {job for job in jobs if (tag, job) not in over}:
-                later = Session(self.make_executor(), folder, self.timeout, tidy=True)
-                later.tag = tag
-                with later:
+        for run_id, jobs in left.items():
+            if active := {job for job in jobs if (run_id, job) not in over}:
+                earlier = runs[run_id]
+                later = Session(self.make_executor(), earlier.folder, self.timeout, tidy=True)
+                with later.resume(earlier):
                     later.take_over(active)
 
     def slots_of(self, session: Session) -> int | None:

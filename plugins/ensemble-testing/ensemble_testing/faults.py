@@ -384,6 +384,27 @@ class FaultSuite:
         session.run(*jobs)
         self.check(session, *jobs)
 
+    def test_second_run_with_the_same_tag_runs_its_own_jobs(
+        self, session: Session, tmp_path: Path
+    ) -> None:
+        """Foreign jobs in the queue have our tag and our ids, and a submit gets no reply."""
+        gate = self.folder / "gate"
+        session.submit(foreign := self.gated(session, gate))
+        session.wait_for(foreign, "submit")
+        other = Session(self.make_executor(), tmp_path / "other", self.timeout, tidy=True)
+        other.folder.mkdir()
+        other.tag = session.tag
+        with other:
+            ours = self.gated(other, gate)
+            assert ours.id == foreign.id
+            self.plan({"submit": "lost"})
+            other.submit(ours)
+            other.wait_for(ours, "submit")
+            gate.touch()
+            other.wait_clean(ours)
+            session.wait_clean(foreign)
+        assert self.ran_in.read_text().split() == [ours.id] * 2
+
     def test_full_disk_delays_submits(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:

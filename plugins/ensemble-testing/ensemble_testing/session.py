@@ -26,7 +26,7 @@ import pytest
 from ensemble_core.model.causes import Cause, cause_of, reported_cause
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem
 from ensemble_core.model.jobs import Job
-from ensemble_core.plugin.executor import Executor, Run
+from ensemble_core.plugin.executor import Executor, Run, new_run_id
 
 __all__ = ["NAME", "Session", "alive", "need", "wait_until", "within"]
 
@@ -48,7 +48,9 @@ class Session:
     - ``kept``: whether the run has a state folder; ``False`` tests ``--no-journal``
     - ``clock_off``: seconds by which the run's clock is ahead of this machine's
 
-    The attribute ``misdated`` describes events with impossible times.
+    Each session is a run of its own, with a new identity (``run_id``); :meth:`resume` makes it a
+    later controller of an earlier session's run. The attribute ``misdated`` describes events with
+    impossible times.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Session:
         self.kept = kept
         self.clock_off = clock_off
         self.tag = f"contract-{uuid.uuid4().hex[:12]}"
+        self.run_id = new_run_id()
         self.events: list[Event] = []
         self.batches: list[int] = []
         self.misdated: list[str] = []
@@ -106,7 +109,8 @@ class Session:
 
     def __enter__(self) -> Session:
         state = self.folder / "state" / self.tag if self.kept else None
-        self.executor.open(Run(self.tag, self.folder, self.now, state), self._emit)
+        run = Run(self.tag, self.folder, self.now, state, self.run_id)
+        self.executor.open(run, self._emit)
         return self
 
     def __exit__(
@@ -147,6 +151,11 @@ class Session:
     def over(self) -> set[str]:
         """Return the ids of finished jobs."""
         return {e.job for e in list(self.events) if isinstance(e, JobEvent) and e.name == "clean"}
+
+    def resume(self, earlier: Session) -> Session:
+        """Make this session, which is not open yet, a later controller of the same run."""
+        self.tag, self.run_id = earlier.tag, earlier.run_id
+        return self
 
     def take_over(self, left: Iterable[str]) -> None:
         """Reattach to jobs of an earlier session. They are cancelled like this session's jobs."""

@@ -94,7 +94,10 @@ def stranger(*words: str) -> int:
     return int(flux.job.JobID(command("flux", "submit", *words)))
 
 
-jobspecs = {run: Jobspecs(run, {"PATH": os.environ["PATH"]}, "/tmp") for run in ("night", "other")}
+jobspecs = {
+    run: Jobspecs(run, f"id-of-{run}", {"PATH": os.environ["PATH"]}, "/tmp")
+    for run in ("night", "other")
+}
 
 
 def ours(name: str, *words: str, run: str = "night", **fields: Any) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ensemble_core.journal import database, writer
-from ensemble_core.journal.run_store import Lock
+from ensemble_core.journal.lock import Lock
 from ensemble_core.model.events import Resumed
 from ensemble_core.runtime import callbacks as calling
 from ensemble_core.runtime import controller as runtime
