@@ -53,7 +53,7 @@ def _decision_text(decision: Mapping[str, Any]) -> str:
     if kind == "submit":
         jobs = [job["id"] for job in decision["jobs"]]
         shown = ", ".join(jobs if len(jobs) <= 6 else [*jobs[:5], f"... ({len(jobs)} jobs)"])
-        return f"submitted {shown}" if shown else "submitted nothing yet: the jobs are held"
+        return f"submitted {shown}" if shown else "accepted, not submitted yet"
     if kind == "set-group":
         fields = format_fields(decision["fields"])
         return f"{decision['group']}: {fields}, for jobs submitted from now on"
@@ -61,6 +61,11 @@ def _decision_text(decision: Mapping[str, Any]) -> str:
         return f"{kind.partition('-')[0]}d {', '.join(decision['rules'])}"
     if kind == "fired":
         return f"rule {decision['rule']} fired in response"
+    if kind == "cancel":
+        jobs = decision["jobs"]
+        return f"cancelled {', '.join(jobs)}" if jobs else "cancelled jobs that were not submitted"
+    if kind == "look-up":
+        return f"{len(decision['jobs'])} jobs are looked up in earlier runs (reuse)"
     return str(decision.get("message") or kind)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core.display.text_style import count_of, format_duration, format_times
+from ensemble_core.display.verdict_words import held_back_words
 from ensemble_core.engine.rule_trace import Kind, RuleTracer, Verdict, trace_rules
 from ensemble_core.model.decisions import Decision, DisableRule, EnableRule, Switch
 from ensemble_core.model.events import Event, Requested
@@ -210,15 +211,21 @@ def describe_span(span: Span, rule: BoundRule, began: float) -> str:
             return f"{times}held back by its backoff, {more}"
         until = verdict.until - began
         return f"{times}held back by its backoff until [{until:.3f}]"
+    if verdict.kind == "looks":
+        held = f"true {verdict.held} of {rule.looks} times in a row"
+        return f"{describe_condition(rule)} was {held}" + (f": {seen}" if seen else "")
+    if verdict.kind == "retried":
+        return f"{times}not considered: the job was already retried"
     if verdict.kind == "cut":
         return f"{times}switched off{': ' + verdict.note if verdict.note else ''}"
     if verdict.kind == "ended":
         return f"{times}not considered: the run had ended"
     if verdict.kind == "disabled":
         return f"{times}not considered: it was disabled" + (f" ({value})" if value else "")
-    return f"{times}not considered: it had fired {format_times(verdict.fired)}, its limit" + (
-        f" ({value})" if value else ""
-    )
+    # If a kind has no words above, mypy reports this line.
+    _left: Literal["exhausted"] = verdict.kind
+    limit = f"{times}not considered: it had fired {format_times(verdict.fired)}, its limit"
+    return limit + (f" ({value})" if value else "")
 
 
 def conclusions(replay: Replay, rules: Iterable[str], until: int) -> dict[str, str]:
@@ -291,20 +298,23 @@ def _waiting(rule: BoundRule, story: Story) -> str:
         else:
             what = f" ({last.saw})" if last and last.kind == "no value" and last.saw else ""
             parts.append(f"{times['no value']} a compared value was missing{what}")
-    if "trigger" in times:
-        parts.append(f"its trigger did not match {times['trigger']}")
-    if "backoff" in times:
-        parts.append(f"its backoff held it back {times['backoff']}")
-    if rule.each is not None and "exhausted" in times:
-        parts.append(
-            f"matched {times['exhausted']} more, but it may fire only {_repetitions_text(rule)}"
-        )
+    told = {"fired", "condition", "no value", "ended", "cut", "disabled"}
+    if rule.each is None:
+        told.add("exhausted")  # it has fired since it was switched on again
+    parts += held_back_words(
+        {kind: total.count for kind, total in story.totals.items() if kind not in told},  # type: ignore[misc]
+        held=story.tracer.state.rules.states[rule.id].longest,
+        needed=rule.looks,
+        may_fire=_repetitions_text(rule),
+    )
     if parts:
         return ", and ".join(parts)
     if "fired" in times:
         return f"no matching event ({_waits_for(rule)}) after that"
     if "disabled" in times:
         return f"it was disabled {times['disabled']} when its trigger matched"
+    if "ended" in times:
+        return "its trigger matched only after the run had ended"
     return f"it was never triggered: {_explain_no_event(rule, story.tracer)}"
 
 

@@ -18,6 +18,7 @@ from ensemble_core.display.text_style import (
     printable,
     shorten,
 )
+from ensemble_core.display.verdict_words import held_back_words
 from ensemble_core.engine.report import GroupReport, InstanceReport, Progress, Report, RuleReport
 from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.model.ensemble import amount
@@ -141,6 +142,14 @@ def why_not_fired(rule: RuleReport) -> str:
             return f"{times}, but its trigger did not match"
         refused = f"its trigger did not match {format_times(rule.refused)}"
         return f"{times}, but {refused}, and {when} {format_times(left)}{seen}"
+    if rule.state == "held back":
+        words = held_back_words(
+            rule.held_back,  # type: ignore[arg-type]
+            held=rule.longest,
+            needed=rule.looks,
+            may_fire=format_times(rule.repetitions),
+        )
+        return f"{times}, but {', and '.join(words)}"
     if rule.state == "cut":
         return (
             f"switched off: {printable(rule.cut) or 'it was part of an endless chain of firings'}"

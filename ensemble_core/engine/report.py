@@ -11,7 +11,7 @@ from ensemble_core.model.codec import NOTHING, Record
 __all__ = ["GroupReport", "InstanceReport", "Progress", "Report", "RuleReport", "Standing"]
 
 #: Whether a rule fired, or the reason why it did not.
-Standing = Literal["fired", "never woken", "condition false", "disabled", "cut"]
+Standing = Literal["fired", "never woken", "condition false", "held back", "disabled", "cut"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -68,6 +68,12 @@ class RuleReport(Record):
     refused: int = 0  # how often the trigger's ``match`` rejected an event
     #: Matches of instances (``each``) that had already fired ``repetitions`` times.
     passed_over: int = 0
+    #: How often each verdict of the engine, such as ``backoff``, kept the rule from firing. A false
+    #: condition is not counted.
+    held_back: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    #: At how many checks in a row the condition was true at most, and how many ``for`` needs.
+    longest: int = 0
+    looks: int = 1
     last_value: float | None = None  # of the rule's metric
     last_seen: str = ""  # values in the condition when it was last false
     when: str = ""

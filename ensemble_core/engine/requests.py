@@ -5,18 +5,19 @@ Callers first check a request with :func:`refusal`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ensemble_core.engine.effects import Effects
 from ensemble_core.engine.firing import EngineFiring
+from ensemble_core.engine.job_table import AT_ONCE
 from ensemble_core.engine.records import Match, Origin
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
-from ensemble_core.model.decisions import Log
+from ensemble_core.model.decisions import Log, Submit
 from ensemble_core.model.events import Requested
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.placeholders import PLACEHOLDER
 
 __all__ = ["ACTIONS", "carry_out", "check_parameters", "refusal"]
@@ -165,6 +166,7 @@ def carry_out(effects: Effects, event: Requested) -> None:
     # A request has no rule. Calls and resizes, which need a firing, are not in ACTIONS.
     origin = _RequestOrigin(None, 0, link, Match(event), {}, event.by)  # type: ignore[arg-type]
     state.link = state.deepest = link
+    before = set(state.held())
     refused = refusal(state, event.action)
     try:
         if refused is not None:
@@ -174,7 +176,48 @@ def carry_out(effects: Effects, event: Requested) -> None:
             effects.apply(origin, decision)
             if state.ended is not None:
                 return
+        _report_held(state, [job for job in state.held() if job not in before])
     except EnsembleError as error:
         # The user who made the request gets this error. It does not count as an error of the run.
         message = f"request {event.action.get('name')!r} by {event.by} failed: {error}"
         state.out.append(Log(message=message, level="warning"))
+
+
+#: How many held jobs are named in a report to the user.
+_NAMED = 5
+
+
+def _report_held(state: State, jobs: Sequence[str]) -> None:
+    """Tell the user which jobs of a request are accepted but not submitted yet, and why."""
+    by_group: dict[str, list[Job]] = {}
+    for job in jobs:
+        record = state.table.records[job]
+        by_group.setdefault(record.job.group, []).append(record.job)
+    for name, held in by_group.items():
+        if not any(isinstance(one, Submit) and one.group == name for one in state.out):
+            # The request had an effect, although no job goes to the queue now.
+            state.out.append(Submit(group=name, jobs=()))
+        shown = [_described(job) for job in held[:_NAMED]]
+        if len(held) > _NAMED:
+            shown.append(f"... ({len(held)} jobs)")
+        verb = "is" if len(held) == 1 else "are"
+        reason = _reason(state, held[0])
+        state.out.append(Log(message=f"{', '.join(shown)} {verb} held by {reason}"))
+
+
+def _described(job: Job) -> str:
+    values = ", ".join(f"{name}={value}" for name, value in job.parameters.items())
+    return f"{job.id} ({values})" if values else job.id
+
+
+def _reason(state: State, job: Job) -> str:
+    """Return what holds a job: ``at_once: 1``, a limit, or a look-up in earlier runs."""
+    table, standing = state.table, state.table.groups[job.group]
+    if job.id in table.looking:
+        return "a look-up in earlier runs (reuse)"
+    if job.id not in standing.held:
+        return f"limits.submits_per_second: {state.ensemble.limits.submits_per_second:g}"
+    what = table.obstacle(standing, state.now)
+    if what == AT_ONCE or what is None or table.budget is None:
+        return f"at_once: {standing.group.at_once}"
+    return table.budget.described(what, state.now)

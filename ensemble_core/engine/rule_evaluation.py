@@ -251,6 +251,10 @@ class RuleEvaluation:
                         rule_state.seen = (
                             known if whole else state.condition_values(condition, known)
                         )
+                    if holds is None:
+                        rule_state.held_back["no value"] = (
+                            rule_state.held_back.get("no value", 0) + 1
+                        )
                     if self.observer is not None:
                         verdict: Verdict = "no value" if holds is None else "condition"
                         self.observer.considered(rule_state, match, verdict, known)
@@ -268,6 +272,7 @@ class RuleEvaluation:
             match.record.concern = True
         one.holds += 1
         if one.holds < rule.looks:
+            rule_state.longest = max(rule_state.longest, one.holds)
             self._report(rule_state, match, "looks", known)
         elif one.skip > 0:
             one.skip -= 1
@@ -287,6 +292,8 @@ class RuleEvaluation:
         verdict: Verdict,
         known: Mapping[str, Any] | None,
     ) -> None:
+        if verdict != "fired":
+            rule_state.held_back[verdict] = rule_state.held_back.get(verdict, 0) + 1
         if self.observer is not None:
             self.observer.considered(rule_state, match, verdict, known)
 

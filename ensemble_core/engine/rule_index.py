@@ -93,6 +93,11 @@ class RuleState:
     refused: int = 0  # how often the trigger's ``match`` rejected an event
     #: Number of matches of instances that were exhausted.
     passed_over: int = 0
+    #: How often each verdict kept the rule from firing. A false condition is not counted, because
+    #: the index skips most rules whose condition is false.
+    held_back: dict[str, int] = field(default_factory=dict)
+    #: At how many checks in a row the condition was true at most, without a firing.
+    longest: int = 0
     #: The values in the condition when it was last false.
     seen: Mapping[str, Any] | None = None
     cut: bool = False
@@ -145,6 +150,7 @@ class RuleState:
             self.woken = earlier.looked_at
             self.refused = earlier.refused
             self.passed_over = earlier.passed_over
+            self.held_back, self.longest = earlier.held_back, earlier.longest
             self.seen = earlier.seen
 
     @property

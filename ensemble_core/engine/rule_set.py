@@ -349,6 +349,9 @@ class RuleSet:
             woken=woken,
             refused=state.refused,
             passed_over=state.passed_over,
+            held_back=dict(state.held_back),
+            longest=state.longest,
+            looks=rule.looks,
             last_value=state.value,
             last_seen=state.last_seen,
             when=rule.condition.text if rule.condition else "",
@@ -367,7 +370,11 @@ class RuleSet:
             return "cut"
         if not state.enabled or not state.on:
             return "disabled"
-        return "condition false" if woken else "never woken"
+        if not woken:
+            return "never woken"
+        # Without these verdicts, the condition was false, or its trigger did not match.
+        others = state.held_back.keys() - {"trigger", "no value"}
+        return "held back" if others else "condition false"
 
 
 def _breadth(rule: BoundRule) -> int:

@@ -33,6 +33,7 @@ class Verdict(NamedTuple):
     note: str = ""
     until: float | None = None  # when the backoff ends (seconds since the epoch)
     skips: int = 0  # how many more matches the backoff skips
+    held: int = 0  # at how many checks in a row the condition was true
     fired: int = 0  # how often the rule has fired so far
     job: str = ""  # the event's job
     parameters: Mapping[str, object] = NOTHING  # of the slice or the job
@@ -168,7 +169,18 @@ class RuleTracer:
         if verdict == "no value":
             note = self._explain_missing_value(state, seen, scope)
         self._recorded.append(
-            Verdict(verdict, state.value, seen, note, until, skips, one.fired, job, parameters)
+            Verdict(
+                verdict,
+                state.value,
+                seen,
+                note,
+                until,
+                skips,
+                one.holds,
+                one.fired,
+                job,
+                parameters,
+            )
         )
 
     def handled(self, event: Event) -> None:

@@ -1,0 +1,41 @@
+"""Words for the engine's verdicts: why a rule that was triggered did not fire.
+
+``ensemble why``, the summary of a run and the dashboard use them. A test checks that every verdict
+has words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ensemble_core.display.text_style import format_times
+from ensemble_core.engine.rule_evaluation import Verdict
+
+__all__ = ["held_back_words"]
+
+
+def held_back_words(
+    counts: Mapping[Verdict, int], *, held: int, needed: int, may_fire: str
+) -> list[str]:
+    """Return a clause for each verdict that kept a rule from firing, with how often it did.
+
+    ``held``: how many checks in a row the condition was true at most, of ``needed``. ``may_fire``:
+    how often the rule may fire.
+    """
+    words: Mapping[Verdict, str] = {
+        "fired": "",
+        "condition": "its condition was false {times}",
+        "no value": "{times} a compared value was missing",
+        "trigger": "its trigger did not match {times}",
+        "looks": f"its condition was true {held} of {needed} times in a row",
+        "backoff": "its backoff held it back {times}",
+        "retried": "{times} another rule or the group had already retried the job",
+        "exhausted": f"matched {{times}} more, but it may fire only {may_fire}",
+        "disabled": "it was disabled {times} when its trigger matched",
+        "cut": "it was switched off permanently",
+    }
+    return [
+        text.replace("{times}", format_times(counts[verdict]))
+        for verdict, text in words.items()
+        if counts.get(verdict) and text
+    ]
