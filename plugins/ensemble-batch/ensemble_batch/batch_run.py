@@ -55,6 +55,7 @@ class BatchRun(QueueRun):
             place=self.hooks.task_place,
             queue_id=self.hooks.task_id,
             grace=self.hooks.grace,
+            notice=self.hooks.suspend_notice,
         )
         return self.spool.script(key, text)
 

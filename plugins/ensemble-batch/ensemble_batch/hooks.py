@@ -117,6 +117,10 @@ class QueueHooks(Executor):
         queue. Do not add shell quotes: ``task_place = "$SGE_TASK_ID"``, or ``"$1"`` if the script's
         first argument is the place. With ``task_id``, a job whose submission got no reply reports
         its own id; use ``"-"`` if jobs do not know their ids.
+    suspend_notice:
+        With ``claims``: the signal (``USR1``) by which the queue announces that it will stop a job.
+        Set it if the queue then stops and continues only the wrapper: the wrapper stops and
+        continues the tasks. Otherwise the queue must stop all processes of a job.
     own_variables:
         Prefixes of variables that the queue sets for its jobs. If the run itself is in a job, its
         variables with these prefixes are not passed on.
@@ -139,6 +143,7 @@ class QueueHooks(Executor):
     rate: float = math.inf
     settle: float = 0.0
     patience: float = 60.0
+    suspend_notice: ClassVar[str] = ""
     own_variables: ClassVar[tuple[str, ...]] = ()
     poll: float = 15.0
     grace: float = 5.0

@@ -119,6 +119,19 @@ def _own_lines(job: Job, place: Place, tag: str) -> list[str]:
     return exports + job_lines(job, place)
 
 
+def _limit_lines(duration: float) -> list[str]:
+    """Return the settings of a job's time limit.
+
+    The wrapper counts slices, because time while the job is suspended must not count.
+    """
+    slices = max(1, math.ceil(duration / 60), min(10, int(duration)))
+    return [
+        f"_ens_limit={f'{duration:.3f}' if duration else 0}",
+        f"_ens_slices={slices}",
+        f"_ens_slice={duration / slices:.6f}",
+    ]
+
+
 def script_of(
     key: str,
     jobs: Sequence[tuple[Job, Place]],
@@ -128,11 +141,13 @@ def script_of(
     place: str,
     queue_id: str,
     grace: float,
+    notice: str = "",
 ) -> bytes:
     """Return the script of a batch.
 
     The arguments ``place`` and ``queue_id`` are shell expressions for a task's place in the batch,
-    from 1, and for its id in the queue.
+    from 1, and for its id in the queue. The argument ``notice`` is the name of the signal by which
+    the queue announces a suspension.
     """
     first = jobs[0][0]
     lines = [
@@ -142,7 +157,8 @@ def script_of(
         f"_ens_id={queue_id}",
         f'_ens_place="{place}"',  # may be "$1", which a job's command replaces
         f"_ens_grace={grace:g}",
-        f"_ens_limit={f'{first.duration:.3f}' if first.duration else 0}",
+        f"_ens_notice={notice}",
+        *_limit_lines(first.duration),
         f"_ens_tasks={first.tasks}",
     ]
     tables = [
@@ -169,8 +185,6 @@ def report_script_of(
 ) -> bytes:
     """Return the self-contained script of a batch whose jobs report over the network."""
     first = jobs[0][0]
-    # Counts time in slices, because time while the job is suspended must not count.
-    slices = max(1, math.ceil(first.duration / 60), min(10, int(first.duration)))
     lines = [
         "#!/bin/bash",
         # An exported SHELLOPTS could end the wrapper early, or reveal the token.
@@ -184,9 +198,7 @@ def report_script_of(
         f"_ens_token={quote(token)}",
         f"_ens_port={port}",
         f"_ens_hosts={quote(' '.join(hosts))}",
-        f"_ens_limit={f'{first.duration:.3f}' if first.duration else 0}",
-        f"_ens_slices={slices}",
-        f"_ens_slice={first.duration / slices:.6f}",
+        *_limit_lines(first.duration),
         f"_ens_requeue={int(hooks.may_restart(first))}",
         f"_ens_grace={hooks.grace:g}",
         f"_ens_launch=({' '.join(map(quote, hooks.launcher(first)))})",

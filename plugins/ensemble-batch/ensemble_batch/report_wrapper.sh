@@ -67,9 +67,12 @@ _ens_fail() {
 _ens_stop() {
     [ "$_ens_why" = - ] && _ens_why=$1
     kill -TERM -- "-$_ens_pid"
+    kill -CONT -- "-$_ens_pid"
     if [ "$1" != stopped ]; then
+        set -m
         { sleep "$_ens_grace"; kill -KILL -- "-$_ens_pid"; } &
         _ens_force=$!
+        set +m
     fi
 }
 
@@ -109,8 +112,10 @@ if [ "$_ens_limit" != 0 ]; then
       kill -ALRM $$; } &
     _ens_clock=$!
 fi
+# With job control, bash would leave the loop when SIGTSTP stops the child.
+set +m
 # A trap ends the wait. Bash usually remembers the status of a child that ended at the same moment;
-# if not, it says 255. The wait also returns, repeatedly, while the child is stopped.
+# if not, it says 255. The wait also returns, repeatedly, if the child was stopped before it.
 while wait "$_ens_pid"; _ens_rc=$?; kill -0 "$_ens_pid"; do
     case $_ens_rc in 147 | 148 | 149 | 150) sleep 0.2 ;; esac
 done

@@ -20,7 +20,7 @@ _ens_fail() {
     exit "$1"
 }
 _ens_now
-_ens_t0=$_ens_time _ens_why=- _ens_rc=0 _ens_clock= _ens_force= _ens_pids=()
+_ens_t0=$_ens_time _ens_why=- _ens_rc=0 _ens_clock= _ens_force= _ens_follower= _ens_pids=()
 # The process that creates this file runs the job. A second copy, a restarted one and a cancelled
 # one find it and end with a special exit code (CLAIMED in spool.py).
 if ! ( set -C; printf '%s\n' "$_ens_t0 $HOSTNAME $_ens_id" >"$_ens_report" ) 2>/dev/null; then
@@ -38,22 +38,50 @@ _ens_open 6 "$_ens_out"
 if [ "$_ens_err" = "$_ens_out" ]; then exec 7>&6; else _ens_open 7 "$_ens_err"; fi
 
 _ens_signal() {
-    for _ens_pid in "${_ens_pids[@]}"; do kill "-$1" -- "-$_ens_pid"; done
+    local signal=$1 pid
+    shift
+    for pid in "${_ens_pids[@]}" "$@"; do kill "-$signal" -- "-$pid"; done
 }
 _ens_stop() {
     [ "$_ens_why" = - ] && _ens_why=$1
     _ens_signal TERM
+    _ens_signal CONT
     [ -z "$_ens_force" ] || return
-    # The empty argument keeps this shell's own processes.
+    set -m
     { sleep "$_ens_grace"; _ens_signal KILL; } &
     _ens_force=$!
+    set +m
+}
+# Some queues (Grid Engine) stop and continue only this shell, after a notice. The follower passes
+# that on to the tasks and the clock, and ends them if this shell is killed meanwhile. It follows
+# until the job ends, because the queue may continue the job before it has stopped it.
+_ens_follow() {
+    [ -z "$_ens_follower" ] || return
+    set -m
+    {
+        trap - $_ens_signals ALRM
+        while read -r line </proc/$$/stat; do
+            case ${line##*) },$stopped in
+            Z*) break ;;
+            T*,) stopped=1; _ens_signal STOP $_ens_clock ;;
+            T* | *,) ;;
+            *) stopped=; _ens_signal CONT $_ens_clock ;;
+            esac
+            sleep 1
+        done
+        _ens_signal KILL $_ens_clock
+    } 2>/dev/null &
+    _ens_follower=$!
+    set +m
 }
 set -m
-trap '_ens_stop stopped' TERM USR1 USR2 XCPU INT HUP QUIT
+_ens_signals='TERM USR1 USR2 XCPU INT HUP QUIT'
+trap '_ens_stop stopped' $_ens_signals
+[ -z "$_ens_notice" ] || trap _ens_follow $_ens_notice
 trap '_ens_stop timeout' ALRM
 for ((_ens_rank = 0; _ens_rank < _ens_tasks; _ens_rank++)); do
     (
-        trap - TERM USR1 USR2 XCPU INT HUP QUIT ALRM
+        trap - $_ens_signals ALRM
         export ENSEMBLE_TASK_RANK=$_ens_rank
         exec -- "${_ens_env[@]}" "$@"
     ) >&6 2>&7 6>&- 7>&- &
@@ -61,10 +89,15 @@ for ((_ens_rank = 0; _ens_rank < _ens_tasks; _ens_rank++)); do
 done
 exec 6>&- 7>&-
 if [ "$_ens_limit" != 0 ]; then
-    { sleep "$_ens_limit"; kill -ALRM $$; } &
+    # In slices, because one long sleep would also count time while the job is suspended.
+    { while [ "$_ens_slices" -gt 0 ]; do sleep "$_ens_slice"; _ens_slices=$((_ens_slices - 1)); done
+      kill -ALRM $$; } &
     _ens_clock=$!
 fi
-# A trap ends a wait, so repeat it until the process has ended. The highest exit code counts.
+# With job control, bash would leave the loops when SIGTSTP stops a child.
+set +m
+# A trap ends a wait, so repeat it until the process has ended. The wait also returns, repeatedly,
+# if the process was stopped before it. The highest exit code counts.
 for _ens_pid in "${_ens_pids[@]}"; do
     while wait "$_ens_pid"; _ens_one=$?; kill -0 "$_ens_pid" 2>/dev/null; do
         case $_ens_one in 147 | 148 | 149 | 150) sleep 0.2 ;; esac
@@ -74,12 +107,13 @@ for _ens_pid in "${_ens_pids[@]}"; do
     [ "$_ens_one" -gt "$_ens_rc" ] && _ens_rc=$_ens_one
 done
 _ens_now
-trap '' TERM USR1 USR2 XCPU INT HUP QUIT ALRM
+trap '' $_ens_signals ALRM
 [ "$_ens_why" = - ] || [ "$_ens_rc" != 0 ] || _ens_rc=143
 # No process may outlive its job.
 _ens_signal KILL 2>/dev/null
 [ -n "$_ens_clock" ] && kill -KILL -- "-$_ens_clock" 2>/dev/null
 [ -n "$_ens_force" ] && kill -KILL -- "-$_ens_force" 2>/dev/null
+[ -n "$_ens_follower" ] && kill -KILL -- "-$_ens_follower" 2>/dev/null
 for _ens_file in "${_ens_kept[@]}"; do
     [ -s "$_ens_file" ] || rm -f -- "$_ens_file"
 done

@@ -44,6 +44,7 @@ class GridEngineExecutor(BatchExecutor):
     most_jobs: int = 1000
     task_place: ClassVar[str] = "$SGE_TASK_ID"
     task_id: ClassVar[str] = '$JOB_ID$(case $SGE_TASK_ID in [0-9]*) echo ".$SGE_TASK_ID";; esac)'
+    suspend_notice: ClassVar[str] = "USR1"  # with -notify
     own_variables: ClassVar[tuple[str, ...]] = (
         "SGE_TASK", "SGE_JOB_SPOOL", "JOB_", "PE_", "NSLOTS", "NHOSTS", "NQUEUES", "TMPDIR",
         "QUEUE", "RESTARTED", "PMI_", "PMIX_", "OMPI_COMM_WORLD_",

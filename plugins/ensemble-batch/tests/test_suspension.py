@@ -1,0 +1,244 @@
+"""Tests of both wrappers whose processes are stopped and continued by signals, run by bash."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from ensemble_batch import Batch, BatchExecutor, Place
+from ensemble_batch.job_script import report_script_of, script_of
+from ensemble_testing import wait_until
+
+from ensemble_core import Job
+
+Kind = Literal["claims", "reports"]
+#: Signals that stop a process.
+STOPS = (signal.SIGTSTP, signal.SIGSTOP, signal.SIGTTIN, signal.SIGTTOU)
+
+
+class Hooks(BatchExecutor):
+    name = "odd"
+    task_id = "7"
+    grace = 0.3
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        raise NotImplementedError
+
+    ask = find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not used here
+
+
+class Wrapped:
+    """A running wrapper, in its own session as under a queue's daemon."""
+
+    def __init__(self, kind: Kind, folder: Path, script: str, **more: Any) -> None:
+        self.kind, self.folder = kind, folder
+        notice = more.pop("notice", "")
+        job = Job(id="sim.0", group="sim", index=0, command=("sh", "-c", script), **more)
+        out = str(folder / "out")
+        orders = [(job, Place(str(folder), out, out))]
+        (folder / "reports").mkdir()
+        (folder / "environment").touch()
+        shared: Mapping[str, Any] = {"tag": "melt-1", "folder": str(folder)}
+        if kind == "claims":
+            text = script_of(
+                "k", orders, place="1", queue_id="7", grace=Hooks.grace, notice=notice, **shared
+            )
+        else:
+            text = report_script_of(
+                "k_1", orders, token="t0ken", port=0, hosts=(), hooks=Hooks(), **shared
+            )
+        path = folder / "script"
+        path.write_bytes(text)
+        self.process = subprocess.Popen(
+            ["bash", str(path)], cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def family(self) -> list[int]:
+        """Return the ids of all processes of the session."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError, ValueError, IndexError):
+                words = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(words[3]) == self.process.pid and words[0] != "Z":
+                    found.append(int(entry.name))
+        return found
+
+    def signal(self, *numbers: signal.Signals, only: Collection[int] | None = None) -> None:
+        for number in numbers:
+            for pid in self.family() if only is None else only:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def state(self, pid: int) -> str:
+        with suppress(OSError):
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return ""
+
+    def end(self) -> tuple[int, str]:
+        """Return the exit code and reason that the wrapper has reported."""
+        assert self.process.wait(150) is not None
+        if self.kind == "claims":
+            words = next((self.folder / "reports").glob("*.end")).read_text().split()
+            return int(words[0]), words[1]
+        lines = [
+            line.split()
+            for path in (self.folder / "reports").iterdir()
+            for line in path.read_text().splitlines()
+        ]
+        (end,) = (words for words in lines if words[5] == "end")
+        return int(end[6]), end[7]
+
+    def close(self) -> None:
+        self.signal(signal.SIGCONT, signal.SIGKILL)
+        self.process.wait(150)
+
+
+Start = Callable[..., Wrapped]
+
+
+@pytest.fixture(params=["claims", "reports"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
+    made: list[Wrapped] = []
+
+    def begin(script: str, **more: Any) -> Wrapped:
+        made.append(Wrapped(request.param, tmp_path, script, **more))
+        wait_until((tmp_path / "began").exists)
+        return made[-1]
+
+    yield begin
+    for each in made:
+        each.close()
+
+
+GATED = "touch began; until [ -e end ]; do sleep 0.1; done; exit 3"
+
+
+def stopped(job: Wrapped, *, but: Collection[int] = ()) -> bool:
+    return all(job.state(pid) in ("T", "") for pid in job.family() if pid not in but)
+
+
+@pytest.mark.parametrize("number", STOPS)
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_suspended_and_continued_job_ends_by_itself(
+    start: Start, number: signal.Signals, times: int
+) -> None:
+    """Slurm sends SIGTSTP to all processes of a job, and then SIGSTOP."""
+    job = start(GATED)
+    for _ in range(times):
+        job.signal(number)
+        time.sleep(0.3)  # processes may react to SIGTSTP
+        job.signal(signal.SIGSTOP)
+        wait_until(lambda: stopped(job))
+        job.signal(signal.SIGCONT)
+        time.sleep(0.3)
+    assert job.process.poll() is None
+    (job.folder / "end").touch()
+    assert job.end() == (3, "-")
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_a_command_that_alone_is_stopped_and_continued_ends_by_itself(
+    start: Start, number: signal.Signals
+) -> None:
+    job = start(GATED)
+    command = [pid for pid in job.family() if pid != job.process.pid]
+    job.signal(number, only=command)
+    time.sleep(0.5)
+    assert job.process.poll() is None
+    (job.folder / "end").touch()
+    time.sleep(0.5)
+    assert job.process.poll() is None
+    job.signal(signal.SIGCONT, only=command)
+    assert job.end() == (3, "-")
+
+
+def test_a_command_that_stops_itself_at_once_ends_by_itself(start: Start) -> None:
+    """It may be stopped before the wrapper waits for it."""
+    job = start(f"touch began; kill -TSTP $$; {GATED}")
+    time.sleep(0.5)
+    job.signal(signal.SIGCONT)
+    time.sleep(0.3)
+    (job.folder / "end").touch()
+    assert job.end() == (3, "-")
+
+
+def test_time_while_suspended_does_not_count_for_the_limit(start: Start) -> None:
+    job = start(GATED, duration=6.0)
+    job.signal(signal.SIGTSTP, signal.SIGSTOP)
+    wait_until(lambda: stopped(job))
+    time.sleep(6.5)
+    (job.folder / "end").touch()
+    job.signal(signal.SIGCONT)
+    assert job.end() == (3, "-")
+
+
+def test_a_suspended_job_that_is_ended_leaves_no_process(start: Start) -> None:
+    job = start("touch began; exec sleep 1000")
+    command = [pid for pid in job.family() if pid != job.process.pid]
+    job.signal(signal.SIGSTOP, only=command)
+    job.signal(signal.SIGTERM, only=[job.process.pid])
+    assert job.end() == (143, "stopped")
+    wait_until(lambda: not job.family())
+
+
+@pytest.fixture
+def noticed(tmp_path: Path) -> Iterator[Wrapped]:
+    """Yield a job whose queue announces suspensions by SIGUSR1, and then stops only the wrapper."""
+    job = Wrapped("claims", tmp_path, GATED, notice="USR1", duration=600.0)
+    wait_until((tmp_path / "began").exists)
+    yield job
+    job.close()
+
+
+def _leads(pid: int) -> bool:
+    """Return whether this process leads a process group."""
+    with suppress(ProcessLookupError):
+        return os.getpgid(pid) == pid
+    return False
+
+
+def suspend(job: Wrapped) -> None:
+    """Suspend a job as Grid Engine does."""
+    wrapper = job.process.pid
+    job.signal(signal.SIGUSR1, only=[wrapper])
+    # Grid Engine waits for a minute between the two signals.
+    wait_until(lambda: sum(_leads(pid) for pid in job.family()) > 3)
+    job.signal(signal.SIGSTOP, only=[wrapper])
+    wait_until(lambda: sum(job.state(pid) == "T" for pid in job.family()) > 2)
+
+
+def test_notice_of_a_suspension_does_not_end_the_job(noticed: Wrapped) -> None:
+    noticed.signal(signal.SIGUSR1, only=[noticed.process.pid])
+    time.sleep(0.5)
+    assert noticed.process.poll() is None
+    (noticed.folder / "end").touch()
+    assert noticed.end() == (3, "-")
+    wait_until(lambda: not noticed.family())
+
+
+def test_tasks_stop_and_continue_with_their_wrapper(noticed: Wrapped) -> None:
+    wrapper = noticed.process.pid
+    tasks = [pid for pid in noticed.family() if pid != wrapper]
+    for _ in range(2):
+        suspend(noticed)
+        assert "T" in {noticed.state(pid) for pid in tasks}
+        noticed.signal(signal.SIGCONT, only=[wrapper])
+        wait_until(lambda: all(noticed.state(pid) != "T" for pid in noticed.family()))
+    (noticed.folder / "end").touch()
+    assert noticed.end() == (3, "-")
+    wait_until(lambda: not noticed.family())
+
+
+def test_tasks_of_a_suspended_job_die_with_their_wrapper(noticed: Wrapped) -> None:
+    wrapper = noticed.process.pid
+    suspend(noticed)
+    noticed.signal(signal.SIGKILL, only=[wrapper])
+    noticed.process.wait(30)
+    wait_until(lambda: not noticed.family())
