@@ -63,7 +63,7 @@ class BatchRun(QueueRun):
 
     def read(self) -> bool:
         lives = {f"{life.job}@{life.key}": life for life in self.lives.values() if life.key}
-        if not lives:
+        if not (lives or self.lost):
             return False
         try:
             names = set(self.spool.names())
@@ -85,6 +85,11 @@ class BatchRun(QueueRun):
             if end is not None:
                 life.ended(end, now, self.note)
                 news = True
+        for life in [life for life in self.lost.values() if f"{life.job}@{life.key}.end" in names]:
+            end = self.spool.end(f"{life.job}@{life.key}.end")
+            if end is not None:
+                self.ended_late(life, end)
+                news = True
         return news
 
     def _learn(self, life: JobLife, queue_id: str) -> None:
@@ -95,7 +100,8 @@ class BatchRun(QueueRun):
                 self.cancels.setdefault(queue_id, 0.0)
 
     def still_in_queue(self, life: JobLife, row: QueueJob) -> None:
-        """Do nothing: the wrapper's reports are more precise."""
+        """Report only a suspension: the wrapper's reports are more precise."""
+        self.follow_suspension(life, row)
 
     def over_in_queue(self, life: JobLife, row: QueueJob) -> bool:
         """Accept the queue's report only if the wrapper has reported nothing for a while."""
@@ -112,10 +118,12 @@ class BatchRun(QueueRun):
         """
         began = self.spool.start(f"{life.job}@{life.key}")
         if began is None:
-            self.lose(life)
+            verdict = "its wrapper found the job claimed, and nothing is known about the claim"
+            self.lose(life, verdict, 0.0)
         elif began[2] in ("-", life.queue_id):
             now = self.now()
-            life.started(began[0], began[1], now)
+            if not life.restarts:
+                life.started(began[0], began[1], now)
             name = self.hooks.name
             note = f"its run on {began[1]} was cut off; {name} started it again, which ran nothing"
             life.gone("node-failure", note, None, now)

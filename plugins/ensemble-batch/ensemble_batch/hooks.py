@@ -51,9 +51,10 @@ class QueueJob:
     """State of one job in the queue."""
 
     id: str
-    #: ``ending``: the job has ended and the queue is cleaning up. ``stuck``: the job waits until
-    #: somebody acts.
-    state: Literal["waiting", "running", "ending", "over", "stuck"]
+    #: ``suspended``: the job has started and stands still. ``ending``: the job has ended and the
+    #: queue is cleaning up. ``stuck``: the job waits until somebody acts. ``unknown``: the queue
+    #: was asked about this job, and says that it has no such job (only from ``account``).
+    state: Literal["waiting", "running", "suspended", "ending", "over", "stuck", "unknown"]
     #: Wait status of a job that is over, if the queue knows it. If wrappers claim jobs, an end
     #: counts only if the wrapper has reported none.
     status: int | None = None
@@ -68,8 +69,9 @@ class QueueJob:
     host: str = ""
     #: Set only if it differs from the cause that ``exception`` implies.
     cause: Cause | None = None
-    #: How often the queue has restarted the job.
+    #: How often the queue has requeued the job, and when last by the queue's clock, if known.
     restarts: int = 0
+    requeued: float | None = None
     #: Name under which the job was submitted, or the path of its script; empty if the queue
     #: reports neither. If users or sites can rename jobs, use the path. A job is foreign (the
     #: queue has assigned the id again) if this is neither a name of its batch nor a path that ends
@@ -89,6 +91,9 @@ class QueueHooks(Executor):
         report it. If ``poll`` is below 6, it takes at most 6 s.
     grace:
         Seconds from SIGTERM to SIGKILL.
+    lost_after:
+        Seconds for which the queue's replies must omit a job, although they list other jobs, until
+        the job counts as lost. If :meth:`account` says more about the job, that counts at once.
     settle:
         Seconds within which a batch whose submission got no reply may still arrive; at least 10.
     patience:
@@ -141,6 +146,7 @@ class QueueHooks(Executor):
     claims: ClassVar[bool] = True
     listen: tuple[str, int] | None = None
     rate: float = math.inf
+    lost_after: float = 600.0
     settle: float = 0.0
     patience: float = 60.0
     suspend_notice: ClassVar[str] = ""
@@ -186,10 +192,11 @@ class QueueHooks(Executor):
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         """Return the states of these jobs, from one query of the queue.
 
-        Other jobs in the result are ignored. A missing job counts as unknown to the queue. Raises
-        :class:`CannotTake` if the reply is missing or incomplete. So check that a reply without
-        jobs really comes from the queue, for example by its first line. The query is repeated after
-        any :class:`ExecutorError`.
+        Return other jobs of the reply as well: they show that the queue is not blind. A missing job
+        is not taken for lost, because queues in maintenance or fail-over list no jobs or only some:
+        see :meth:`account` and ``lost_after``. Raises :class:`CannotTake` if the reply is missing
+        or incomplete. So check that a reply without jobs really comes from the queue, for example
+        by its first line. The query is repeated after any :class:`ExecutorError`.
         """
 
     @abstractmethod
@@ -264,9 +271,12 @@ class QueueHooks(Executor):
         return {}
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """Return the accounting records of ended jobs among these.
+        """Return what the queue knows about each of these jobs, which :meth:`ask` has omitted.
 
-        Called for jobs about which nothing else is known.
+        Ask about each job by its id, or read the queue's accounting. If the queue says that it has
+        no such job, return the state ``unknown``: only then, or after ``lost_after``, is the job
+        lost. Omit jobs about which nothing is known. The ids are in random order, so a query may
+        concern only the first ones.
         """
         return ()
 

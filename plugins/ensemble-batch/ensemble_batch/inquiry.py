@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -24,6 +25,8 @@ class Inquiry:
         self._gauges_at = self._later(time.monotonic())  # the gauges were read at opening
         #: Stuck jobs that were reported.
         self._warned: set[str] = set()
+        #: Time of the previous reply, if it listed any job (monotonic).
+        self._saw_at: float | None = None
 
     def _later(self, now: float) -> float:
         """Return when to read the gauges next."""
@@ -91,19 +94,22 @@ class Inquiry:
             polled.ask_at = asked + timing.query_interval(hooks.poll)
         try:
             rows = {row.id: row for row in polled.call(lambda: list(hooks.ask(ids) if ids else ()))}
+            listed = rows.keys()
             missing = [
                 id_
                 for id_ in ids
                 if (life := polled.by_id.get(id_)) is not None
-                and (id_ not in rows or rows[id_].state == "over")
+                and (id_ not in listed or rows[id_].state == "over")
                 and life.misses >= timing.MISSES - 1
                 and asked >= life.counts_at
             ]
+            random.shuffle(missing)  # a query may concern only the first ones
             if missing:
                 known = polled.call(lambda: list(hooks.account(missing)))
-                rows |= {row.id: row for row in known}
+                rows = rows | {row.id: row for row in known}
         except ExecutorError as error:
             with polled.lock:
+                self._saw_at = None
                 polled.outlet.trouble(
                     "ask",
                     f"{hooks.name} does not report the state of jobs; retrying until it does; "
@@ -117,15 +123,43 @@ class Inquiry:
             rows = {id_: row for id_, row in rows.items() if polled.owns(row)}
             for id_ in ids:
                 polled.unconfirmed.pop(id_, None)
+            seconds = asked - (asked if self._saw_at is None else self._saw_at)
+            self._saw_at = asked if listed else None
             for life in lives:
                 if life.over:
                     continue
-                row = rows.get(life.queue_id or "") if polled.has_id(life) else None
-                self._see(life, row, asked)
-                if asked < life.counts_at and not life.over:
+                # An id that now belongs to another job shows that the queue does not know this one.
+                own = QueueJob(life.queue_id or "", "unknown")
+                row = rows.get(own.id) if polled.has_id(life) else own
+                if life.queue_id not in listed and listed:
+                    life.absent += seconds
+                self._see(life, row, asked, listed=life.queue_id in listed)
+                if asked < life.counts_at and not life.over and life.misses < timing.MISSES:
                     polled.ask_at = min(polled.ask_at, life.counts_at)
-            if any(life.cancelled or life.reported for life in polled.lives.values()):
+            self._report_unlisted(lives, blind=not listed)
+            if any(
+                life.cancelled or life.reported or life.verdict for life in polled.lives.values()
+            ):
                 polled.ask_at = min(polled.ask_at, time.monotonic() + timing.SOON_AGAIN)
+
+    def _report_unlisted(self, lives: Sequence[JobLife], *, blind: bool) -> None:
+        """Warn once while the queue does not list jobs that are not over as far as is known."""
+        polled, name = self._polled, self._polled.hooks.name
+        unlisted = [life.job for life in lives if life.misses >= timing.MISSES and not life.over]
+        if not unlisted:
+            polled.outlet.answered("list")
+            return
+        which = ", ".join(unlisted[:3]) + (", …" if len(unlisted) > 3 else "")
+        then = "waiting until it lists jobs again"
+        if not blind:
+            seconds = f"{polled.hooks.lost_after:g} s"
+            then = f"it lists others; a job that is missing for {seconds} counts as lost"
+        polled.outlet.trouble(
+            "list",
+            f"{name} lists {len(unlisted)} of the run's jobs no more ({which}), but does not say "
+            f"that they have ended: {then}\n"
+            "  hint: check the queue; to give up a job, use 'ensemble cancel'",
+        )
 
     def handle_reports(self, rows: Iterable[QueueJob]) -> None:
         """Handle the queue's unrequested reports of jobs. Needs the lock."""
@@ -137,41 +171,64 @@ class Inquiry:
                 if polled.early is not None:
                     polled.early[row.id] = row
             elif not life.over and polled.owns(row):
-                self._see(life, row, now)
+                self._see(life, row, now, listed=True)
                 if now < life.counts_at and not life.over:
                     polled.ask_at = min(polled.ask_at, life.counts_at)
 
-    def _see(self, life: JobLife, row: QueueJob | None, asked: float) -> None:
+    def _see(self, life: JobLife, row: QueueJob | None, asked: float, *, listed: bool) -> None:
+        """Handle what the queue says about a job, in a list of jobs or of this job alone."""
         polled, name = self._polled, self._polled.hooks.name
         if row is not None:
-            life.restarted(row.restarts, name, polled.now())
-        if row is not None and row.state != "over":
-            life.misses, life.counts_at = 0, 0.0
+            now = polled.now()
+            since = now if row.requeued is None else row.requeued
+            life.requeued(row.restarts, name, since if life.last <= since <= now else now, now)
+        if row is not None and row.state not in ("over", "unknown"):
+            life.absent = 0.0
+            if listed:
+                life.misses, life.counts_at = 0, 0.0
+            else:
+                self._count_miss(life, row, asked)
             polled.still_in_queue(life, row)
             key = f"{life.job.rpartition('.')[0]} {row.note}"
             if row.state == "stuck" and key not in self._warned:
                 self._warned.add(key)
                 polled.outlet.warn(f"{life.job} waits in {name}: {row.note}")
             return
-        if row is not None and polled.over_in_queue(life, row):
+        if row is not None and row.state == "over" and polled.over_in_queue(life, row):
             return
-        if asked < life.counts_at and (life.misses or (row is None and not life.cancelled)):
-            return
-        life.misses += 1
-        life.counts_at = asked + timing.confirmation_delay(life.misses)
-        if life.misses < timing.MISSES:
+        if not self._count_miss(life, row, asked) or life.misses < timing.MISSES:
             return
         now = polled.now()
         if life.reported is not None:
             life.ended(life.reported, now, polled.note)
         elif life.cancelled:
             life.gone("cancel", polled.note, None, now)
-        elif row is not None and polled.over_in_queue(life, row):
+        elif row is not None:
+            self._conclude(life, row)
+        elif life.verdict or life.absent > polled.hooks.lost_after:
+            seconds = f"{polled.hooks.lost_after:g} s"
+            verdict = f"{name} listed other jobs, but not this one for {seconds}: it was cancelled"
+            polled.lose(life, verdict, polled.hooks.grace + timing.RESERVE)
+
+    def _count_miss(self, life: JobLife, row: QueueJob | None, asked: float) -> bool:
+        """Count a reply that omits a job. Return False if it comes too early to show anything."""
+        if asked < life.counts_at and (life.misses or (row is None and not life.cancelled)):
+            return False
+        life.misses += 1
+        life.counts_at = asked + timing.confirmation_delay(life.misses)
+        return True
+
+    def _conclude(self, life: JobLife, row: QueueJob) -> None:
+        """End a job about which the queue says that it is over or unknown."""
+        polled = self._polled
+        if row.state == "over" and polled.over_in_queue(life, row):
             return
-        elif row is not None and (row.exception is not None or row.status is not None):
-            life.gone(row.exception, row.note, row.status, now)
-        else:
-            polled.lose(life)
+        if row.exception is not None or row.status is not None:
+            life.gone(row.exception, row.note, row.status, polled.now())
+            return
+        reported = "not reported its end" if "start" in life.told else "reported nothing"
+        verdict = f"{polled.hooks.name} no longer knows this job, and the job has {reported}"
+        polled.lose(life, verdict, 0.0)
 
     def _query_nodes(self) -> None:
         polled = self._polled

@@ -25,13 +25,15 @@ class JobEvents:
     report, which may come from another clock.
     """
 
-    __slots__ = ("_out", "files", "job", "last", "over", "queue_id", "told")
+    __slots__ = ("_out", "files", "job", "last", "over", "queue_id", "suspended", "told")
 
     def __init__(self, job: str, files: Mapping[str, Any], out: list[JobEvent]) -> None:
         self.job = job
         self.files = files  # added to the context of the event ``start``
         self.queue_id: str | None = None
-        self.told: set[str] = set()  # names of the events so far
+        # Names of the events so far. A job that was requeued has no ``alloc`` and ``start``.
+        self.told: set[str] = set()
+        self.suspended = False
         self.last = 0.0  # time of the newest event
         self.over = False  # whether ``clean`` was emitted
         self._out = out  # receives the events
@@ -42,7 +44,7 @@ class JobEvents:
         """Restore the events that an earlier controller emitted; return those after ``since``."""
         again = []
         for when, name, context in events:
-            self.told.add(name)
+            self._note(name)
             self.last = max(self.last, when)
             self.over = self.over or name == "clean"
             if when > since:
@@ -54,8 +56,16 @@ class JobEvents:
         """Emit one event. Its time is not before the last event, and not in the future."""
         when = max(min(when, now), self.last + _STEP)
         self.last = when
-        self.told.add(name)
+        self._note(name)
         self._out.append(JobEvent(when, self.job, name, dict(context)))
+
+    def _note(self, name: str) -> None:
+        """Update the state after an event."""
+        self.told.add(name)
+        if name == "requeue":
+            self.told -= {"alloc", "start"}
+        if name in ("suspend", "unsuspend", "requeue"):
+            self.suspended = name == "suspend"
 
     def arrive(self, when: float, now: float) -> None:
         """Record that the queue has the job."""
@@ -70,6 +80,16 @@ class JobEvents:
         if "start" not in self.told:
             self.tell("alloc", when, now, {})
             self.tell("start", when, now, {**self.files, "host": host} if host else self.files)
+
+    def suspend(self, now: float, note: str) -> None:
+        """Record that a running job stands still."""
+        if "start" in self.told and not self.suspended:
+            self.tell("suspend", now, now, {"note": note})
+
+    def unsuspend(self, now: float) -> None:
+        """Record that a suspended job continues."""
+        if self.suspended:
+            self.tell("unsuspend", now, now, {})
 
     def fail(self, kind: str, note: str, when: float, now: float, **more: Any) -> None:
         """Record a fatal exception of the job. A call of :meth:`end` must follow."""

@@ -21,8 +21,8 @@ class JobLife(JobEvents):
     """State of one job, until the job is over."""
 
     __slots__ = (
-        "_began", "barred", "cancelled", "counts_at", "handed_at", "heard", "key", "misses",
-        "reported", "restarts",
+        "_began", "absent", "barred", "cancelled", "counts_at", "doomed_at", "handed_at", "heard",
+        "key", "misses", "reported", "restarts", "verdict",
     )  # fmt: skip
 
     def __init__(self, job: str, files: Mapping[str, Any], out: list[JobEvent]) -> None:
@@ -31,6 +31,10 @@ class JobLife(JobEvents):
         # barred: the job can no longer start
         self.cancelled = self.barred = False
         self.misses = 0  # consecutive replies of the queue that omitted the job
+        # For how many seconds such replies listed other jobs.
+        self.absent = 0.0
+        # Why the job is about to be reported as lost, and since when in monotonic seconds.
+        self.verdict, self.doomed_at = "", 0.0
         # When the job was submitted by our clock (0: not yet), and the time in monotonic seconds
         # after which a reply that omits the job counts.
         self.handed_at = self.counts_at = 0.0
@@ -43,9 +47,9 @@ class JobLife(JobEvents):
         self, events: Iterable[tuple[float, str, Mapping[str, Any]]], since: float
     ) -> list[JobEvent]:
         told = list(events)
-        self._began = next((when for when, name, _ in told if name == "start"), None)
-        memos = (context for _, name, context in told if name == "memo")
-        self.restarts = max((int(context.get("restarts", 0)) for context in memos), default=0)
+        self._began = next((when for when, name, _ in told[::-1] if name == "start"), None)
+        requeues = (context for _, name, context in told if name == "requeue")
+        self.restarts = max((int(context.get("restarts", 0)) for context in requeues), default=0)
         return super().restore(told, since)
 
     def arrived(self, now: float) -> None:
@@ -59,16 +63,20 @@ class JobLife(JobEvents):
         The time ``at`` comes from the clock of the job's node, which may be an hour off.
         """
         self.arrived(now)
+        self.absent = 0.0
         if "start" not in self.told:
             self._began = at if self.last <= at <= now else max(self.last, now - seconds)
             self.begin(self._began, now, host)
 
-    def restarted(self, restarts: int, name: str, now: float) -> None:
-        """Record that the queue ``name`` has restarted the job; an end reported earlier is void."""
+    def requeued(self, restarts: int, name: str, when: float, now: float) -> None:
+        """Record that the queue ``name`` has requeued the job; an end reported earlier is void.
+
+        The argument ``restarts`` is how often it has done so.
+        """
         if restarts > self.restarts:
             self.restarts, self.reported = restarts, None
             note = f"{name} requeued it; it starts from the beginning"
-            self.tell("memo", now, now, {"restarts": restarts, "note": note})
+            self.tell("requeue", when, now, {"restarts": restarts, "note": note})
 
     def ended(self, report: Report, now: float, note: str, word: QueueJob | None = None) -> None:
         """Record the end that the job's wrapper reported, and the queue's reason (``word``) if
@@ -92,8 +100,8 @@ class JobLife(JobEvents):
             kind, why = word.exception, word.note
         elif report.why == "timeout":
             kind, why = "timeout", "it reached its time limit"
-        if self.cancelled and (kind is not None or status or report.why):
-            kind, why = "cancel", note
+        if kind is not None or status or report.why:
+            kind, why = self._own_doing(note) or (kind, why)
         if kind is not None:
             self.fail(kind, why, when, now)
             status = status or int(signal.SIGTERM)
@@ -114,12 +122,18 @@ class JobLife(JobEvents):
         if not self.last <= when <= now:
             when = min(now, (self._began or now) + seconds)
         kind, why = row.exception, row.note
-        if self.cancelled and (kind is not None or row.status != 0):
-            kind, why = "cancel", note
+        if kind is not None or row.status != 0:
+            kind, why = self._own_doing(note) or (kind, why)
         if kind is not None:
             cause = {} if row.cause is None else {"cause": row.cause}
             self.fail(kind, why, when, now, **cause)
         self.end(row.status if kind is None else row.status or None, when, now)
+
+    def _own_doing(self, note: str) -> tuple[str, str] | None:
+        """Return the exception and its note if we ended the job."""
+        if self.cancelled:
+            return "cancel", note
+        return ("lost", self.verdict) if self.verdict else None
 
     def gone(self, kind: str | None, note: str, status: int | None, now: float) -> None:
         """Record that the queue reports the job as over or unknown, while its wrapper has reported

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +17,23 @@ from ensemble_batch.job_life import JobLife
 from ensemble_batch.outlet import Outlet
 from ensemble_batch.output_files import OutputFiles, Place
 from ensemble_batch.records import Records, Sent
+from ensemble_batch.reports import Report
 from ensemble_batch.shared_folder import script_name
 from ensemble_core import Emit, Job, JobEvent, Run
 
 __all__ = ["QueueRun"]
 
 _T = TypeVar("_T")
+
+
+def index_of(job: str) -> str:
+    """Return a job's name without the number of its attempt.
+
+    >>> index_of("sim.3-1~2"), index_of("a-b.3")
+    ('sim.3', 'a-b.3')
+    """
+    group, _, rest = job.rpartition(".")
+    return f"{group}.{re.split('[-~]', rest)[0]}"
 
 
 class QueueRun:
@@ -65,6 +77,9 @@ class QueueRun:
         self.unconfirmed: dict[str, Sent | None] = {}
         #: Time of the next query, in monotonic seconds (infinite without jobs).
         self.ask_at = math.inf
+        #: Jobs that were reported as lost, by name; those that succeeded after all, by index.
+        self.lost: dict[str, JobLife] = {}
+        self.late: dict[str, tuple[JobLife, Report]] = {}
         #: Number of jobs that have ended.
         self.drops = 0
         self.gauges: Mapping[str, float] = {}
@@ -158,8 +173,16 @@ class QueueRun:
     def still_in_queue(self, life: JobLife, row: QueueJob) -> None:
         """Handle the queue's report that a job is not over."""
         now = self.now()
-        if row.state == "running":
+        if row.state in ("running", "suspended"):
             life.started(now if row.began is None else row.began, row.host, now)
+        self.follow_suspension(life, row)
+
+    def follow_suspension(self, life: JobLife, row: QueueJob) -> None:
+        """Report that a running job is suspended, or continues."""
+        if row.state == "suspended":
+            life.suspend(self.now(), row.note or f"suspended in {self.hooks.name}")
+        elif row.state == "running":
+            life.unsuspend(self.now())
 
     def over_in_queue(self, life: JobLife, row: QueueJob) -> bool:
         """Handle the queue's report that a job is over. Return whether that is conclusive."""
@@ -206,11 +229,48 @@ class QueueRun:
 
     # -- lost jobs ---------------------------------------------------
 
-    def lose(self, life: JobLife) -> None:
-        """Report a job as lost, because neither the queue nor its wrapper knows it."""
-        if self.bar(life):
-            note = f"{self.hooks.name} no longer knows this job, and the job has reported nothing"
-            life.gone("lost", note, None, self.now())
+    def lose(self, life: JobLife, verdict: str, patience: float) -> None:
+        """Cancel a job that counts as lost, because its next attempt must not run beside it.
+
+        Report it as lost when the queue has accepted the cancel, after ``patience`` seconds, in
+        which the job may report its end.
+        """
+        if not self.bar(life):
+            return
+        now = time.monotonic()
+        if not life.verdict:
+            life.verdict, life.doomed_at = verdict, now
+            if life.queue_id is not None and self.has_id(life):
+                self.cancels.setdefault(life.queue_id, 0.0)
+        delivered = not self.has_id(life) or life.queue_id not in self.cancels
+        if delivered and now >= life.doomed_at + patience:
+            self.lost[life.job] = life
+            life.gone("lost", life.verdict, None, self.now())
+
+    def ended_late(self, life: JobLife, report: Report) -> None:
+        """Handle the end of a job that was reported as lost.
+
+        A success counts as the end of the job's next attempt, unless that has begun.
+        """
+        index = index_of(life.job)
+        del self.lost[life.job]
+        if report.kind != "end" or report.status or report.why:
+            return
+        self.late[index] = life, report
+        self.outlet.warn(
+            f"{life.job} was taken for lost, but has succeeded after all: if its next attempt has "
+            f"not begun, this counts as its end\n  hint: its output is in {life.files['stdout']}"
+        )
+
+    def adopt(self, job: str) -> bool:
+        """End an attempt with the late success of its predecessor; return whether there is one."""
+        late, life = self.late.pop(index_of(job), None), self.lives.get(job)
+        if late is None or life is None:
+            return False
+        before, report = late
+        life.files = before.files
+        life.ended(report, self.now(), self.note)
+        return True
 
     # -- events --------------------------------------------------------------------------------
 

@@ -138,6 +138,8 @@ class ReportRun(QueueRun):
 
     def reported(self, report: Report) -> None:
         """Handle a wrapper's report."""
+        if report.kind != "start" and report.job in self.lost:
+            self.ended_late(self.lost[report.job], report)
         life = self.lives.get(report.job)
         if life is None or life.over:
             return
@@ -152,8 +154,8 @@ class ReportRun(QueueRun):
         if report.life < life.restarts:
             return
         life.arrived(now)
-        life.restarted(report.life, self.hooks.name, now)
-        life.misses = 0
+        life.requeued(report.life, self.hooks.name, now, now)
+        life.misses, life.absent = 0, 0.0
         if report.kind == "start":
             life.started(report.at, report.host, now)
         elif not (self.hooks.explains and report.doubtful):
@@ -186,6 +188,10 @@ class ReportRun(QueueRun):
             life.ended(life.reported, self.now(), self.note, row)
             return True
         return super().over_in_queue(life, row)
+
+    def bar(self, life: JobLife) -> bool:
+        life.barred = life.barred or self.outlet.write(lambda: self.spool.void(life.job))
+        return life.barred
 
     def cancel_on_arrival(self, life: JobLife | None) -> bool:
         return life is not None and not life.over and life.cancelled

@@ -4,8 +4,9 @@
 exec </dev/null
 _ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock= _ens_force= SECONDS=0
 
-# An attempt to submit that was given up must not run if the queue accepted it after all.
-[ -e "$_ens_dir/void/$_ens_batch" ] && exit 0
+# An attempt to submit that was given up must not run if the queue accepted it after all, nor a job
+# that counts as lost.
+{ [ -e "$_ens_dir/void/$_ens_batch" ] || [ -e "$_ens_dir/void/$_ens_job" ]; } && exit 0
 
 _ens_now() {
     if [ -n "$EPOCHREALTIME" ]; then _ens_time=${EPOCHREALTIME/[!0-9]/.}; else _ens_time=$(date +%s.%N); fi

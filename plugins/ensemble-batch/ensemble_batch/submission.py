@@ -78,6 +78,10 @@ class Submission:
 
         Needs the lock.
         """
+        if self._polled.late:
+            self._orders = {
+                j: order for j, order in self._orders.items() if not self._polled.adopt(j)
+            }
         if self._orders:
             at = self._due_at()
             if at <= now:

@@ -14,7 +14,7 @@ SOON, SOON_AGAIN, AWAY = 0.3, 2.0, 10.0
 #: Delays until a full queue is retried, a missing batch is resubmitted, and an ineffective cancel
 #: is repeated.
 FULL, SETTLE, HEEDS = 15.0, 10.0, 20.0
-#: Number of consecutive replies that must omit a job until it counts as gone, and the seconds that
+#: Number of consecutive replies that must omit a job until it is in doubt, and the seconds that
 #: these replies take, including the queue's response times.
 MISSES, RESERVE = 3, 3.0
 #: Minimum time for an accepted job to appear in replies, however frequent the queries are.

@@ -42,6 +42,12 @@ class Odd(BatchExecutor):
         self.batches: dict[str, Batch] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.forgets = self.tells_codes = False
+        #: Ids that lists of jobs omit although the queue knows them, and whether lists are empty.
+        self.unlisted: set[str] = set()
+        self.blind = False
+        #: Whether the queue can be asked about a single job.
+        self.knows_jobs = True
+        self.suspended: set[str] = set()
         #: Whether the queue identifies jobs by their scripts, since users may rename jobs.
         self.shows_scripts = False
         #: Batches that the queue does not list, and whether it hides new ones.
@@ -73,13 +79,22 @@ class Odd(BatchExecutor):
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         self.fault(self.instead, "ask")
         self.answers += 1
+        yield from () if self.blind else (row for row in self.rows() if row.id not in self.unlisted)
+
+    def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        rows = {row.id: row for row in self.rows()}
+        if self.knows_jobs:
+            yield from (rows.get(id_, QueueJob(id_, "unknown")) for id_ in ids)
+
+    def rows(self) -> Iterator[QueueJob]:
         for id_, each in () if self.forgets else self.batches.items():
             process = self.processes.get(id_)
             batch = each.script if self.shows_scripts else each.name
             if process is None:
                 yield QueueJob(id_, "waiting", batch=batch)
             elif process.poll() is None:
-                yield QueueJob(id_, "running", batch=batch)
+                state = "suspended" if id_ in self.suspended else "running"
+                yield QueueJob(id_, state, batch=batch)  # type: ignore[arg-type]  # is narrower
             elif self.tells_codes:
                 status = (process.returncode & 0xFF) << 8
                 yield QueueJob(id_, "over", status=status, batch=batch)

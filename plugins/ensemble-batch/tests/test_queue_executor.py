@@ -78,6 +78,9 @@ class Telling(QueueExecutor):
         self.asked += 1
         return list(self.queue.jobs.values())
 
+    def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        return [self.queue.jobs.get(id_, QueueJob(id_, "unknown")) for id_ in ids]
+
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         self.fault(self.instead, "find")
         found = name in self.queue.batches

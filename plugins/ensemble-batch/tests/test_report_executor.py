@@ -31,6 +31,7 @@ class Node(BatchExecutor):
     explains: ClassVar[bool] = True
     lanes: ClassVar[Literal[1, 2]] = 2
     task_id = "$NODE_ID"
+    task_restarts = "$RESTARTS"
     poll = 0.2
     listen = ("127.0.0.1", 0)
 
@@ -41,6 +42,13 @@ class Node(BatchExecutor):
         #: Ids that the queue does not list; number of answers to lose, and of batches to drop.
         self.hidden: set[str] = set()
         self.loses = self.misses = 0
+        #: Ids that lists of jobs omit although the queue knows them, and whether lists are empty.
+        self.unlisted: set[str] = set()
+        self.blind = False
+        #: Whether the queue can be asked about a single job.
+        self.knows_jobs = True
+        self.suspended: set[str] = set()
+        self.restarts: dict[str, int] = {}
         self.ended: list[str] = []
         self.asked = 0
         self.gate: threading.Event | None = None
@@ -50,7 +58,13 @@ class Node(BatchExecutor):
     def begin(self, id_: str) -> None:
         """Start a job as the queue would."""
         self.processes[id_] = subprocess.Popen(
-            ["bash", self.kept[id_]], start_new_session=True, env={"NODE_ID": id_, "PATH": "/bin"}
+            ["bash", self.kept[id_]],
+            start_new_session=True,
+            env={
+                "NODE_ID": id_,
+                "PATH": "/bin",
+                "RESTARTS": str(self.restarts.get(id_, 0)),
+            },
         )
 
     def fault(self) -> Mapping[str, float]:
@@ -82,12 +96,16 @@ class Node(BatchExecutor):
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         self.asked += 1
+        yield from () if self.blind else (row for row in self.rows() if row.id not in self.unlisted)
+
+    def rows(self) -> Iterator[QueueJob]:
         for id_ in self.batches.keys() - self.hidden:
-            process = self.processes.get(id_)
+            process, restarts = self.processes.get(id_), self.restarts.get(id_, 0)
             if process is None:
-                yield QueueJob(id_, "waiting")
+                yield QueueJob(id_, "waiting", restarts=restarts)
             elif process.poll() is None:
-                yield QueueJob(id_, "running", began=time.time(), host="n1")
+                state = "suspended" if id_ in self.suspended else "running"
+                yield QueueJob(id_, state, began=time.time(), host="n1", restarts=restarts)  # type: ignore[arg-type]  # is narrower
             elif id_ in self.ended:
                 yield QueueJob(id_, "over", status=15, exception="cancel", note="cancelled")
             else:
@@ -95,6 +113,13 @@ class Node(BatchExecutor):
                 status = -code if code < 0 else code << 8
                 failed = "exec" if code else None
                 yield QueueJob(id_, "over", status, failed, began=time.time(), host="n1")
+
+    def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        if self.knows_jobs:
+            rows = {row.id: row for row in self.rows()}
+            for id_ in ids:
+                known = id_ in rows and id_ not in self.hidden
+                yield rows[id_] if known else QueueJob(id_, "unknown")
 
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         found = [id_ for id_, each in self.batches.items() if each.name == name]

@@ -100,7 +100,18 @@ class Heard:
 
     def missing(self) -> Heard:
         self.looks = max(self.looks, self.life.counts_at) + 10
-        return self.do(lambda: self.inquiry._see(self.life, None, self.looks))
+        return self.do(lambda: self.inquiry._see(self.life, None, self.looks, listed=False))
+
+    def denied(self) -> Heard:
+        """The queue lists no such job, and when asked about it, knows no such job."""
+        self.looks = max(self.looks, self.life.counts_at) + 10
+        row = QueueJob("7", "unknown")
+        self.do(lambda: self.inquiry._see(self.life, row, self.looks, listed=False))
+        if cancels := [id_ for id_, at in self.run.cancels.items() if at == 0.0]:
+            for id_ in cancels:  # the queue accepts them
+                del self.run.cancels[id_]
+            return self.denied()
+        return self
 
     def cancel(self) -> Heard:
         return self.do(lambda: self.run.cancel(self.life))
@@ -116,8 +127,14 @@ class Heard:
     def check(self) -> None:
         assert self.names.count("clean") == 1
         assert self.names[-1] == "clean"
-        places = [ORDER.index(name) for name in self.names if name != "memo"]
-        assert places == sorted(set(places)), self.names
+        lives: list[list[str]] = [[]]
+        for name in self.names:
+            lives[-1].append(name)
+            if name == "requeue":
+                lives.append([])
+        for life in lives:
+            places = [ORDER.index(name) for name in life if name != "requeue"]
+            assert places == sorted(set(places)), self.names
         times = [event.timestamp for event in self.events]
         assert all(a < b for a, b in itertools.pairwise(times))
         assert not self.run.lives
@@ -269,7 +286,8 @@ def test_a_restarted_job_ends_once_and_ignores_reports_of_its_old_life(heard: He
     heard.end(status=0, life=0)
     assert "finish" not in heard.names
     heard.start(life=1).end(status=0, life=1).check()
-    assert heard.context("memo")["restarts"] == 1
+    assert heard.context("requeue")["restarts"] == 1
+    assert heard.names.count("start") == heard.names.count("alloc") == 2
     assert heard.context("finish")["status"] == 0
 
 
@@ -278,13 +296,13 @@ def test_a_restarted_job_that_the_queue_could_not_start_is_over(heard: Heard) ->
     then reports the end of the job itself, not only of its first life.
     """
     heard.accept().start().end(status=15, why="stopped").row("ending", restarts=1)
-    assert heard.names.count("memo") == 1
+    assert heard.names.count("requeue") == 1
     assert "clean" not in heard.names
     heard.row("waiting", restarts=1)
     assert "clean" not in heard.names
     heard.row("over", restarts=1, status=1 << 8, exception="exec", note="Slurm: FAILED").check()
     assert heard.context("exception")["note"] == "Slurm: FAILED"
-    assert heard.context("finish")["status"] == 1 << 8
+    assert "finish" not in heard.names  # what had run was taken back
 
 
 def test_a_new_life_is_also_known_from_its_own_report(heard: Heard) -> None:
@@ -317,7 +335,9 @@ def test_its_own_time_limit_ends_a_job_at_once_as_timeout(heard: Heard) -> None:
 def test_a_job_that_the_queue_forgot_is_lost_after_several_answers(heard: Heard) -> None:
     heard.accept().start().missing().missing()
     assert "clean" not in heard.names
-    heard.row("running").missing().missing().missing()
+    heard.row("running").missing().missing().missing().missing()
+    assert "clean" not in heard.names  # absence is no proof
+    heard.denied()
     assert heard.context("exception")["type"] == "lost"
     heard.check()
 
@@ -333,7 +353,7 @@ def test_a_reused_queue_id_belongs_to_the_later_job(heard: Heard) -> None:
     heard.accept().start()
     heard.now += 1
     heard.expect("sim.1")
-    heard.accept("sim.1").missing().missing().missing().row("over", status=0)
+    heard.accept("sim.1").denied().denied().denied().row("over", status=0)
     ends = [
         (event.job, event.name)
         for event in heard.events

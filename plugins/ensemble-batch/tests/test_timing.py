@@ -47,12 +47,14 @@ class Clockwork(BatchExecutor):
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
         self.accounted.append(self.now)
         self.now += min(0.3, self.poll / 50)
-        return [QueueJob("7", "over", status=3 << 8)] if self.knows else []
+        return [QueueJob("7", "over", status=3 << 8) if self.knows else QueueJob("7", "unknown")]
 
     def submit_batch(self, batch: Batch) -> Sequence[str]:
         raise NotImplementedError
 
-    find_batch = end_jobs = submit_batch  # type: ignore[assignment]  # not used here
+    find_batch = submit_batch  # type: ignore[assignment]  # not used here
+
+    def end_jobs(self, ids: Collection[str]) -> None: ...
 
 
 class Watched:
@@ -82,7 +84,8 @@ class Watched:
         """Advance until the job is over and return the time, or ``None`` if ``end`` comes first."""
         while not self.life.over:
             dues = [end]
-            step = self.inquiry.due(self.queue.now, dues)
+            now = self.queue.now
+            step = self.inquiry.cancels_due(now, dues) or self.inquiry.due(now, dues)
             if step is not None:
                 step()
             elif self.queue.now >= end:
