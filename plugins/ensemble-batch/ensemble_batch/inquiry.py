@@ -92,9 +92,12 @@ class Inquiry:
             ids = list({**polled.by_id, **dict.fromkeys(polled.unconfirmed_cancels)})
             asked = time.monotonic()
             polled.ask_at = asked + timing.query_interval(hooks.poll)
+        rows: dict[str, QueueJob] = {}
         try:
-            rows = {row.id: row for row in polled.call(lambda: list(hooks.ask(ids) if ids else ()))}
-            listed = rows.keys()
+            rows |= {
+                row.id: row for row in polled.call(lambda: list(hooks.ask(ids) if ids else ()))
+            }
+            listed = set(rows)
             missing = [
                 id_
                 for id_ in ids
@@ -106,7 +109,7 @@ class Inquiry:
             random.shuffle(missing)  # a query may concern only the first ones
             if missing:
                 known = polled.call(lambda: list(hooks.account(missing)))
-                rows = rows | {row.id: row for row in known}
+                rows |= {row.id: row for row in known}
         except ExecutorError as error:
             with polled.lock:
                 self._saw_at = None
@@ -131,10 +134,10 @@ class Inquiry:
                 # An id that now belongs to another job shows that the queue does not know this one.
                 own = QueueJob(life.queue_id or "", "unknown")
                 row = rows.get(own.id) if polled.has_id(life) else own
-                if life.queue_id not in listed and listed:
+                if listed and own.id not in listed:
                     life.absent += seconds
-                self._see(life, row, asked, listed=life.queue_id in listed)
-                if asked < life.counts_at and not life.over and life.misses < timing.MISSES:
+                self._see(life, row, asked, listed=own.id in listed)
+                if asked < life.counts_at and life.misses < timing.MISSES and not life.over:
                     polled.ask_at = min(polled.ask_at, life.counts_at)
             self._report_unlisted(lives, blind=not listed)
             if any(

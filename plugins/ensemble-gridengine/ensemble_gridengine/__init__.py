@@ -31,6 +31,13 @@ OPTIONS: Mapping[str, Any] = {
             "description": "Parallel environment for jobs with several cores ($pe_slots).",
         },
         "gpu": {"type": "string", "description": "Resource name of a GPU (gpu, ngpus)."},
+        "lost_after": {
+            "type": "number",
+            "minimum": 0,
+            "default": 600,
+            "description": "A job is lost if the queue says so, or if its lists of jobs omit this "
+            "job but no others for so many seconds.",
+        },
         "poll": {
             "type": "number",
             "minimum": 0.2,

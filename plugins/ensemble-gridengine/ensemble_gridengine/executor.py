@@ -31,6 +31,8 @@ _AWAY = (
 )  # fmt: skip
 #: Exit code of ``qsub`` if a limit of the cell (``max_jobs``, ``max_u_jobs``) is reached.
 _FULL = 25
+#: Jobs that are asked about one by one in a query.
+_ASK_AT_ONCE = 20
 #: Ids in one ``qdel``.
 _AT_ONCE = 200
 #: Decrease of ``-p`` for each step of ``urgency`` below the default of 16.
@@ -58,11 +60,13 @@ class GridEngineExecutor(BatchExecutor):
         environment: str | None = None,
         gpu: str | None = None,
         poll: float = 15.0,
+        lost_after: float = 600.0,
     ) -> None:
         self._site = {"queue": queue, "project": project}
         self._environment = environment
         self._gpu = gpu
         self.poll = poll
+        self.lost_after = lost_after
 
     # -- the queue -----------------------------------------------------------------------------
 
@@ -75,7 +79,7 @@ class GridEngineExecutor(BatchExecutor):
             return out
         text = " ".join(line.strip() for line in said.splitlines())[:600]
         what = text or f"{words[0]} ended with exit code {code}"
-        if any(part in lower for part in _AWAY):
+        if _is_unreachable(lower):
             hint = "check qmaster with 'qconf -sss'"
             raise CannotTake(what, hint=hint)
         raise CannotTake(what, arrived=False) if code == _FULL else InvalidJob(what)
@@ -171,7 +175,7 @@ class GridEngineExecutor(BatchExecutor):
                 note = f"in error ('qstat -j {number}' says why; 'qmod -cj' clears)"
                 yield QueueJob(id_, "stuck", note=note, batch=batch)
             else:
-                yield QueueJob(id_, "waiting" if "w" in state else "running", batch=batch)
+                yield _queue_job(id_, state, batch)
 
     def _scripts(self, numbers: Sequence[str]) -> dict[str, str]:
         """Return the path of each job's script, empty if the job has no script.
@@ -218,8 +222,32 @@ class GridEngineExecutor(BatchExecutor):
         return {"cores.up": float(up), "cores.free": float(min(up, free))}
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """Return exit codes from the accounting file, if this machine can read it."""
-        for number in sorted({id_.partition(".")[0] for id_ in ids})[:20]:
+        """Return exit codes from the accounting file, if this machine can read it.
+
+        Otherwise ask qmaster about each job.
+        """
+        known: set[str] = set()
+        for job in self._accounted(ids):
+            known.add(job.id)
+            yield job
+        for id_ in [id_ for id_ in ids if id_ not in known][:_ASK_AT_ONCE]:
+            number, _, task = id_.partition(".")
+            code, out, err = self.command(["qstat", "-j", number])
+            said = f"{err}\n{out}".lower()
+            if _is_unreachable(said):
+                raise CannotTake(err.strip()[:600], hint="check qmaster with 'qconf -sss'")
+            if "do not exist" in said:
+                yield QueueJob(id_, "unknown")
+            elif code == 0 and re.search(rf"^job_number:\s+{number}\s*$", out, re.M):
+                script = re.search(r"^script_file:[ \t]*(\S*)", out, re.M)
+                # Only tasks that run have a line of their own; an ended one is not shown.
+                own = re.search(rf"^usage\s+{task or '1'}:", out, re.M)
+                if own is not None:
+                    yield QueueJob(id_, "running", batch=script[1] if script else "")
+
+    def _accounted(self, ids: Collection[str]) -> Iterator[QueueJob]:
+        """Yield the ended jobs in the accounting file."""
+        for number in list(dict.fromkeys(id_.partition(".")[0] for id_ in ids))[:_ASK_AT_ONCE]:
             code, out, _ = self.command(["qacct", "-j", number])
             for part in out.split("=" * 62) if code == 0 else ():
                 fields = dict(re.findall(r"^(\w+)[ \t]+(.*?)[ \t]*$", part, re.M))
@@ -235,6 +263,25 @@ class GridEngineExecutor(BatchExecutor):
                         note="" if failed.strip() == "0" else f"Grid Engine: {failed}",
                         batch=fields.get("jobname", ""),
                     )
+
+
+def _is_unreachable(said: str) -> bool:
+    return any(part in said for part in _AWAY)
+
+
+def _queue_job(id_: str, state: str, batch: str) -> QueueJob:
+    """Return a job by Grid Engine's letters for its state.
+
+    ``s``, ``S`` and ``T``: it is suspended, its queue is, or a threshold suspends it. ``R``: it was
+    started again.
+    """
+    restarts = int("R" in state)
+    if "w" in state:
+        return QueueJob(id_, "waiting", batch=batch, restarts=restarts)
+    if set("sST") & set(state):
+        note = "suspended in Grid Engine (qmod, a subordinate queue or a load threshold)"
+        return QueueJob(id_, "suspended", note=note, batch=batch, restarts=restarts)
+    return QueueJob(id_, "running", batch=batch, restarts=restarts)
 
 
 def _ids(number: str, size: int) -> list[str]:

@@ -27,6 +27,7 @@ class TestKubernetes(FaultSuite):
 
     commands: ClassVar = {"connect": "list", "submit": "create", "ask": "list", "cancel": "delete"}
     away = nothing = ""
+    lists_prove = True
 
     @pytest.fixture(autouse=True)
     def _programs(self, world: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

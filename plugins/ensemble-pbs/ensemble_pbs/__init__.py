@@ -32,6 +32,13 @@ OPTIONS: Mapping[str, Any] = {
             "default": "ngpus",
             "description": "Resource name of a GPU.",
         },
+        "lost_after": {
+            "type": "number",
+            "minimum": 0,
+            "default": 600,
+            "description": "A job is lost if the queue says so, or if its lists of jobs omit this "
+            "job but no others for so many seconds.",
+        },
         "poll": {
             "type": "number",
             "minimum": 0.2,

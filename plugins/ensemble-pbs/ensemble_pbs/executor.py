@@ -26,6 +26,8 @@ _AWAY = (
 _FULL = re.compile(r"maximum number of jobs|would exceed (?!limit on resource)")
 #: Messages about a job that is over or unknown.
 _UNKNOWN = r"unknown job ?id|job has finished|finished array subjob"
+#: Jobs that are asked about one by one in a query.
+_ASK_AT_ONCE = 20
 #: Ids in one command.
 _AT_ONCE = 500
 #: Decrease of ``-p`` for each step of ``urgency`` below the default of 16.
@@ -52,6 +54,7 @@ class PBSExecutor(BatchExecutor):
         account: str | None = None,
         gpu: str = "ngpus",
         poll: float = 15.0,
+        lost_after: float = 600.0,
     ) -> None:
         self._site = {"queue": queue, "project": project, "account": account}
         self._gpu = gpu
@@ -59,6 +62,7 @@ class PBSExecutor(BatchExecutor):
         #: Deleted jobs whose processes may still run, each with the time when it no longer can.
         self._ending: dict[str, float] = {}
         self.poll = poll
+        self.lost_after = lost_after
 
     def _run_command(self, words: Sequence[str], *, fine: str = "") -> str:
         """Return the output of a command. A failure whose message matches ``fine`` counts as
@@ -154,6 +158,18 @@ class PBSExecutor(BatchExecutor):
         now = time.monotonic()
         self._ending = {id_: until for id_, until in self._ending.items() if until > now}
         yield from (QueueJob(id_, "running") for id_ in self._ending)
+
+    def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        """Ask the server about each job by its id."""
+        for id_ in list(ids)[:_ASK_AT_ONCE]:
+            code, out, err = self.command(["qstat", *self._history, "-f", id_])
+            said = f"{err}\n{out[:200]}".lower()
+            if _is_unreachable(said):
+                raise CannotTake(err.strip()[:600] or "qstat printed nothing")
+            for found, fields in blocks(out).items() if code == 0 else ():
+                yield replace(queue_job(found, fields), batch=_batch(fields))
+            if code and re.search(_UNKNOWN, said):
+                yield QueueJob(id_, "unknown")
 
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         found = self._run_command(["qselect", *self._history, "-N", name]).split()

@@ -10,9 +10,11 @@ from ensemble_batch import QueueJob, status_of
 
 __all__ = ["array_id", "blocks", "count", "queue_job"]
 
-_STATES: Mapping[str, Literal["waiting", "running", "over"]] = {
+_STATES: Mapping[str, Literal["waiting", "running", "suspended", "over"]] = {
     **dict.fromkeys("QHWT", "waiting"),
-    **dict.fromkeys("RBESUM", "running"),
+    **dict.fromkeys("RBEM", "running"),
+    # by qsig or preemption; because the workstation is in use
+    **dict.fromkeys("SU", "suspended"),
     **dict.fromkeys("FX", "over"),
 }
 #: Reasons that PBS reports as negative exit codes.
@@ -66,7 +68,11 @@ def queue_job(id_: str, fields: Mapping[str, str]) -> QueueJob:
     if state == "waiting" and re.search("can never run|too many failed", comment, re.IGNORECASE):
         return QueueJob(id_, "stuck", note=f"{comment} ('qstat -f {id_}'; 'qdel' or 'qalter' it)")
     if state != "over":
-        return QueueJob(id_, state)
+        # A job that waits although it was run before was requeued. PBS counts runs, also failed
+        # attempts to start.
+        restarts = max(0, count(fields, "run_count") - (state != "waiting"))
+        note = "suspended in PBS (qsig or preemption)" if state == "suspended" else ""
+        return QueueJob(id_, state, note=note, restarts=restarts)
     if fields.get("substate") == _DELETED:  # a job that never ran has exit status 0
         return QueueJob(id_, "over", exception="cancel", note="deleted in PBS")
     code = fields.get("Exit_status", "")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @pytest.mark.timeout(300)
 class TestPBS(FaultSuite):
     commands: ClassVar = {"connect": "qstat", "submit": "qsub", "ask": "qstat", "cancel": "qdel"}
+    acts: ClassVar = {"suspend": "qsig -s suspend {id}", "unsuspend": "qsig -s resume {id}"}
     away = "qstat: cannot connect to server head (errno=111)"
     nothing = "qstat: Unknown Job Id 1.head"
 

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -38,6 +38,7 @@ from ensemble_slurm.parse import (
     Row,
     Site,
     read_config,
+    read_jobs,
     read_nodes,
     read_sacct,
     read_squeue,
@@ -59,6 +60,10 @@ _FIRST = 30.0
 SCRIPT_LIMIT, _JOB = 2 * 1024 * 1024, 600
 #: Maximum number of ids for one ``scancel`` and one ``sacct``.
 _CANCEL_AT_ONCE, _ACCOUNT_AT_ONCE = 200, 300
+#: Maximum number of jobs and arrays to ask about one by one in a query.
+_SHOW_AT_ONCE = 20
+#: Replies of ``scontrol show job`` about a job that slurmctld does not know.
+_NO_SUCH_JOB = re.compile(r"invalid job id|^job \S+ not found", re.M)
 #: Seconds between checks of the completion script's file.
 _COMPLETIONS = 2.0
 
@@ -88,6 +93,7 @@ class SlurmExecutor(BatchExecutor):
         reservation: str | None = None,
         constraint: str | None = None,
         look: float = 30.0,
+        lost_after: float = 600.0,
         rate: float = 5.0,
         listen: str = "auto",
         jobcomp: str | None = None,
@@ -102,6 +108,7 @@ class SlurmExecutor(BatchExecutor):
         self._options = {name: value for name, value in named.items() if value is not None}
         self._partition = partition
         self._look = look
+        self.lost_after = lost_after
         self.rate = rate
         self.listen = address_option(listen)
         self._jobcomp = jobcomp
@@ -263,14 +270,44 @@ class SlurmExecutor(BatchExecutor):
         return replace(queue_job(row), batch="" if self._is_own(row) else row.script or row.name)
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        """Return the ended jobs from accounting, if the site has accounting.
+        """Ask slurmctld about each job. If it does not know a job, look for its end in accounting.
 
-        Jobs that have not ended are skipped, because accounting may list a job as running forever
-        after slurmctld has lost it.
+        Accounting may list a job as running forever after slurmctld has lost it.
         """
-        some = sorted(ids)[:_ACCOUNT_AT_ONCE]
-        rows = self._sacct(f"--jobs={','.join(some)}") if self._site.accounting else ()
-        return [job for job in map(self._queue_job, rows) if job.state == "over"]
+        found, unknown = self._show(ids)
+        if unknown and self._site.accounting:
+            rows = self._sacct(f"--jobs={','.join(sorted(unknown)[:_ACCOUNT_AT_ONCE])}")
+            ended = [job for job in map(self._queue_job, rows) if job.state == "over"]
+            found.update((job.id, job) for job in ended)
+        return [*found.values(), *(QueueJob(id_, "unknown") for id_ in unknown - found.keys())]
+
+    def _show(self, ids: Collection[str]) -> tuple[dict[str, QueueJob], set[str]]:
+        """Return these jobs from ``scontrol show job``, and the ids that slurmctld does not know.
+
+        Only some jobs are asked about, so that thousands do not need thousands of requests. An id
+        of an array shows all its tasks.
+        """
+        found: dict[str, QueueJob] = {}
+        unknown: set[str] = set()
+        arrays = Counter(id_.partition("_")[0] for id_ in ids)
+        which = list(dict.fromkeys(number if n > 1 else "" for number, n in arrays.items()))
+        left = deque([*filter(None, which), *ids])
+        for _ in range(_SHOW_AT_ONCE):
+            while left and (left[0] in found or left[0] in unknown):
+                left.popleft()
+            if not left:
+                break
+            id_ = left.popleft()
+            code, out, err = self.command(
+                ["scontrol", "show", "job", id_], environment=query_environment(os.environ)
+            )
+            if code == 0:
+                found.update((row.id, self._queue_job(row)) for row in read_jobs(out))
+            elif refusal(err) is Refusal.FINAL and _NO_SUCH_JOB.search(f"{err}\n{out}".lower()):
+                unknown |= {each for each in ids if each.partition("_")[0] == id_ or each == id_}
+            else:
+                raise CannotTake(words(err) or f"scontrol ended with exit code {code}")
+        return found, unknown
 
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         marked = f" {name} "

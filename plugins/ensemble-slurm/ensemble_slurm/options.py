@@ -35,6 +35,13 @@ OPTIONS: Mapping[str, Any] = {
             "default": 30,
             "description": "Seconds between queries of the queue for jobs that do not report.",
         },
+        "lost_after": {
+            "type": "number",
+            "minimum": 0,
+            "default": 600,
+            "description": "A job is lost if the queue says so, or if its lists of jobs omit this "
+            "job but no others for so many seconds.",
+        },
         "rate": {
             "type": "number",
             "exclusiveMinimum": 0,

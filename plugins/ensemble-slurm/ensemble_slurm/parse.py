@@ -19,6 +19,7 @@ __all__ = [
     "Row",
     "Site",
     "read_config",
+    "read_jobs",
     "read_nodes",
     "read_sacct",
     "read_squeue",
@@ -115,6 +116,29 @@ def read_sacct(text: str) -> Iterator[Row]:
             known[0], known[1], base_state(fields[1]), fields[1].strip(), wait_status(fields[2]),
             0, _time(fields[3]), _time(fields[4]), _time(fields[5]),
             _nodes(fields[6]), fields[7], fields[8], *fields[9:10],
+        )  # fmt: skip
+
+
+def read_jobs(text: str) -> Iterator[Row]:
+    """Yield the jobs in the output of ``scontrol show job``.
+
+    Tasks that wait are in one block, and more than one of them is skipped.
+    """
+    for block in re.split(r"\n\s*\n", text):
+        fields = dict(re.findall(r"(\w+)=(\S*)", block))
+        # These fields may contain spaces; each ends its line.
+        fields |= dict(re.findall(r"\b(JobName|Comment|Command)=(.*)$", block, re.M))
+        array, task = fields.get("ArrayJobId"), fields.get("ArrayTaskId", "")
+        known = _task(f"{array}_{task}" if array else fields.get("JobId", ""))
+        if known is None:
+            continue
+        restarts = fields.get("Restarts", "")
+        yield Row(
+            known[0], known[1], base_state(fields.get("JobState", "")), fields.get("Reason", ""),
+            wait_status(fields.get("ExitCode", "")), int(restarts) if restarts.isdigit() else 0,
+            _time(fields.get("SubmitTime", "")), _time(fields.get("StartTime", "")),
+            _time(fields.get("EndTime", "")), _nodes(fields.get("NodeList", "")),
+            fields.get("JobName", ""), fields.get("Comment", ""), fields.get("Command", ""),
         )  # fmt: skip
 
 

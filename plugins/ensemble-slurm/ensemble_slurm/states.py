@@ -54,7 +54,12 @@ _EXCEPTIONS: Mapping[str, tuple[str, str]] = {
 _OVER = frozenset(_EXCEPTIONS) | {"COMPLETED", "FAILED"}
 #: States in which a job holds its nodes. ``REVOKED`` (another cluster of the federation has the
 #: job) is neither running nor over.
-_RUNNING = frozenset({"RUNNING", "SUSPENDED", "SIGNALING", "STOPPED", "STAGE_OUT", "RESIZING"})
+_RUNNING = frozenset({"RUNNING", "SIGNALING", "STAGE_OUT", "RESIZING"})
+#: States in which a job stands still, with the reason.
+_SUSPENDED: Mapping[str, str] = {
+    "SUSPENDED": "suspended in Slurm (scontrol, gang scheduling or preemption)",
+    "STOPPED": "stopped in Slurm by a signal",
+}
 
 #: Pending reasons that never pass, and what to do about each.
 STUCK: Mapping[str, str] = {
@@ -110,13 +115,17 @@ def wait_status(text: str) -> int | None:
 
 def queue_job(row: Row) -> QueueJob:
     """Return the job as the base class's ``QueueJob``."""
-    job = QueueJob(row.id, "waiting", restarts=row.restarts, host=row.nodes)
+    # Slurm sets the time of submission again when it requeues a job.
+    requeued = row.submitted if row.restarts else None
+    job = QueueJob(row.id, "waiting", restarts=row.restarts, requeued=requeued, host=row.nodes)
     if row.state in _OVER:
         return _ended_job(row, job)
     if row.state == "COMPLETING":
         return replace(job, state="ending")
     if row.state in _RUNNING:
         return replace(job, state="running", began=row.started)
+    if row.state in _SUSPENDED:
+        return replace(job, state="suspended", began=row.started, note=_SUSPENDED[row.state])
     word = row.reason.strip("()").partition(",")[0]
     if row.state == "PENDING" and word in STUCK:
         return replace(job, state="stuck", note=f"{word}: {STUCK[word]}")

@@ -24,6 +24,13 @@ class TestSlurm(FaultSuite):
     }
     away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     nothing = ""
+    partial = "sed 1d"
+    acts: ClassVar = {
+        "suspend": "scontrol suspend {id}",
+        "unsuspend": "scontrol resume {id}",
+        "requeue": "scontrol requeue {id}",
+    }
+    requeue_options: ClassVar = {"options": {"slurm": {"requeue": True}}}
 
     @pytest.fixture
     def queue(self, cluster: Cluster) -> None: ...

@@ -9,13 +9,14 @@ import math
 import os
 import re
 import shutil
+import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ensemble_batch import BatchExecutor, Records, Sent, timing
+from ensemble_batch import BatchExecutor, QueueExecutor, Records, Sent, timing
 from ensemble_batch.shared_folder import SharedFolder
 
 from ensemble_core.errors import ExecutorError
@@ -49,6 +50,7 @@ lost) {real} "$@" >/dev/null; cat {folder}/away >&2; exit 1 ;;
 garbled) echo '%! <<< }} 0x1f'; exit 0 ;;
 cut) out=$({real} "$@"); printf '%s' "${{out:0:${{#out}}/2}}" ;;
 nothing) cat {folder}/nothing ;;
+partial) {real} "$@" | {partial} ;;
 slow) sleep 2; exec {real} "$@" ;;
 *) exec {real} "$@" ;;
 esac
@@ -96,6 +98,18 @@ class FaultSuite:
         What the commands print to stderr if the queue is unreachable; their exit code is then 1.
     nothing:
         What ``ask`` prints to stdout if the queue has no jobs; its exit code is then 0.
+    partial:
+        A shell command that removes the first job from the output of ``ask``: ``"sed 1d"``. Without
+        it, answers that list only some jobs are not tested.
+    acts:
+        Commands by which other people or the queue change a job with the id ``{id}``: ``suspend``
+        and ``unsuspend``, ``requeue``. Tests of missing ones are skipped. ``acts = {"suspend":
+        "qhold {id}"}``
+    requeue_options:
+        Fields of a job that the queue may requeue, such as ``{"options": {"my": {"requeue":
+        True}}}``.
+    lists_prove:
+        Set this to ``True`` if the queue's lists are consistent, so that a missing job is over.
     holds:
         Whether the queue holds a job with urgency 0. Set this to ``False`` if such a job is
         rejected; a test then fills all slots to keep a job waiting.
@@ -108,6 +122,10 @@ class FaultSuite:
     commands: ClassVar[Mapping[str, str]]
     away: ClassVar[str]
     nothing: ClassVar[str]
+    partial: ClassVar[str | None] = None
+    acts: ClassVar[Mapping[str, str]] = {}
+    requeue_options: ClassVar[Mapping[str, Any]] = {}
+    lists_prove: ClassVar[bool] = False
     holds: ClassVar[bool] = True
     slots: ClassVar[int | None] = None
     timeout: ClassVar[float] = 120.0
@@ -157,7 +175,11 @@ class FaultSuite:
                 if command.startswith(f"{name} ")
             }
             text = _PROGRAM.format(
-                folder=self.folder, name=name, real=real, cases="\n".join(sorted(cases)[::-1])
+                folder=self.folder,
+                name=name,
+                real=real,
+                cases="\n".join(sorted(cases)[::-1]),
+                partial=self.partial or "cat",
             )
             program = self.folder / name
             program.write_text(text)
@@ -330,7 +352,118 @@ class FaultSuite:
         assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
         assert not any(event.name == "exception" for job in jobs for event in session.of(job))
 
+    def act(self, what: str, session: Session, job: Job) -> None:
+        """Change a job as somebody else, or skip the test."""
+        if what not in self.acts:
+            pytest.skip(f"the suite's attribute 'acts' has no command for {what!r}")
+        words = self.acts[what].format(id=session.queue_id(job))
+        done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+
+    def test_removed_job_ends_once(self, session: Session) -> None:
+        """Somebody else removes a waiting job."""
+        executor = session.executor
+        if not isinstance(executor, QueueExecutor):
+            pytest.skip("it is not based on ensemble-batch")
+        executor.lost_after = min(executor.lost_after, 3.0)
+        gate = self.folder / "gate"
+        try:
+            job = self.waiting(session, gate)
+            executor.end_jobs([session.queue_id(job)])
+            session.wait_clean(job)
+        finally:
+            gate.touch()
+        assert session.exception(job) in ("lost", "cancel")
+        assert "finish" not in session.names(job)
+
+    def test_blind_queue_loses_no_job(self, session: Session) -> None:
+        """A queue in maintenance or fail-over answers, but lists no jobs."""
+        self._blind(session, "nothing")
+
+    def test_queue_that_lists_only_some_jobs_loses_none(self, session: Session) -> None:
+        if self.partial is None:
+            pytest.skip("the suite's attribute 'partial' is not set")
+        self._blind(session, "partial")
+
+    def _blind(self, session: Session, mode: str) -> None:
+        if self.lists_prove:
+            pytest.skip("the queue's lists are consistent")
+        gate = self.folder / "gate"
+        jobs = [self.gated(session, gate, duration=600.0 + number) for number in range(2)]
+        session.submit(*jobs)
+        session.wait_for(jobs[0], "start")
+        waiting = session.job("true", urgency=0) if self.holds else None
+        if waiting is not None:
+            session.submit(waiting)
+            session.wait_for(waiting, "priority")
+        self.plan({"ask": f"{mode} always"})
+        wait_until(lambda: self.calls("ask", mode) > 8)
+        ended = [job.id for job in jobs if "clean" in session.names(job)]
+        assert not ended, f"absence from a list is no proof, but these jobs ended: {ended}"
+        told = len(session.problems())
+        assert told <= 1, f"several warnings: {session.problems()}"
+        gate.touch()
+        session.wait_clean(jobs[0])
+        self.plan({})
+        session.wait_clean(*jobs)
+        if waiting is not None:
+            assert "clean" not in session.names(waiting)
+            session.cancel(waiting)
+            session.wait_clean(waiting)
+        self.check(session, *jobs, told=(0, 1))
+
+    def test_blind_queue_at_a_resume_runs_no_job_twice(self, tmp_path: Path) -> None:
+        if self.lists_prove:
+            pytest.skip("the queue's lists are consistent")
+        gate = self.folder / "gate"
+        with Session(self.make_executor(), tmp_path, self.timeout) as first:
+            job = self.gated(first, gate)
+            first.submit(job)
+            first.wait_for(job, "start")
+        again = Session(self.make_executor(), tmp_path, self.timeout, tidy=True)
+        again.tag = first.tag
+        self.plan({"ask": "nothing always"})
+        with again:
+            assert again.executor.reattach({job.id: 0.0}) == {job.id: True}
+            wait_until(lambda: self.calls("ask", "nothing") > 6)
+            assert "clean" not in again.names(job)
+            gate.touch()
+            again.wait_clean(job)
+            self.plan({})
+        assert again.context(job, "finish")["status"] == 0
+        assert self.ran_in.read_text().split() == [job.id]
+
+    def test_suspended_job_is_reported_and_continues(self, session: Session) -> None:
+        gate = self.folder / "gate"
+        job = self.gated(session, gate)
+        session.submit(job)
+        session.wait_for(job, "start")
+        self.act("suspend", session, job)
+        session.wait_for(job, "suspend")
+        self.act("unsuspend", session, job)
+        session.wait_for(job, "unsuspend")
+        gate.touch()
+        session.wait_clean(job)
+        names = session.names(job)
+        assert names.index("suspend") < names.index("unsuspend") < names.index("finish")
+        self.check(session, job, told=(0,))
+
+    def test_requeued_job_waits_again(self, session: Session) -> None:
+        gate = self.folder / "gate"
+        job = self.gated(session, gate, **self.requeue_options)
+        session.submit(job)
+        session.wait_for(job, "start")
+        wait_until(self.ran_in.exists)
+        self.act("requeue", session, job)
+        session.wait_for(job, "requeue")
+        assert "finish" not in session.names(job)
+        session.cancel(job)
+        gate.touch()
+        session.wait_clean(job)
+
     def test_forgotten_job_is_reported_lost_once(self, session: Session) -> None:
+        if not self.lists_prove:
+            pytest.skip("a queue's list is no proof: see test_removed_job_ends_once")
         gate = self.folder / "gate"
         try:
             job = self.waiting(session, gate)
