@@ -13,6 +13,7 @@ from ensemble_core.local.poller import Poller, PollerTimer
 from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.protocol import encode_context, encode_value
 from ensemble_core.local.slots import Slots
+from ensemble_core.local.suspensions import Suspensions
 from ensemble_core.local.terminator import Terminator, Token
 
 __all__ = ["ALLOCATION_END", "JobLifecycle"]
@@ -67,12 +68,14 @@ class JobLifecycle:
         #: Jobs whose end waits, because the allocation may be ending.
         self._held: dict[LocalJob, PollerTimer] = {}
         self._memory_kills = MemoryKills()
+        self._suspensions = Suspensions(active, log, poller)
         self._tidying = False
 
     def started(self, record: LocalJob) -> None:
         if not self._tidying:
             self._tidying = True
             self._poller.at(time.monotonic() + _TIDY, self._tidy)
+        self._suspensions.watch()
         if record.job.duration > 0:
             self.limit(record, record.job.duration)
         if not record.live:
@@ -85,6 +88,9 @@ class JobLifecycle:
 
     def _time_out(self, record: LocalJob) -> None:
         if (record.live or record.inherited) and record.reason in ("", "task"):
+            if suspended := record.take_suspended(time.monotonic()):
+                self.limit(record, suspended)
+                return
             limit = describe(record.job.duration)
             self.end(record, "timeout", f"exceeded the time limit of {limit}")
 

@@ -51,6 +51,8 @@ class LocalJob:
         "spared",
         "started",
         "statuses",
+        "suspended",
+        "suspended_at",
         "termed",
         "timers",
     )
@@ -84,6 +86,10 @@ class LocalJob:
         self.groups: set[int] = set()
         #: Processes that cannot be terminated.
         self.spared: set[Process] = set()
+        #: Since when the job is suspended (monotonic), and for how long it was before. The time
+        #: limit does not include that.
+        self.suspended_at: float | None = None
+        self.suspended = 0.0
         self.statuses: list[int] = []
         #: Whether a task with a handler for SIGTERM has failed.
         self.caught = False
@@ -100,6 +106,23 @@ class LocalJob:
         Tasks that were terminated because a signal killed another task do not count.
         """
         return max(self.statuses, key=code_of)
+
+    def suspend(self, stopped: bool, now: float) -> bool:
+        """Note that the job is suspended, or runs. Return whether that is new."""
+        if stopped is (self.suspended_at is not None):
+            return False
+        if self.suspended_at is not None:
+            self.suspended += now - self.suspended_at
+        self.suspended_at = now if stopped else None
+        return True
+
+    def take_suspended(self, now: float) -> float:
+        """Return for how long the job was suspended since the last call."""
+        seconds, self.suspended = self.suspended, 0.0
+        if self.suspended_at is not None:
+            seconds += now - self.suspended_at
+            self.suspended_at = now
+        return seconds
 
     def kill(self) -> None:
         """Send SIGKILL to the process groups of the live tasks.

@@ -47,9 +47,11 @@ class BatchExecutor(QueueExecutor):
       creates a file in the run's folder, and runs nothing if the file already exists.
     - Without ``claims``, wrappers report over the network, or through files if the controller does
       not answer.
-    - A job is ``lost`` if its wrapper has reported nothing, three consecutive replies of
-      :meth:`ask` omit it, and :meth:`account` has no record of it. With ``claims``, a lost job
-      never runs.
+    - A job that replies of :meth:`ask` omit is ``lost`` only if :meth:`account` says that the
+      queue does not know it, or after ``lost_after`` seconds of replies that list other jobs. It is
+      cancelled first. While the queue lists none of the run's jobs, the executor waits.
+      With ``claims``, a lost job never runs. A late success of a lost job counts as the end of its
+      next attempt, unless that has begun.
     """
 
     _listener: Listener | None = None
@@ -88,7 +90,7 @@ class BatchExecutor(QueueExecutor):
         longest = timing.READ_LATER if self._listener is None else timing.READ_RARELY
         while True:
             with polled.lock:
-                polled.lock.wait_for(lambda: polled.closed or polled.lives, 60.0)
+                polled.lock.wait_for(lambda: polled.closed or polled.lives or polled.lost, 60.0)
                 if polled.closed:
                     return
                 wait = timing.READ if polled.read() else min(longest, wait * 1.5)

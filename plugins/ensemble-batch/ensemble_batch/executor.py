@@ -72,8 +72,9 @@ class QueueExecutor(QueueHooks):
     - Each event of a job is emitted once, and in order.
     - If the controller is killed, the next one finds the jobs.
     - Cancels are repeated until they take effect.
-    - A job is ``lost`` if three consecutive replies of :meth:`ask` omit it and :meth:`account` has
-      no record of it. So the queue should remember ended jobs for some minutes.
+    - A job that replies of :meth:`ask` omit is ``lost`` only if :meth:`account` says that the
+      queue does not know it, or after ``lost_after`` seconds of replies that list other jobs. It is
+      cancelled first. While the queue lists none of the run's jobs, the executor waits.
 
     A job runs at most once if the queue obeys two rules:
 

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from ensemble_batch.command import QueueCommands
 from ensemble_batch.job_script import Batch
+from ensemble_batch.output_files import Place
 from ensemble_core import Cause, Executor, ExecutorError, Job
 
 __all__ = ["CannotTake", "InvalidJob", "QueueHooks", "QueueJob"]
@@ -243,6 +244,15 @@ class QueueHooks(Executor):
     def launcher(self, job: Job) -> Sequence[str]:
         """Return the command prefix that starts the job's tasks. Used only without ``claims``."""
         return ()
+
+    def messages_file(self, places: Sequence[Place]) -> str:
+        """Return the path, with ``$_ens_id`` for a job's id, of the script's standard error.
+
+        Some queues write there why they end a job. The argument ``places`` has the jobs' output
+        files. The wrapper writes nothing to the file, and removes it if it is empty. Return an
+        empty string if there is no such file. Used only without ``claims``.
+        """
+        return ""
 
     def may_restart(self, job: Job) -> bool:
         """Return whether the queue may restart this job. Used only without ``claims``."""

@@ -148,7 +148,11 @@ class Inquiry:
     def _report_unlisted(self, lives: Sequence[JobLife], *, blind: bool) -> None:
         """Warn once while the queue does not list jobs that are not over as far as is known."""
         polled, name = self._polled, self._polled.hooks.name
-        unlisted = [life.job for life in lives if life.misses >= timing.MISSES and not life.over]
+        unlisted = [
+            life.job
+            for life in lives
+            if life.misses >= timing.MISSES and not (life.over or life.verdict)
+        ]
         if not unlisted:
             polled.outlet.answered("list")
             return

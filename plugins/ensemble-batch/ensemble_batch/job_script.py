@@ -119,6 +119,15 @@ def _own_lines(job: Job, place: Place, tag: str) -> list[str]:
     return exports + job_lines(job, place)
 
 
+def _quote_path(path: str) -> str:
+    """Return a path as one word of a shell in which only ``$_ens_id`` is expanded.
+
+    >>> _quote_path("/a b/$_ens_id.err")
+    "'/a b/'\"$_ens_id\"'.err'"
+    """
+    return '"$_ens_id"'.join(map(quote, path.split("$_ens_id")))
+
+
 def _limit_lines(duration: float) -> list[str]:
     """Return the settings of a job's time limit.
 
@@ -201,6 +210,8 @@ def report_script_of(
         *_limit_lines(first.duration),
         f"_ens_requeue={int(hooks.may_restart(first))}",
         f"_ens_grace={hooks.grace:g}",
+        # The id is expanded; the path is not.
+        "_ens_messages=" + _quote_path(hooks.messages_file([place for _, place in jobs])),
         f"_ens_launch=({' '.join(map(quote, hooks.launcher(first)))})",
     ]
     tables = [[f"_ens_job={quote(job.id)}", *_own_lines(job, place, tag)] for job, place in jobs]

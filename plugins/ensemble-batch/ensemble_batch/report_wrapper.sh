@@ -8,6 +8,10 @@ _ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock= _ens_force= 
 # that counts as lost.
 { [ -e "$_ens_dir/void/$_ens_batch" ] || [ -e "$_ens_dir/void/$_ens_job" ]; } && exit 0
 
+if [ -n "$_ens_messages" ]; then
+    exec 2>/dev/null
+    _ens_kept+=("$_ens_messages")
+fi
 _ens_now() {
     if [ -n "$EPOCHREALTIME" ]; then _ens_time=${EPOCHREALTIME/[!0-9]/.}; else _ens_time=$(date +%s.%N); fi
 }

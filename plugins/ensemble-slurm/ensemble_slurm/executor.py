@@ -19,6 +19,7 @@ from ensemble_batch import (
     BatchExecutor,
     CannotTake,
     InvalidJob,
+    Place,
     QueueJob,
     address_option,
 )
@@ -47,6 +48,7 @@ from ensemble_slurm.parse import (
 from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
 from ensemble_slurm.sbatch import launcher, sbatch_options
 from ensemble_slurm.states import queue_job
+from ensemble_slurm.step_messages import StepMessages
 
 __all__ = ["OLDEST", "SlurmExecutor"]
 
@@ -112,6 +114,7 @@ class SlurmExecutor(BatchExecutor):
         self.rate = rate
         self.listen = address_option(listen)
         self._jobcomp = jobcomp
+        self._messages = StepMessages("")
         self._site = Site()
         self._has_submit_line = True  # before Slurm 21.08, sacct rejects this column
         self._user = str(os.getuid())
@@ -123,6 +126,7 @@ class SlurmExecutor(BatchExecutor):
     def open(self, run: Run, emit: Emit) -> None:
         if self._jobcomp is not None:
             self._completions = Completions(self._jobcomp, mark_of(run.id), os.getuid())
+        self._messages = StepMessages(os.path.abspath(run.folder))
         self._here, self._run_id, self._mark = start_folder(), run.id, f"@{mark_of(run.id)}"
         super().open(run, emit)
 
@@ -220,9 +224,14 @@ class SlurmExecutor(BatchExecutor):
     def may_restart(self, job: Job) -> bool:
         return bool(job.options.get(self.name, {}).get("requeue"))
 
+    def messages_file(self, places: Sequence[Place]) -> str:
+        return self._messages.path("$_ens_id", places)
+
     def submit_batch(self, batch: Batch) -> Sequence[str]:
         label = Label.of(batch.jobs, batch.tag, batch.run_id, batch.name)
-        options = sbatch_options(batch.jobs, label, self._options)
+        # The same names as in QueueJob.id.
+        error = self._messages.path("%A" if len(batch.jobs) == 1 else "%A_%a", batch.places)
+        options = sbatch_options(batch.jobs, label, self._options, error)
         command = ["sbatch", *options, f"--chdir={self._here}", batch.script]
         environment = submit_environment(job_environment())
         out = self._run_command(command, environment, 3 * self._site.message_timeout, "")
@@ -259,7 +268,11 @@ class SlurmExecutor(BatchExecutor):
         if unknown:
             rows = [row for row in rows if row.job not in unknown]
             rows += self._squeue(SQUEUE_SCRIPT, f"--jobs={','.join(sorted(unknown))}")
-        return map(self._queue_job, rows)
+        jobs = map(self._queue_job, rows)
+        return [self._explain(job) if job.id in asked else job for job in jobs]
+
+    def _explain(self, job: QueueJob) -> QueueJob:
+        return job if job.exception is None else self._messages.explain(job)
 
     def _is_own(self, row: Row) -> bool:
         """Return whether the job belongs to this run, by its name or its comment."""
@@ -279,7 +292,10 @@ class SlurmExecutor(BatchExecutor):
             rows = self._sacct(f"--jobs={','.join(sorted(unknown)[:_ACCOUNT_AT_ONCE])}")
             ended = [job for job in map(self._queue_job, rows) if job.state == "over"]
             found.update((job.id, job) for job in ended)
-        return [*found.values(), *(QueueJob(id_, "unknown") for id_ in unknown - found.keys())]
+        return [
+            *map(self._explain, found.values()),
+            *(QueueJob(id_, "unknown") for id_ in unknown - found.keys()),
+        ]
 
     def _show(self, ids: Collection[str]) -> tuple[dict[str, QueueJob], set[str]]:
         """Return these jobs from ``scontrol show job``, and the ids that slurmctld does not know.

@@ -21,10 +21,13 @@ def _nodes(job: Job) -> list[str]:
     return [] if free else [f"--nodes={job.nodes}"]
 
 
-def sbatch_options(jobs: Sequence[Job], label: Label, site: Mapping[str, str]) -> list[str]:
+def sbatch_options(
+    jobs: Sequence[Job], label: Label, site: Mapping[str, str], error: str = ""
+) -> list[str]:
     """Return the ``sbatch`` options for a batch of jobs with equal requests.
 
     - ``site``: values of options that the group does not set
+    - ``error``: path for the messages of slurmstepd
     """
     job = jobs[0]
     words = [
@@ -33,7 +36,7 @@ def sbatch_options(jobs: Sequence[Job], label: Label, site: Mapping[str, str]) -
         f"--comment={label.comment}",
         "--input=/dev/null",
         "--output=/dev/null",
-        "--error=/dev/null",
+        f"--error={error or '/dev/null'}",
         *_nodes(job),
         f"--ntasks={job.tasks}",
         f"--cpus-per-task={job.cores_per_task}",

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -84,12 +84,15 @@ def _free_ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """A separate Slurm cluster on this machine; ``conf`` is added to its configuration."""
+    """A separate Slurm cluster on this machine.
+
+    The text ``conf`` is added to its configuration, and ``changes`` replaces parts of it.
+    """
 
     #: Folder in which the site's script records ended jobs.
     ended: Path
 
-    def __init__(self, conf: str = "") -> None:
+    def __init__(self, conf: str = "", changes: Mapping[str, str] | None = None) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="ens-slurm-", dir="/tmp"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         for name in ("munge", "state", "spool", "log"):
@@ -108,6 +111,9 @@ class Cluster:
                 f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
                 f"CPUs={CORES} RealMemory=1000\n"
             )
+        for old, new in (changes or {}).items():
+            assert old in text
+            text = text.replace(old, new)
         self.conf = self.base / "slurm.conf"
         self.conf.write_text(text + conf)
         self.conf.chmod(0o644)
@@ -294,6 +300,16 @@ def site_cluster(_site: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Make this process submit to the site's cluster. ``ended`` is its folder of ended jobs."""
     _enter(_site, monkeypatch)
     return _site
+
+
+@pytest.fixture
+def memory_cluster(slurm_programs: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Make this process submit to a cluster that kills jobs for their use of memory."""
+    kill = "jobacct_gather/linux\nJobAcctGatherFrequency=1\nJobAcctGatherParams=OverMemoryKill"
+    cluster = Cluster(changes={"jobacct_gather/none": kill, "=CR_Core\n": "=CR_Core_Memory\n"})
+    _enter(cluster, monkeypatch)
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture(scope="session")

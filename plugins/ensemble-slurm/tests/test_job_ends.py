@@ -74,8 +74,8 @@ def test_a_job_that_slurm_restarts_ends_once_and_its_first_life_does_not_count(
     # Slurm waits for two minutes before it restarts a job. An earlier start would fail, because the
     # node rejects a job that it has just ended (credential revoked).
     cluster.run("scontrol", "requeue", session.queue_id(job))
-    memo = session.wait_for(job, "memo")
-    assert memo["restarts"] == 1
+    requeue = session.wait_for(job, "requeue")
+    assert requeue["restarts"] == 1
     assert "clean" not in session.names(job)
     cluster.run("scancel", session.queue_id(job))
     session.wait_clean(job)

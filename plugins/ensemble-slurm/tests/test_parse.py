@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from ensemble_batch import CannotTake, QueueJob
 from ensemble_slurm.executor import SlurmExecutor
 from ensemble_slurm.parse import (
     SEPARATOR,
     Row,
     Site,
     read_config,
+    read_jobs,
     read_nodes,
     read_sacct,
     read_squeue,
@@ -19,6 +21,7 @@ from ensemble_slurm.parse import (
 )
 from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
 from ensemble_slurm.states import STUCK, base_state, queue_job, wait_status
+from ensemble_slurm.step_messages import StepMessages
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -142,6 +145,8 @@ def test_accounting_without_comments_identifies_a_renamed_job_by_its_script(
     asked: list[bool] = []
 
     def command(words: Sequence[str], **options: object) -> tuple[int, str, str]:
+        if words[0] == "scontrol":
+            return 1, "", "slurm_load_jobs error: Invalid job id specified"
         asked.append(any("SubmitLine" in word for word in words))
         if old and asked[-1]:
             return 1, "", 'sacct: fatal: Invalid field requested: "SubmitLine"'
@@ -200,7 +205,7 @@ def test_a_job_that_never_had_nodes_has_no_start() -> None:
     [
         ("PENDING", "waiting"), ("CONFIGURING", "waiting"), ("REQUEUED", "waiting"),
         ("REVOKED", "waiting"),  # in a federation, another cluster has the job
-        ("RUNNING", "running"), ("SUSPENDED", "running"), ("COMPLETING", "ending"),
+        ("RUNNING", "running"), ("SUSPENDED", "suspended"), ("STOPPED", "suspended"), ("COMPLETING", "ending"),
     ],
 )  # fmt: skip
 def test_an_unfinished_job_waits_runs_or_ends(state: str, meant: str) -> None:
@@ -212,6 +217,105 @@ def test_a_job_that_would_wait_forever_is_stuck() -> None:
     assert job.state == "stuck"
     assert "duration" in job.note
     assert queue_job(Row("7", None, "PENDING", reason="(Priority)")).state == "waiting"
+
+
+#: Of Slurm 22.05, without most fields; the times are in the format that the executor asks for.
+SHOWN = """\
+JobId=2 ArrayJobId=1 ArrayTaskId=0 JobName=two words@3f9c2a11
+   JobState=SUSPENDED Reason=None Dependency=(null)
+   Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0
+   SubmitTime=1795884250 EligibleTime=1795884253
+   StartTime=1795884253 EndTime=Unknown Deadline=N/A
+   NodeList=n1
+   Command=/home/me/run/scripts/ab.sh
+   Comment=ensemble melt 1f 1 run
+
+JobId=3 ArrayJobId=3 ArrayTaskId=0-5 JobName=j.sh
+   JobState=PENDING Reason=JobHeldUser Dependency=(null)
+
+JobId=7 JobName=single
+   JobState=FAILED Reason=JobLaunchFailure Dependency=(null)
+   Requeue=0 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:9
+   NodeList=(null)
+"""
+
+
+def test_single_jobs_are_parsed_except_tasks_that_wait_together() -> None:
+    first, second = read_jobs(SHOWN)
+    assert (first.id, first.state, first.restarts, first.nodes) == ("1_0", "SUSPENDED", 2, "n1")
+    assert (first.submitted, first.started, first.ended) == (1795884250.0, 1795884253.0, None)
+    assert (first.name, first.comment) == ("two words@3f9c2a11", "ensemble melt 1f 1 run")
+    assert first.script.endswith("/ab.sh")
+    assert (second.id, second.status, second.nodes) == ("7", 9, "")
+
+
+def test_a_requeued_job_has_the_time_of_its_last_submission() -> None:
+    row = Row("7", None, "PENDING", restarts=1, submitted=50.0)
+    assert (queue_job(row).restarts, queue_job(row).requeued) == (1, 50.0)
+    assert queue_job(Row("7", None, "PENDING", submitted=50.0)).requeued is None
+
+
+def test_jobs_are_asked_about_one_by_one_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reply about an array shows all its tasks."""
+    asked: list[str] = []
+
+    def command(words: Sequence[str], **options: object) -> tuple[int, str, str]:
+        asked.append(words[-1])
+        if words[-1] == "1":
+            return 0, SHOWN, ""
+        if words[-1] == "1_5":
+            return 1, "Job 1_5 not found\n", ""
+        return 1, "", "slurm_load_jobs error: Invalid job id specified\n"
+
+    executor = SlurmExecutor()
+    executor._run_id, executor._mark = "bd94cc0001234567", "@bd94cc00"
+    monkeypatch.setattr(executor, "command", command)
+    found = {job.id: job.state for job in executor.account(["1_0", "1_5", "9", "10_1", "10_2"])}
+    assert {id_: found[id_] for id_ in ("1_0", "1_5", "9", "10_1", "10_2")} == {
+        "1_0": "suspended", "1_5": "unknown", "9": "unknown", "10_1": "unknown", "10_2": "unknown",
+    }  # fmt: skip
+    assert asked == ["1", "10", "1_5", "9"]
+    asked.clear()
+    executor.account([str(number) for number in range(100, 200)])
+    assert len(asked) == 20
+
+
+def test_an_unreachable_slurmctld_does_not_make_a_job_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    executor = SlurmExecutor()
+    reply = (1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    monkeypatch.setattr(executor, "command", lambda words, **options: reply)
+    with pytest.raises(CannotTake):
+        executor.account(["7"])
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("slurmstepd-n1: error: StepId=1.batch exceeded memory limit (7 > 5), being killed\n", "out-of-memory"),
+        ("slurmstepd: error: Exceeded job memory limit\n", "out-of-memory"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.batch.\n", "out-of-memory"),
+        ("slurmstepd: error: Detected 1 oom-kill event(s) in step 1.batch cgroup.\n", "out-of-memory"),
+        ("slurmstepd-n1: error: *** JOB 1 ON n1 CANCELLED AT 2026 DUE TO NODE FAILURE ***\n", "exec"),
+    ],
+)  # fmt: skip
+def test_messages_of_a_step_explain_a_failed_job(tmp_path: Path, text: str, kind: str) -> None:
+    (tmp_path / "slurm-7.err").write_text(text * 2)
+    failed = QueueJob("7", "over", 9, "exec", "Slurm: FAILED, JobLaunchFailure", cause="signal")
+    job = StepMessages(str(tmp_path)).explain(failed)
+    assert job.exception == kind
+    words = text.partition("error: ")[2].strip("* \n")
+    assert job.note.count(words) == 1
+    assert job.cause == (None if kind == "out-of-memory" else "signal")
+
+
+def test_a_job_without_messages_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "slurm-7.err"
+    path.touch()
+    job = QueueJob("7", "over", 9, "exec", "Slurm: FAILED")
+    assert StepMessages(str(tmp_path)).explain(job) == job
+    assert not path.exists()
 
 
 def test_every_reason_to_wait_forever_has_a_hint() -> None:

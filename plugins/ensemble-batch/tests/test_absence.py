@@ -1,0 +1,335 @@
+"""Tests of jobs that a queue omits from its lists, suspends or requeues, with both wrappers.
+
+The queue answers in part or not at all, and is asked about single jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+from ensemble_batch import Batch, BatchExecutor, QueueJob, timing
+from ensemble_testing import Session, wait_until
+
+from ensemble_core import Job
+
+
+class Forgetful(BatchExecutor):
+    """An in-memory queue that starts each job at once."""
+
+    name = "forgetful"
+    task_id = "$QUEUE_ID"
+    task_restarts = "${RESTARTS:-0}"
+    poll = 0.2
+    grace = 0.2
+    explains: ClassVar[bool] = True
+    lanes: ClassVar[Literal[1, 2]] = 1
+
+    def __init__(self, claims: bool) -> None:
+        self.claims = claims  # type: ignore[misc]  # an instance may have another than its class
+        self.scripts: dict[str, Path] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        #: Ids that lists omit, ids that the queue has forgotten, and whether lists are empty.
+        self.unlisted: set[str] = set()
+        self.forgotten: set[str] = set()
+        self.blind = False
+        #: Whether it can be asked about a single job, and whether it obeys cancels.
+        self.knows_jobs = self.obeys = True
+        self.suspended: set[str] = set()
+        self.restarts: dict[str, int] = {}
+        self.ended: list[str] = []
+        self.lists = 0
+        self.folder = Path()
+
+    def may_restart(self, job: Job) -> bool:
+        return True
+
+    def begin(self, id_: str) -> None:
+        """Start a job as the queue would."""
+        variables = {"QUEUE_ID": id_, "RESTARTS": str(self.restarts.get(id_, 0))}
+        self.processes[id_] = subprocess.Popen(
+            ["bash", self.scripts[id_]], start_new_session=True, env={**os.environ, **variables}
+        )
+
+    def requeue(self, id_: str) -> None:
+        """Kill a job's processes, and let it wait."""
+        process = self.processes.pop(id_)
+        process.terminate()
+        process.wait(30)
+        self.restarts[id_] = self.restarts.get(id_, 0) + 1
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        id_ = str(len(self.scripts))
+        self.scripts[id_] = self.folder / f"script.{id_}"
+        self.scripts[id_].write_bytes(Path(batch.script).read_bytes())
+        self.begin(id_)
+        return [id_]
+
+    def rows(self) -> Iterator[QueueJob]:
+        for id_ in self.scripts.keys() - self.forgotten:
+            process, restarts = self.processes.get(id_), self.restarts.get(id_, 0)
+            if process is None:
+                yield QueueJob(id_, "waiting", restarts=restarts)
+            elif process.poll() is None:
+                yield QueueJob(
+                    id_, "suspended" if id_ in self.suspended else "running", restarts=restarts
+                )
+
+    def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        self.lists += 1
+        return [row for row in self.rows() if not (self.blind or row.id in self.unlisted)]
+
+    def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        if self.knows_jobs:
+            rows = {row.id: row for row in self.rows()}
+            yield from (rows.get(id_, QueueJob(id_, "unknown")) for id_ in ids)
+
+    def find_batch(self, name: str, size: int) -> Sequence[str] | None:
+        return None
+
+    def end_jobs(self, ids: Collection[str]) -> None:
+        self.ended += ids
+        for id_ in ids if self.obeys else ():
+            if id_ in self.processes:
+                self.processes[id_].terminate()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SOON", "SOON_AGAIN", "AWAY", "SHOWN", "RESERVE"):
+        monkeypatch.setattr(timing, name, 0.05)
+
+
+@pytest.fixture(params=[True, False], ids=["claims", "reports"])
+def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Forgetful]:
+    queue = Forgetful(request.param)
+    queue.folder = tmp_path
+    yield queue
+    for process in queue.processes.values():
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def session(queue: Forgetful, tmp_path: Path) -> Iterator[Session]:
+    with Session(queue, tmp_path) as session:
+        yield session
+        (tmp_path / "gate").touch()
+
+
+def gated(session: Session, folder: Path, **fields: Any) -> Job:
+    """Return a job that records its start, and ends once the file ``gate`` exists."""
+    script = "echo $ENSEMBLE_JOB_ID >> ran; until [ -e gate ]; do sleep 0.05; done"
+    return session.job("sh", "-c", script, workdir=str(folder), **fields)
+
+
+def running(session: Session, folder: Path, count: int = 1) -> list[Job]:
+    jobs = [gated(session, folder, group=f"g{number}") for number in range(count)]
+    session.submit(*jobs)
+    for job in jobs:
+        session.wait_for(job, "start")
+    wait_until(lambda: len(ran(folder)) == count)
+    return jobs
+
+
+def ran(folder: Path) -> list[str]:
+    path = folder / "ran"
+    return path.read_text().split() if path.exists() else []
+
+
+def lists(queue: Forgetful, more: int = 12) -> None:
+    """Wait for further lists."""
+    before = queue.lists
+    wait_until(lambda: queue.lists > before + more)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("knows_jobs", [True, False])
+def test_a_blind_queue_loses_no_job_and_is_reported_once(
+    queue: Forgetful, session: Session, tmp_path: Path, count: int, knows_jobs: bool
+) -> None:
+    queue.lost_after, queue.knows_jobs = 0.0, knows_jobs
+    jobs = running(session, tmp_path, count)
+    queue.blind = True
+    session.wait(lambda: bool(session.problems()), "a warning")
+    lists(queue)
+    assert not any("exception" in session.names(job) for job in jobs)
+    queue.blind = False
+    session.wait(lambda: len(session.problems()) == 2, "the second message")
+    (tmp_path / "gate").touch()
+    session.wait_clean(*jobs)
+    assert [session.context(job, "finish")["status"] for job in jobs] == [0] * count
+    first, second = session.problems()
+    assert f"lists {count} of the run's jobs no more" in first
+    assert "hint" in first
+    assert "responds again" in second
+    assert not queue.ended
+
+
+def test_a_partial_list_loses_no_job_that_the_queue_knows(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    queue.lost_after = 0.0
+    jobs = running(session, tmp_path, 2)
+    queue.unlisted = {"0"}
+    lists(queue)
+    (tmp_path / "gate").touch()
+    session.wait_clean(*jobs)
+    assert [session.context(job, "finish")["status"] for job in jobs] == [0, 0]
+    assert sum("responds again" not in text for text in session.problems()) == 1
+    assert not queue.ended
+
+
+def test_a_job_missing_from_lists_of_others_is_lost_after_a_while_and_cancelled_first(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    queue.lost_after, queue.knows_jobs, queue.obeys = 1.0, False, False
+    first, second = running(session, tmp_path, 2)
+    lost = session.queue_id(first)
+    began = time.monotonic()
+    queue.unlisted = {lost}
+    session.wait_clean(first)
+    assert time.monotonic() - began > 1.0
+    assert queue.ended[0] == lost
+    assert session.exception(first) == "lost"
+    assert "for 1 s" in session.context(first, "exception")["note"]
+    (tmp_path / "gate").touch()
+    session.wait_clean(second)
+    assert session.context(second, "finish")["status"] == 0
+
+
+def test_a_job_that_reports_its_end_while_it_is_given_up_is_not_lost(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    queue.lost_after, queue.knows_jobs, queue.obeys, queue.grace = 0.1, False, False, 600.0
+    first, second = running(session, tmp_path, 2)
+    queue.unlisted = {session.queue_id(first)}
+    wait_until(lambda: queue.ended)
+    (tmp_path / "gate").touch()
+    session.wait_clean(first, second)
+    assert session.context(first, "finish")["status"] == 0
+    assert "exception" not in session.names(first)
+
+
+def test_a_job_that_the_queue_denies_is_lost_at_once(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    """Its node has died, and the queue has forgotten it."""
+    (job,) = running(session, tmp_path)
+    queue.processes["0"].send_signal(signal.SIGSTOP)  # it cannot report
+    queue.forgotten = {"0"}
+    session.wait_clean(job)
+    queue.processes["0"].send_signal(signal.SIGCONT)
+    assert session.exception(job) == "lost"
+    assert "has not reported its end" in session.context(job, "exception")["note"]
+
+
+def test_late_success_of_a_lost_job_counts_if_its_next_attempt_has_not_begun(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    (job,) = running(session, tmp_path)
+    queue.obeys = False
+    queue.forgotten = {"0"}
+    session.wait_clean(job)
+    assert session.exception(job) == "lost"
+    (tmp_path / "gate").touch()
+    session.wait(lambda: any("succeeded after all" in text for text in session.problems()), "it")
+    again = Job(
+        id=f"{job.id}-1", group=job.group, index=job.index, command=job.command, attempt=1,
+        workdir=job.workdir,
+    )  # fmt: skip
+    session.run(again)
+    assert session.context(again, "finish")["status"] == 0
+    assert session.context(again, "start")["stdout"] == session.context(job, "start")["stdout"]
+    assert ran(tmp_path) == [job.id]
+    assert len(queue.scripts) == 1
+
+
+def test_blind_lists_at_a_resume_lose_no_job(
+    queue: Forgetful, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session(queue, tmp_path) as first:
+        jobs = running(first, tmp_path, 2)
+    queue.blind, queue.knows_jobs, queue.lost_after = True, False, 0.0
+    again = Session(queue, tmp_path)
+    again.tag = first.tag
+    with again:
+        found = queue.reattach({job.id: 0.0 for job in jobs})
+        assert found == {job.id: True for job in jobs}
+        lists(queue)
+        queue.blind = False
+        (tmp_path / "gate").touch()
+        again.wait_clean(*jobs)
+        assert [again.context(job, "finish")["status"] for job in jobs] == [0, 0]
+    assert sorted(ran(tmp_path)) == sorted(job.id for job in jobs)
+
+
+def test_a_suspended_job_is_reported_also_after_a_resume(queue: Forgetful, tmp_path: Path) -> None:
+    with Session(queue, tmp_path) as first:
+        (job,) = running(first, tmp_path)
+        queue.suspended = {"0"}
+        first.wait_for(job, "suspend")
+        lists(queue, 4)
+        assert first.names(job).count("suspend") == 1
+    again = Session(queue, tmp_path)
+    again.tag = first.tag
+    with again:
+        assert queue.reattach({job.id: 0.0}) == {job.id: True}
+        queue.suspended = set()
+        again.wait_for(job, "unsuspend")
+        (tmp_path / "gate").touch()
+        again.wait_clean(job)
+        wanted = ["start", "suspend", "unsuspend", "finish"]
+        assert [name for name in again.names(job) if name in wanted] == wanted
+
+
+@pytest.mark.parametrize("queue", [False], indirect=True, ids=["reports"])
+def test_a_requeued_job_waits_and_starts_again_also_after_a_resume(
+    queue: Forgetful, tmp_path: Path
+) -> None:
+    with Session(queue, tmp_path) as first:
+        (job,) = running(first, tmp_path)
+        queue.requeue("0")
+        first.wait_for(job, "requeue")
+        assert "finish" not in first.names(job)
+    again = Session(queue, tmp_path)
+    again.tag = first.tag
+    with again:
+        assert queue.reattach({job.id: 0.0}) == {job.id: True}
+        lists(queue, 2)
+        assert "clean" not in again.names(job)
+        queue.begin("0")
+        again.wait(lambda: again.names(job).count("start") == 2, "the second start")
+        (tmp_path / "gate").touch()
+        again.wait_clean(job)
+        names = again.names(job)
+        assert names.count("alloc") == names.count("start") == 2
+        assert names.count("submit") == names.count("clean") == names.count("finish") == 1
+        requeue = names.index("requeue")
+        assert "start" in names[:requeue]
+        assert "start" in names[requeue:]
+        assert all("host" in event.context for event in again.of(job) if event.name == "start")
+        assert again.context(job, "finish")["status"] == 0
+    assert ran(tmp_path) == [job.id, job.id]
+
+
+@pytest.mark.parametrize("queue", [True], indirect=True, ids=["claims"])
+def test_a_claimed_job_that_the_queue_requeues_no_longer_runs(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    """Its second copy will run nothing."""
+    (job,) = running(session, tmp_path)
+    queue.processes["0"].kill()  # its node
+    queue.processes.pop("0").wait(30)
+    queue.restarts["0"] = 1
+    session.wait_for(job, "requeue")
+    queue.begin("0")
+    session.wait_clean(job)
+    assert session.exception(job) in ("node-failure", "lost")
+    assert ran(tmp_path) == [job.id]
