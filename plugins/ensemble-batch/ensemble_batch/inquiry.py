@@ -148,12 +148,9 @@ class Inquiry:
     def _report_unlisted(self, lives: Sequence[JobLife], *, blind: bool) -> None:
         """Warn once while the queue does not list jobs that are not over as far as is known."""
         polled, name = self._polled, self._polled.hooks.name
-        unlisted = [
-            life.job
-            for life in lives
-            if life.misses >= timing.MISSES and not (life.over or life.verdict)
-        ]
-        if not unlisted:
+        missing = [life for life in lives if life.misses and not (life.over or life.verdict)]
+        unlisted = [life.job for life in missing]
+        if not any(life.misses >= timing.MISSES for life in missing):
             polled.outlet.answered("list")
             return
         which = ", ".join(unlisted[:3]) + (", …" if len(unlisted) > 3 else "")
