@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import suppress
 
 from ensemble_core.local.event_log import EventLog
-from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase
+from ensemble_core.local.local_job import ActiveJobs, Phase
 from ensemble_core.local.poller import Poller
 from ensemble_core.local.protocol import encode_context
 from ensemble_core.local.terminator import Token
 
 __all__ = ["Suspensions"]
 
-#: Seconds between checks. The kernel reports stops only by SIGCHLD, which needs the main thread.
+#: Seconds between checks. Reports of the kernel would need SIGCHLD on the main thread, and it
+#: reports no stop of a process whose child is stopped before it calls exec (see ``is_stopped``).
 _CHECK = 1.0
 _SUSPEND = encode_context("suspend", {"note": "its processes were stopped by a signal"})
 _UNSUSPEND = encode_context("unsuspend")
@@ -39,21 +38,26 @@ class Suspensions:
         self._checking = False
         if self._active.running:
             self.watch()
-        for record in list(self._active.running):
-            if not record.started:
-                continue
-            for pid in record.live:
-                self._look(record, pid)
-            stopped = bool(record.live) and record.stopped >= record.live
-            if record.phase is Phase.NONE and record.suspend(stopped, time.monotonic()):
-                self._log.add(record, _SUSPEND if stopped else _UNSUSPEND)
+        for record in self._active.running:
+            if record.live and record.started and record.phase is Phase.NONE:
+                stopped = all(is_stopped(pid) for pid in record.live)
+                if record.suspend(stopped, time.monotonic()):
+                    self._log.add(record, _SUSPEND if stopped else _UNSUSPEND)
 
-    def _look(self, record: LocalJob, pid: int) -> None:
-        """Update the state of a task. The task is not reaped."""
-        flags = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
-        with suppress(ChildProcessError):
-            while (found := os.waitid(os.P_PID, pid, flags)) is not None:
-                if found.si_code == os.CLD_CONTINUED:
-                    record.stopped.discard(pid)
-                else:
-                    record.stopped.add(pid)
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal has stopped a process.
+
+    A process that called vfork cannot stop before its child calls exec. It then counts as stopped
+    if the child is.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b")")[2].split()[0]
+        if state != b"D":
+            return state == b"T"
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            children = [int(child) for child in file.read().split()]
+    except (OSError, IndexError):
+        return False
+    return bool(children) and all(is_stopped(child) for child in children)
