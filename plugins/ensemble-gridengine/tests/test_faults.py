@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 @pytest.mark.timeout(300)
 class TestGridEngine(FaultSuite):
-    commands: ClassVar = {"connect": "qconf", "submit": "qsub", "ask": "qstat -xml", "cancel": "qdel"}
+    commands: ClassVar = {
+        "connect": "qconf",
+        "submit": "qsub",
+        "ask": "qstat -xml",
+        "cancel": "qdel",
+    }
     away = "error: commlib error: got select error (Connection refused)"
     nothing = "<job_info><queue_info/><job_info/></job_info>"
     partial = """perl -0pe 's{<job_list.*?</job_list>}{}s'"""
