@@ -258,7 +258,7 @@ def test_blind_lists_at_a_resume_lose_no_job(
         jobs = running(first, tmp_path, 2)
     queue.blind, queue.knows_jobs, queue.lost_after = True, False, 0.0
     again = Session(queue, tmp_path)
-    again.tag = first.tag
+    again.resume(first)
     with again:
         found = queue.reattach({job.id: 0.0 for job in jobs})
         assert found == {job.id: True for job in jobs}
@@ -278,7 +278,7 @@ def test_a_suspended_job_is_reported_also_after_a_resume(queue: Forgetful, tmp_p
         lists(queue, 4)
         assert first.names(job).count("suspend") == 1
     again = Session(queue, tmp_path)
-    again.tag = first.tag
+    again.resume(first)
     with again:
         assert queue.reattach({job.id: 0.0}) == {job.id: True}
         queue.suspended = set()
@@ -299,7 +299,7 @@ def test_a_requeued_job_waits_and_starts_again_also_after_a_resume(
         first.wait_for(job, "requeue")
         assert "finish" not in first.names(job)
     again = Session(queue, tmp_path)
-    again.tag = first.tag
+    again.resume(first)
     with again:
         assert queue.reattach({job.id: 0.0}) == {job.id: True}
         lists(queue, 2)

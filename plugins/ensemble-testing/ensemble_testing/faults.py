@@ -421,7 +421,7 @@ class FaultSuite:
             first.submit(job)
             first.wait_for(job, "start")
         again = Session(self.make_executor(), tmp_path, self.timeout, tidy=True)
-        again.tag = first.tag
+        again.resume(first)
         self.plan({"ask": "nothing always"})
         with again:
             assert again.executor.reattach({job.id: 0.0}) == {job.id: True}
