@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -77,8 +78,9 @@ def new_run(
     tag = tag or new_tag(fit(ensemble.name))
     used = folders_of(ensemble.begun("{run}", os.getcwd()))
     ensemble = ensemble.begun(tag, os.getcwd(), folders)
-    ensemble = replace(ensemble, warnings=(*ensemble.warnings, *folder_warnings(state, used)))
     place = Path(output).absolute() / tag if output else state / "runs" / tag / "output"
+    found = [*folder_warnings(state, used), *_output_warnings(place, tag)]
+    ensemble = replace(ensemble, warnings=(*ensemble.warnings, *found))
     run_id = new_run_id()
     if not keep:
         executor.prepare(tag, None, run_id)
@@ -103,3 +105,13 @@ def new_run(
         state, about, registry, text, list(overrides), executor, ensemble.attached
     )
     return NewRun(ensemble, executor, tag, run_id, place, kept, earlier)
+
+
+def _output_warnings(place: Path, tag: str) -> Iterator[str]:
+    """Yield a warning if the folder for the jobs' output has files of another run."""
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        if any(entries):
+            yield (
+                f"{place} has files of another run with the tag {tag}: jobs of this run write "
+                "among them; choose another --tag or --output"
+            )

@@ -67,3 +67,18 @@ def test_a_removed_run_with_the_same_tag_has_another_identity(stopped: Path) -> 
     shutil.rmtree("a")
     assert ensemble(*RUN)[0] == 5
     assert identity(stopped) != before
+
+
+def test_a_run_whose_output_folder_has_files_of_a_run_with_its_tag_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("s.yaml").write_text(
+        "jobs: [{name: a, command: echo}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: a}}]\n"
+    )
+    words = ("run", "s.yaml", "--executor", "local", "--tag", "one", "--output", "out", "--state")
+    first, second = ensemble(*words, "a"), ensemble(*words, "b")
+    said = f"{tmp_path / 'out' / 'one'} has files of another run with the tag one"
+    assert (first[0], said in first[1]) == (0, False), first[1]
+    assert (second[0], said in second[1]) == (0, True), second[1]
