@@ -232,6 +232,11 @@ def _check_whole_group(
             hint="use fewer parameter values, or a smaller 'count' or 'replicas'",
             code="out-of-range",
         )
+    if "grace" in spec and context.executor is not None and context.executor.grace:
+        context.warnings.append(
+            f"{group.name}: 'grace' has no effect with the executor {context.executor.name}: "
+            f"{context.executor.grace} decides how long a job may take to end after SIGTERM"
+        )
     if group.executor is not None and "executor" in spec:
         _check_executor(context, (*path, "executor"), group.name, group.executor)
 

@@ -201,6 +201,8 @@ class Executor(ABC):
     and ``gpus_per_task``, or it rejects the job with an ``exception`` of type ``jobspec``,
     ``alloc`` or ``submit`` whose note says what to do. It never silently ignores one of them.
 
+    - ``grace`` is the number of seconds from SIGTERM to SIGKILL, or ``None`` for the executor's
+      default. If it can have no effect, set ``grace`` of the plugin's record.
     - ``urgency`` (0 to 31) is a priority, which is used as far as the queue supports priorities. A
       job with urgency 0 is held until it is cancelled.
     - ``options[NAME]`` has the options for this executor, checked against ``job_options``.

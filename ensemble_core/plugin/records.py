@@ -63,6 +63,8 @@ class ExecutorPlugin(Value):
     - ``render`` is a pure function. It is called with a job and the executor's options. It returns
       what the queue would receive, as text with a media type (a jobspec, a batch script, a command
       line).
+    - ``grace`` names what decides how long a job may take to end after SIGTERM, if a job's key
+      ``grace`` has no effect. Files with this key then cause a warning.
     - ``remains`` is called if the journal of a run is lost. Its arguments are the run's tag, the
       folder ``Run.state``, and whether to end the run's jobs. It returns how many of these jobs may
       still be alive.
@@ -80,6 +82,7 @@ class ExecutorPlugin(Value):
     members: bool = False
     remains: Callable[[str, Path, bool], int] | None = None
     render: Callable[[Job, Mapping[str, Any]], Rendered] | None = None
+    grace: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

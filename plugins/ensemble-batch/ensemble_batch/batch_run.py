@@ -54,7 +54,7 @@ class BatchRun(QueueRun):
             folder=self.spool.folder,
             place=self.hooks.task_place,
             queue_id=self.hooks.task_id,
-            grace=self.hooks.grace,
+            grace=self.hooks.grace_of(orders[0][0]),
             notice=self.hooks.suspend_notice,
         )
         return self.spool.script(key, text)

@@ -91,7 +91,7 @@ class QueueHooks(Executor):
         Seconds within which the executor notices that a job has ended, if its wrapper does not
         report it. If ``poll`` is below 6, it takes at most 6 s.
     grace:
-        Seconds from SIGTERM to SIGKILL.
+        Seconds from SIGTERM to SIGKILL, for jobs without a ``grace``.
     lost_after:
         Seconds for which the queue's replies must omit a job, although they list other jobs, until
         the job counts as lost. If :meth:`account` says more about the job, that counts at once.
@@ -234,8 +234,12 @@ class QueueHooks(Executor):
         """Return all requests of a job to the queue. Jobs of a batch have the same shape."""
         return (
             *(job.group, job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task),
-            *(job.duration, job.urgency, repr(job.options.get(self.name))),
+            *(job.duration, job.grace, job.urgency, repr(job.options.get(self.name))),
         )
+
+    def grace_of(self, job: Job) -> float:
+        """Return the seconds from SIGTERM to SIGKILL for a job."""
+        return self.grace if job.grace is None else job.grace
 
     def fits(self, jobs: Sequence[Job], tag: str) -> bool:
         """Return whether these jobs, all of the same :meth:`shape`, fit into one batch."""

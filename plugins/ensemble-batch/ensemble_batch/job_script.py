@@ -209,7 +209,7 @@ def report_script_of(
         f"_ens_hosts={quote(' '.join(hosts))}",
         *_limit_lines(first.duration),
         f"_ens_requeue={int(hooks.may_restart(first))}",
-        f"_ens_grace={hooks.grace:g}",
+        f"_ens_grace={hooks.grace_of(first):g}",
         # The id is expanded; the path is not.
         "_ens_messages=" + _quote_path(hooks.messages_file([place for _, place in jobs])),
         f"_ens_launch=({' '.join(map(quote, hooks.launcher(first)))})",

@@ -69,11 +69,14 @@ _ens_fail() {
 }
 
 # Ends the command, for the queue (which uses force itself) or for the clock (which does not).
+# It gets SIGTERM only once: many programs abort at a second one.
 _ens_stop() {
-    [ "$_ens_why" = - ] && _ens_why=$1
-    kill -TERM -- "-$_ens_pid"
+    if [ "$_ens_why" = - ]; then
+        _ens_why=$1
+        kill -TERM -- "-$_ens_pid"
+    fi
     kill -CONT -- "-$_ens_pid"
-    if [ "$1" != stopped ]; then
+    if [ "$1" != stopped ] && [ -z "$_ens_force" ]; then
         set -m
         { sleep "$_ens_grace"; kill -KILL -- "-$_ens_pid"; } &
         _ens_force=$!

@@ -42,11 +42,12 @@ _ens_signal() {
     shift
     for pid in "${_ens_pids[@]}" "$@"; do kill "-$signal" -- "-$pid"; done
 }
+# Only once: many programs abort at a second SIGTERM.
 _ens_stop() {
-    [ "$_ens_why" = - ] && _ens_why=$1
+    [ "$_ens_why" = - ] || { _ens_signal CONT; return; }
+    _ens_why=$1
     _ens_signal TERM
     _ens_signal CONT
-    [ -z "$_ens_force" ] || return
     set -m
     { sleep "$_ens_grace"; _ens_signal KILL; } &
     _ens_force=$!

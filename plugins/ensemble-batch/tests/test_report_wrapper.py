@@ -161,6 +161,29 @@ def test_a_job_that_obeys_its_time_limit_leaves_no_processes(
     wait_until(lambda: not job.family())
 
 
+def test_a_command_gets_sigterm_once(wrapped: Callable[..., Wrapped]) -> None:
+    text = (
+        "n=0; trap 'n=$((n + 1)); echo $n > count' TERM; touch began; "
+        "until [ -e end ]; do sleep 0.1; done"
+    )
+    job = wrapped("bash", "-c", text, duration=4.0, grace=600.0)
+    wait_until((job.folder / "began").exists)
+    for number in range(3):
+        os.kill(job.process.pid, signal.SIGTERM)
+        wait_until((job.folder / "count").exists)
+        time.sleep(0.2 * number)
+    time.sleep(4.0)  # its time limit
+    (job.folder / "end").touch()
+    job.wait()
+    assert (job.folder / "count").read_text() == "1\n"
+
+
+@pytest.mark.parametrize(("own", "line"), [(None, "_ens_grace=7"), (90.0, "_ens_grace=90")])
+def test_a_group_sets_the_grace_of_its_jobs(tmp_path: Path, own: float | None, line: str) -> None:
+    job = Job(id="sim.0", group="sim", index=0, command=("true",), grace=own)
+    assert line in script_of(tmp_path, [job], 7.0).decode().splitlines()
+
+
 def test_a_job_restarted_unasked_runs_nothing(
     wrapped: Callable[..., Wrapped],
 ) -> None:

@@ -50,6 +50,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             shared=True,
             available=_available,
             priority=100,
+            grace="Flux's kill-timeout",
             render=_render,
         )
     ]

@@ -130,7 +130,7 @@ class GridEngineExecutor(BatchExecutor):
         resources = dict(options.get("resources", {}))
         # The wrapper enforces the time limit. This limit is for the scheduler, and a backstop.
         if job.duration:
-            resources.setdefault("h_rt", int(job.duration + self.grace + 60))
+            resources.setdefault("h_rt", int(job.duration + self.grace_of(job) + 60))
         if job.gpus:
             resources[str(self._gpu)] = job.gpus
         for name, value in resources.items():

@@ -101,6 +101,8 @@ def manifest(job: Job, tag: str, run_id: str, settings: Settings) -> Object:
     pod |= {"restartPolicy": "Never", "containers": [_merge(container, own.get("container", {}))]}
     if job.duration:
         pod["activeDeadlineSeconds"] = max(1, math.ceil(job.duration))
+    if job.grace is not None:
+        pod["terminationGracePeriodSeconds"] = math.ceil(job.grace)
     spec: Object = {
         "backoffLimit": 0,
         "completions": job.tasks,

@@ -37,6 +37,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             options=OPTIONS,
             shared=True,
             available=_available,
+            grace="Flux's kill-timeout",
         )
     ]
 

@@ -123,7 +123,7 @@ class PBSExecutor(BatchExecutor):
             chunk[self._gpu] = job.gpus
         words += ["-l", ":".join(["select=1", *(f"{name}={n}" for name, n in chunk.items())])]
         if job.duration:  # for the scheduler; the wrapper's own limit fires first
-            words += ["-l", f"walltime={int(job.duration + self.grace + 60)}"]
+            words += ["-l", f"walltime={int(job.duration + self.grace_of(job) + 60)}"]
         for name, flag in (("queue", "-q"), ("project", "-P"), ("account", "-A")):
             value = options.get(name, self._site[name])
             if value is not None:

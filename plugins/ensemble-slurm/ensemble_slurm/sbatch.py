@@ -47,7 +47,8 @@ def sbatch_options(
         words.append(f"--gpus-per-task={job.gpus_per_task}")
     if job.duration:
         # Round up to whole minutes, but add no margin: it might exceed the partition's limit.
-        words.append(f"--time={math.ceil(job.duration / 60)}")
+        # Except for a grace that the group asks for: at --time, Slurm would cut it short.
+        words.append(f"--time={math.ceil((job.duration + (job.grace or 0.0)) / 60)}")
     options = job.options.get("slurm", {})
     if job.urgency == 0:
         words.append("--hold")
