@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import random
 import secrets
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from click.testing import CliRunner
 
 import ensemble_testing.isolation  # noqa: F401  (what tests start heeds SIGHUP, under nohup too)
 from ensemble_core.cli.main import main
+from ensemble_testing.allocation import Allocation
 from ensemble_testing.run_process import cancel_runs, held_jobs, slots_at_once
 from ensemble_testing.session import NAME, need, wait_until
 
@@ -232,3 +234,24 @@ class StopSuite:
         # These jobs ignore SIGTERM. A job that received it and ends with 0 before it is killed may
         # have been cut short, so it is cancelled and runs again.
         self.check_result(once=False)
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_end_of_the_allocation_around_a_run_loses_nothing(self, seed: int) -> None:
+        """The run's allocation has its processes and, for local jobs, also those of the jobs."""
+        running, chance = self.at_once(), random.Random(seed)
+        command = [sys.executable, "-m", "ensemble_core.cli", "run", "e.yaml", "--tag", self.tag]
+        with (self.folder / "output").open("w") as output:
+            allocation = Allocation(
+                [*command, "--executor", self.executor, *self.options], self.folder, None, output
+            )
+        self.process = allocation.parent
+        try:
+            self.wait_started(self.process, running)
+            allocation.end(chance)
+            code = allocation.wait_over(self.timeout)
+        finally:
+            allocation.kill()
+        assert code == 143, (self.folder / "output").read_text()
+        assert self.state() == "stopped"
+        (self.folder / "go").touch()
+        self.check_result(once=self.on_stop == "keep")
