@@ -13,6 +13,7 @@ from ensemble_kubernetes.pods import Failure, Pod
 
 __all__ = ["Life"]
 
+_DELETED = "was deleted by another client"
 _LOST = Failure("lost", "Kubernetes no longer knows this job, so its outcome is unknown")
 
 
@@ -112,12 +113,15 @@ class Life(JobEvents):
         if self.verdict is not None:
             return self.verdict
         said = next((pod.failure for pod in pods if pod.failure is not None), None)
-        if said is not None or status:
+        # If one of several pods fails, Kubernetes deletes the others.
+        if said is not None or any(pod.status and not pod.deleted for pod in pods):
             return said
+        if any(pod.deleted for pod in pods):
+            return Failure("cancel", f"its {'Job' if self.gone else 'pod'} {_DELETED}")
         if self.condition is not None and self.condition[0] == "Complete":
             return None
         if self.gone and not self.missed:
-            return Failure("cancel", "its Job was deleted by another client")
+            return Failure("cancel", f"its Job {_DELETED}")
         if self.condition is not None and pods and "start" not in self.told:
             return Failure("submit", f"its pod failed before it started: {self.condition[1]}")
         return _LOST

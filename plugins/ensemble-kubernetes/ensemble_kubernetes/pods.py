@@ -53,6 +53,7 @@ class Pod:
     lost: bool  #: the node is gone, so no further report will come
     status: int | None  #: wait status
     failure: Failure | None
+    deleted: bool  #: it was deleted while it waited or ran, and has not succeeded
     stuck: str  #: why the container cannot be started
     waits: str  #: why the pod has no node
 
@@ -86,6 +87,7 @@ def read_pod(pod: Mapping[str, Any], *, removed: bool = False) -> Pod:
         lost=lost,
         status=None if code is None else status_of(code),
         failure=failure_of(pod, ended, target, removed=removed) if over or lost else None,
+        deleted=over and _is_deleted(pod, ended, removed=removed),
         stuck=_one_line(reason, waiting.get("message")) if reason in _STUCK else "",
         waits=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
     )
@@ -119,9 +121,26 @@ def failure_of(
         return Failure("exec", _one_line(ended["reason"], ended.get("message")))
     if not ended and not removed and reason:  # for example rejected by its node
         return Failure("submit", _one_line(reason, message))
-    if not ended and removed:
-        return Failure("cancel", "its pod was deleted by another client")
     return None
+
+
+def _is_deleted(pod: Mapping[str, Any], ended: Mapping[str, Any], *, removed: bool) -> bool:
+    """Return True if an ended pod was deleted before its container ended.
+
+    The container has then ended by SIGTERM or SIGKILL, or with any exit code as its answer. A pod
+    that has succeeded counts as such.
+    """
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    if status.get("phase") == "Succeeded" or ended.get("exitCode") == 0:
+        return False
+    if not ended:
+        return removed
+    latest = timestamp(metadata.get("deletionTimestamp"))
+    finished = timestamp(ended.get("finishedAt"))
+    if latest is None or finished is None:
+        return latest is not None
+    # Kubernetes has added the grace period to the time of the request.
+    return finished >= latest - float(metadata.get("deletionGracePeriodSeconds") or 0)
 
 
 def timestamp(text: str | None) -> float | None:

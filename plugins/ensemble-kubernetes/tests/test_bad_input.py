@@ -203,6 +203,8 @@ def test_a_job_deleted_by_another_client_is_cancelled(
     world.cluster.store.delete(kind, world.namespace, name if what == "jobs" else pod)
     session.wait_clean(job)
     assert session.context(job, "finish")["status"] != 0
+    assert session.cause(job) == "cancelled"
+    assert "was deleted by another client" in session.context(job, "exception")["note"]
 
 
 def test_when_a_namespace_is_deleted_its_jobs_end_and_later_ones_are_rejected(
@@ -221,7 +223,7 @@ def test_when_a_namespace_is_deleted_its_jobs_end_and_later_ones_are_rejected(
         session.wait_for(held, "priority")
         store.delete(world.namespaces, "", "team")
         session.wait_clean(running, held)
-        assert session.cause(held) == "cancelled"
+        assert session.cause(running) == session.cause(held) == "cancelled"
         assert "deleted by another client" in session.context(held, "exception")["note"]
         world.wait(
             lambda: "team" not in [n["metadata"]["name"] for n in store.all(world.namespaces)]
@@ -436,3 +438,41 @@ def observed(session: Session, last: str = "true") -> tuple[Job, Path]:
     session.submit(job)
     session.wait_for(job, "start")
     return job, session.folder / f"{job.id}.out"
+
+
+def _ended_pod(name: str, code: int, finished: str, deleted: str = "") -> Pod:
+    metadata = {"name": name}
+    if deleted:
+        metadata |= {"deletionTimestamp": deleted, "deletionGracePeriodSeconds": "30"}
+    ended = {"exitCode": code, "startedAt": "1970-01-01T00:00:10Z", "finishedAt": finished}
+    containers = [{"name": "job", "state": {"terminated": ended}}]
+    return read_pod(
+        {
+            "metadata": metadata,
+            "status": {"phase": "Failed", "containerStatuses": containers},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("pods", "cause"),
+    [
+        ([(143, "00:01:00", "00:01:30")], "cancelled"),
+        ([(3, "00:01:10", "00:01:30")], "cancelled"),  # its answer to SIGTERM
+        ([(143, "00:01:00", "")], "signal"),
+        ([(3, "00:00:59", "00:01:30")], "exit"),  # deleted after its end
+        ([(3, "00:01:00", ""), (143, "00:01:01", "00:01:31")], "exit"),
+    ],
+)
+def test_only_a_pod_that_was_deleted_while_it_ran_is_cancelled(
+    pods: list[tuple[int, str, str]], cause: str
+) -> None:
+    told: list[JobEvent] = []
+    life = Life("a.0", "a-0", {"tasks": len(pods)}, told)
+    for rank, (code, *times) in enumerate(pods):
+        finished, deleted = (f"1970-01-01T{time}Z" if time else "" for time in times)
+        life.pods[rank] = _ended_pod(f"pod-{rank}", code, finished, deleted)
+    life.tell_end(200.0, live=False)
+    exception = next((e.context["type"] for e in told if e.name == "exception"), None)
+    (status,) = (e.context["status"] for e in told if e.name == "finish")
+    assert cause_of(exception, status) == cause
