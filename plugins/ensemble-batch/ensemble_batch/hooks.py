@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from ensemble_batch.command import QueueCommands
@@ -63,6 +63,8 @@ class QueueJob:
     exception: str | None = None
     #: Explanation of the state; for a stuck job, also what to do.
     note: str = ""
+    #: With the exception ``cancel``: the user who cancelled the job, if known.
+    by: str = field(default="", kw_only=True)
     #: Start and end in seconds since the epoch by the queue's clock, and the node. These three
     #: fields are ignored if wrappers claim jobs.
     began: float | None = None

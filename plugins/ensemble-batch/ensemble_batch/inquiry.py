@@ -228,7 +228,7 @@ class Inquiry:
         if row.state == "over" and polled.over_in_queue(life, row):
             return
         if row.exception is not None or row.status is not None:
-            life.gone(row.exception, row.note, row.status, polled.now())
+            life.gone(row.exception, row.note, row.status, polled.now(), row.by)
             return
         reported = "not reported its end" if "start" in life.told else "reported nothing"
         verdict = f"{polled.hooks.name} no longer knows this job, and the job has {reported}"

@@ -95,15 +95,18 @@ class JobLife(JobEvents):
         if not self.last <= when <= now:
             when = min(now, (self._began or now) + report.seconds)
         kind, why = None, ""
+        by = "" if word is None else word.by
         # The queue derives "script failed" from the exit code too, so that adds nothing.
         if word is not None and word.exception != "exec":
             kind, why = word.exception, word.note
         elif report.why == "timeout":
             kind, why = "timeout", "it reached its time limit"
+        elif report.why == "deleted":
+            kind, why = "cancel", "deleted in the queue, not by this run"
         if kind is not None or status or report.why:
             kind, why = self._own_doing(note) or (kind, why)
         if kind is not None:
-            self.fail(kind, why, when, now)
+            self.fail(kind, why, when, now, **({"by": by} if by else {}))
             status = status or int(signal.SIGTERM)
         self.end(status, when, now)
 
@@ -125,8 +128,9 @@ class JobLife(JobEvents):
         if kind is not None or row.status != 0:
             kind, why = self._own_doing(note) or (kind, why)
         if kind is not None:
-            cause = {} if row.cause is None else {"cause": row.cause}
-            self.fail(kind, why, when, now, **cause)
+            more: dict[str, Any] = {} if row.cause is None else {"cause": row.cause}
+            more |= {"by": row.by} if row.by else {}
+            self.fail(kind, why, when, now, **more)
         self.end(row.status if kind is None else row.status or None, when, now)
 
     def _own_doing(self, note: str) -> tuple[str, str] | None:
@@ -135,18 +139,22 @@ class JobLife(JobEvents):
             return "cancel", note
         return ("lost", self.verdict) if self.verdict else None
 
-    def gone(self, kind: str | None, note: str, status: int | None, now: float) -> None:
+    def gone(
+        self, kind: str | None, note: str, status: int | None, now: float, by: str = ""
+    ) -> None:
         """Record that the queue reports the job as over or unknown, while its wrapper has reported
         no end.
         """
         if kind is None and status is not None:
             self.started(now, "", now)
         if kind is not None:
-            self._except(kind, note, now, status)
+            self._except(kind, note, now, status, by)
         else:
             self.end(status, now, now)
 
-    def _except(self, kind: str, note: str, now: float, status: int | None) -> None:
-        began = "start" in self.told
-        self.fail(kind, note, now, now, **({} if began or status is None else {"status": status}))
+    def _except(self, kind: str, note: str, now: float, status: int | None, by: str = "") -> None:
+        more: dict[str, Any] = {"by": by} if by else {}
+        if status is not None and "start" not in self.told:
+            more["status"] = status
+        self.fail(kind, note, now, now, **more)
         self.end(status or None, now, now)

@@ -332,6 +332,12 @@ def test_its_own_time_limit_ends_a_job_at_once_as_timeout(heard: Heard) -> None:
     assert heard.context("exception")["type"] == "timeout"
 
 
+def test_a_job_that_the_queue_has_deleted_is_cancelled(heard: Heard) -> None:
+    heard.accept().start().end(status=15, why="deleted").check()
+    assert heard.context("exception")["type"] == "cancel"
+    assert "not by this run" in heard.context("exception")["note"]
+
+
 def test_a_job_that_the_queue_forgot_is_lost_after_several_answers(heard: Heard) -> None:
     heard.accept().start().missing().missing()
     assert "clean" not in heard.names

@@ -13,10 +13,13 @@ import yaml
 from conftest import ACCESS, IMAGE, MISSING
 from ensemble_kubernetes import kubernetes_run
 from ensemble_kubernetes.executor import KubernetesExecutor
+from ensemble_kubernetes.life import Life
+from ensemble_kubernetes.pods import Pod, read_pod
 from ensemble_testing import Session
 from kubernetes_stand_in.refusals import Refusal, conflict
 
-from ensemble_core import ExecutorError, Job, UsageError
+from ensemble_core import ExecutorError, Job, JobEvent, UsageError
+from ensemble_core.model.causes import cause_of
 
 if TYPE_CHECKING:
     from conftest import Cluster

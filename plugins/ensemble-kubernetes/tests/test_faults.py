@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 from ensemble_testing import FaultSuite, Session, wait_until
 
-from ensemble_core import Executor
+from ensemble_core import Executor, Job
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -38,6 +38,11 @@ class TestKubernetes(FaultSuite):
 
     def make_executor(self, period: float = 1.0) -> Executor:
         return self.world.executor()
+
+    def cancel_from_outside(self, session: Session, *jobs: Job) -> None:
+        for job in jobs:
+            store = self.world.cluster.store
+            store.delete(self.world.jobs, self.world.namespace, session.queue_id(job))
 
     def plan(self, faults: Mapping[str, str]) -> None:
         with self._lock:

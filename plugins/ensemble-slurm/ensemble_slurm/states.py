@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import re
 import signal
 from collections.abc import Mapping
@@ -146,4 +147,16 @@ def _ended_job(row: Row, job: QueueJob) -> QueueJob:
         return replace(job, exception="exec", note=words, status=code or 0x100, cause=cause)
     kind, note = _EXCEPTIONS[row.state]
     status = code or int(signal.SIGTERM)
-    return replace(job, exception=kind, note=f"{note} ({words})", status=status)
+    by = _canceller(row.reason) if kind == "cancel" else ""
+    return replace(job, exception=kind, note=f"{note} ({words})", status=status, by=by)
+
+
+def _canceller(words: str) -> str:
+    """Return the user in Slurm's words ``CANCELLED by UID``; empty if they name none."""
+    match = re.search(r"CANCELLED by (\d+)", words)
+    if match is None:
+        return ""
+    try:
+        return pwd.getpwuid(int(match[1])).pw_name
+    except (LookupError, OverflowError):
+        return f"user {match[1]}"

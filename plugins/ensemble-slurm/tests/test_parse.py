@@ -353,3 +353,12 @@ def test_incomplete_output_of_squeue_is_rejected() -> None:
     assert unreadable("x\n" + whole) is None  # a job's name may contain a newline
     assert unreadable(whole[: len(whole) - 40]) is not None
     assert unreadable("slurm is in maintenance\n") == "'slurm is in maintenance'"
+
+
+@pytest.mark.parametrize(
+    ("words", "by"),
+    [("CANCELLED by 0", "root"), ("CANCELLED by 4294967", "user 4294967"), ("None", "")],
+)
+def test_accounting_names_the_user_who_cancelled_a_job(words: str, by: str) -> None:
+    job = queue_job(Row("7", None, "CANCELLED", words))
+    assert (job.exception, job.by) == ("cancel", by)

@@ -113,6 +113,9 @@ class FaultSuite:
     holds:
         Whether the queue holds a job with urgency 0. Set this to ``False`` if such a job is
         rejected; a test then fills all slots to keep a job waiting.
+    names_cancels:
+        The states of jobs for which the queue tells that another client has cancelled them. In
+        other states, such a job may be ``lost`` or end by a signal. Empty: skip this test.
     slots:
         Number of one-core jobs that run concurrently; ``None``: use the gauge ``cores.up``, or 1.
     timeout:
@@ -127,6 +130,7 @@ class FaultSuite:
     requeue_options: ClassVar[Mapping[str, Any]] = {}
     lists_prove: ClassVar[bool] = False
     holds: ClassVar[bool] = True
+    names_cancels: ClassVar[Collection[str]] = ("waiting", "running")
     slots: ClassVar[int | None] = None
     timeout: ClassVar[float] = 120.0
 
@@ -272,6 +276,52 @@ class FaultSuite:
         session.wait_clean(*later, doomed)
         assert session.exception(doomed) == "cancel"
         self.check(session, running, *later)
+
+    def cancel_from_outside(self, session: Session, *jobs: Job) -> None:
+        """Cancel jobs as another client of the queue does: with the command ``cancel``.
+
+        Override this method if the command needs more than the queue's id of a job.
+        """
+        for job in jobs:
+            words = (*self.commands["cancel"].split(), session.queue_id(job))
+            done = subprocess.run(words, capture_output=True, text=True, timeout=self.timeout)
+            assert done.returncode == 0, f"{words} failed: {done.stdout}{done.stderr}"
+
+    def test_jobs_that_others_cancel_are_cancelled(self, session: Session) -> None:
+        if not self.names_cancels:
+            pytest.skip("the queue does not tell that another client cancelled a job")
+        gate = self.folder / "gate"
+        try:
+            waiting = self.waiting(session, gate)
+            jobs = [waiting]
+            if self.holds:
+                jobs.append(running := self.gated(session, gate))
+                session.submit(running)
+                session.wait_for(running, "start")
+            self.cancel_from_outside(session, *jobs)
+            session.wait_clean(*jobs)
+        finally:
+            gate.touch()
+        assert "start" not in session.names(waiting)
+        for job, state in zip(jobs, ("waiting", "running"), strict=False):
+            cause = session.cause(job)
+            assert cause == "cancelled" or state not in self.names_cancels, (
+                f"another client cancelled the {state} job {job.id}, and its cause is {cause!r}: "
+                f"emit an exception of type 'cancel', or remove {state!r} from "
+                f"'names_cancels' of {type(self).__name__} if the queue does not tell"
+            )
+            assert cause != "exit", f"{job.id} was cancelled, and looks as if it ended by itself"
+
+    def test_a_job_that_others_and_the_run_cancel_ends_once(self, session: Session) -> None:
+        gate = self.folder / "gate"
+        session.submit(job := self.gated(session, gate))
+        session.wait_for(job, "start")
+        self.plan({"cancel": "slow"})
+        self.cancel_from_outside(session, job)
+        session.cancel(job)
+        session.wait_clean(job)
+        gate.touch()
+        assert session.cause(job) in ("cancelled", "signal")
 
     def test_many_jobs_need_few_commands(self, session: Session) -> None:
         before, began = self.asked(), time.monotonic()
