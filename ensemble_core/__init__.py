@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from ensemble_core.model.jobs import Job as Job
     from ensemble_core.model.jobs import JobGroup as JobGroup
     from ensemble_core.model.jobs import JobState as JobState
+    from ensemble_core.model.placeholders import escape_braces as escape_braces
+    from ensemble_core.model.placeholders import unescape_braces as unescape_braces
+    from ensemble_core.model.plain_numbers import as_text as as_text
     from ensemble_core.model.rules import Action as Action
     from ensemble_core.model.rules import Firing as Firing
     from ensemble_core.model.rules import Rule as Rule
@@ -111,6 +114,8 @@ else:
         "model.expressions": "Expression expression",
         "model.generators": "Constraint Exchange Generator Point Reading Variable Vocs",
         "model.jobs": "Job JobGroup JobState",
+        "model.placeholders": "escape_braces unescape_braces",
+        "model.plain_numbers": "as_text",
         "model.rules": "Action Firing Rule Trigger",
         "plugin.discovery": "executor_record",
         "plugin.executor": (

@@ -24,7 +24,7 @@ from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.expressions import check_names, expression
 from ensemble_core.model.filters import ALL
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, format_value, normal_name
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, format_value, placeholders
 from ensemble_core.model.rules import BoundAction, BoundSpec
 from ensemble_core.plugin.hookspecs import ActionPlugin
 from ensemble_core.plugin.named_code import check_class
@@ -424,8 +424,7 @@ class OptionCheck:
             if context.metric(name, path) is not None:
                 self.metrics.add(name)
         elif kind == "message":
-            found = FIELD_PLACEHOLDER.finditer(name)
-            spoken = {normal_name(match[3]) for match in found if match[3]}
+            spoken = {one.name for one in placeholders(name, FIELD_PLACEHOLDER)}
             of_job = self._job_fields(path, spoken)
             scoped = self.scoped(path, spoken - of_job)
             if scoped is not None:
@@ -534,7 +533,7 @@ class OptionCheck:
             self._expressions(path, text, texts=True)
             return
         context, matched = self._context, self._matched
-        names = {match[3] for match in pattern.finditer(text) if match[3]}
+        names = {one.name for one in placeholders(text, pattern)}
         bare = names - self._job_fields(path, names)
         scoped = self.scoped(path, bare)
         if scoped is None or report_unlisted(context, path, bare - scoped, matched):
@@ -622,19 +621,19 @@ def _strings(path: Path, value: Any) -> list[tuple[Path, str]]:
 
 
 def _check_message(context: Context, path: Path, text: str, matched: MatchContext) -> None:
-    for match in FIELD_PLACEHOLDER.finditer(text):
-        name, form = match[3] and normal_name(match[3]), match[4]
+    for one in placeholders(text, FIELD_PLACEHOLDER):
+        name, form = one.name, one.form
         if form is not None and (matched.names is None or name in matched.names):
-            if not any(_fits(value, form[1:]) for value in (1, 1.5, "text")):
+            if not any(_fits(value, form) for value in (1, 1.5, "text")):
                 context.report(
                     path,
-                    f"invalid format in {match[0]}: {form[1:]!r}",
+                    f"invalid format in {one.text}: {form!r}",
                     hint=f"use {{{name}:.2f}} for two decimals, or {{{name}}}",
                     code="bad-format",
-                    where=context.document.at_text(path, match[0]),
+                    where=context.document.at_text(path, one.text),
                 )
             continue
-        if name is None or form is not None:  # {other:.2f} is probably plain text
+        if form is not None:  # {other:.2f} is probably plain text
             continue
         if report_unlisted(context, path, (name,), matched):
             continue

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ensemble_core.errors import EnsembleError, Location
+from ensemble_core.model.plain_numbers import as_text
 from ensemble_core.model.rules import Action, Rule
 
 __all__ = ["Document", "Path", "plain", "shown", "spelled"]
@@ -144,7 +145,7 @@ class Document:
     def written(self, path: Path, value: object) -> str:
         """Return a scalar as spelled in the file: ``1.10`` stays ``1.10``."""
         spelled = self.spelled.get(path)
-        return str(value) if spelled is None else spelled
+        return as_text(value) if spelled is None else spelled
 
 
 def spelled(path: Path) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ensemble_core.config.context import Context
@@ -21,8 +22,9 @@ __all__ = ["JOB_FIELDS", "check_merge", "known_at_load"]
 #: Fields that can be NAME in ``{job.NAME}``, in addition to parameters.
 JOB_FIELDS = frozenset(
     {
-        "id", "group", "index", "attempt", "replica", "queue_id", "workdir", "stdout", "stderr",
-        "nodes", "tasks", "cores_per_task", "gpus_per_task", "duration", "urgency", "executor",
+        "id", "group", "index", "attempt", "replica", "queue_id", "host", "workdir", "stdout",
+        "stderr", "nodes", "tasks", "cores_per_task", "gpus_per_task", "duration", "urgency",
+        "executor",
     }
 )  # fmt: skip
 
@@ -38,12 +40,15 @@ class _DeferredValue:
 
 
 _LATER = _DeferredValue()
+#: Stand-in for an option, whose type only the executor knows.
+_OMITTED = object()
 
 
 def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> dict[str, Any]:
     """Return the changes as far as they are known before the rule fires.
 
-    An expression is left out or, inside a list or mapping, replaced by a stand-in. The function
+    An expression is left out or, inside another list or mapping than ``options``, replaced by a
+    stand-in. The function
     ``check`` is called with each expression, and with each text that has placeholders.
     """
     found: dict[str, Any] = {}
@@ -56,7 +61,9 @@ def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> di
         elif isinstance(value, str) and value.startswith("="):
             check(place, value, JOB_PLACEHOLDER)
         else:
-            found[key] = _resolve(place, value, check, JOB_PLACEHOLDER, "0")
+            found[key] = _resolve(
+                place, value, check, JOB_PLACEHOLDER, _OMITTED if key == "options" else "0"
+            )
     return found
 
 
@@ -64,13 +71,15 @@ def _resolve(
     path: Path, value: Any, check: CheckText, pattern: re.Pattern[str], stand_in: object
 ) -> Any:
     if isinstance(value, dict):
-        return {
+        items = {
             k: _resolve((*path, k), item, check, pattern, stand_in) for k, item in value.items()
         }
+        return {k: item for k, item in items.items() if item is not _OMITTED}
     if isinstance(value, list):
-        return [
+        found = [
             _resolve((*path, i), item, check, pattern, stand_in) for i, item in enumerate(value)
         ]
+        return [item for item in found if item is not _OMITTED]
     if not isinstance(value, str):
         return value
     formula = value.startswith("=")
@@ -110,6 +119,13 @@ def check_merge(
                 hint="use the action 'submit', or write a value instead of the function",
                 code="bad-value",
             )
+        elif given[name] is None:
+            context.report(
+                place,
+                f"{name!r} is null, but this action needs a value of each parameter",
+                hint=f"write '{name}: VALUE', or remove the line to keep the job's value",
+                code="bad-value",
+            )
         elif single and isinstance(given[name], (list, dict)):
             context.report(
                 place,
@@ -137,4 +153,4 @@ def check_merge(
     (group,) = targets
     if not {*given} <= names:
         return None
-    return change_group(context, path, group, fields, merge=True)
+    return change_group(context, path, replace(group, more=()), fields)

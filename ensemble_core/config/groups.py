@@ -7,16 +7,21 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import MISSING, replace
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.config.job_options import check_filled_options, read_options
 from ensemble_core.config.placeholders import TEXTS, check_placeholders, has_formats
-from ensemble_core.config.schema import defaults
+from ensemble_core.config.schema import RESET_BY_NULL, defaults
+from ensemble_core.config.shell_warnings import shell_warnings
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
 from ensemble_core.errors import EnsembleError, call_plugin, closest
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.option_values import merged
 
 __all__ = ["change_group", "make_group", "restore_spelling"]
 
@@ -30,12 +35,17 @@ _NUMBERS = (
     "urgency",
     "at_once",
 )
+#: Fields that are mappings. A change of a group is merged with them.
+_MAPPINGS = ("environment", "options", "parameters")
+_DEFAULTS = {
+    each.name: None if each.default is MISSING else each.default
+    for each in dataclass_fields(JobGroup)
+} | dict.fromkeys((*_MAPPINGS, "observe"), NOTHING)
 #: Name of a member of the service: NAME or NAMESPACE/NAME.
 _MEMBER = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 #: Suffixes of scripts, which an interpreter runs.
 _SCRIPTS = (".py", ".sh", ".R", ".jl", ".pl", ".rb", ".lua")
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
-_SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<"})
 
 
 def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGroup | None:
@@ -52,14 +62,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
     _check_whole_group(context, path, spec, group)
     _check_observers(context, path, group)
     _check_program(context, group)
-    command = spec["command"]
-    if isinstance(command, str):
-        operators = sorted(_SHELL & set(group.command))
-        if operators:
-            context.warnings.append(
-                f"job group {group.name!r}: the command is not run by a shell, so {operators[0]!r} "
-                "is an ordinary argument; write bash -c '...' to use a shell"
-            )
+    context.warnings += shell_warnings(group, split=isinstance(spec["command"], str))
     return group if len(context.errors) == before else None
 
 
@@ -159,28 +162,27 @@ def _program_path(group: JobGroup, name: str, *, runs: bool) -> str | None:
 
 
 def change_group(
-    context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any], *, merge: bool = False
+    context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any]
 ) -> JobGroup | None:
     """Return the group with the fields of ``spec``, or ``None`` after reporting errors.
 
-    ``environment`` extends that of the group; other fields replace those of the group. With
-    ``merge``, the group keeps parameters that ``spec`` does not give.
+    Mappings are merged with those of the group (:func:`merged`); other fields replace those of the
+    group. ``None`` stands for the default of a field.
     """
     before = len(context.errors)
     fields = _fields(context, path, spec)
     if not context.is_valid(path) or len(context.errors) > before:
         return None
-    if merge:
-        if group.more:
-            group = replace(group, more=())
-        if new := fields.pop("parameters", {}):
-            own = {name: new.get(name, values) for name, values in group.parameters.items()}
-            fields["parameters"] = own
-            fields["points"] = {n: v for n, v in group.points.items() if n not in new}
-            fields["parameters"] |= {n: new[n] for n in group.points if n in new}
-    elif "parameters" in fields:
-        fields.setdefault("points", {})  # ``points`` is replaced together with the parameters
-    changed, *more = (_with_changes(entry, fields) for entry in (group, *group.more))
+    if "parameters" in fields:
+        removed = [name for name, value in spec["parameters"].items() if value is None]
+        fields["parameters"] = {**fields["parameters"], **dict.fromkeys(removed)}
+    reset = {name: _DEFAULTS[name] for name in RESET_BY_NULL if name in spec and spec[name] is None}
+    if spec.get("observe") is not None:
+        _check_removed_observers(context, (*path, "observe"), spec["observe"], group)
+    changed, *more = (
+        _with_changes(context, path, replace(entry, **reset), fields, spec.get("observe"))
+        for entry in (group, *group.more)
+    )
     if more:
         changed = replace(changed, more=tuple(more))
     for old, entry in zip((group, *group.more), (changed, *more), strict=True):
@@ -188,10 +190,36 @@ def change_group(
     return changed if len(context.errors) == before else None
 
 
-def _with_changes(group: JobGroup, fields: Mapping[str, Any]) -> JobGroup:
-    if "environment" in fields:
-        fields = {**fields, "environment": {**group.environment, **fields["environment"]}}
-    return replace(group, **fields)
+def _check_removed_observers(
+    context: Context, path: Path, changes: Mapping[str, Any], group: JobGroup
+) -> None:
+    for name, options in changes.items():
+        if options is None and all(name not in entry.observe for entry in (group, *group.more)):
+            context.report(
+                (*path, name),
+                f"null removes an observer, but {group.name!r} has no observer {name!r}",
+                hint=f"write '{name}: {{}}' for an observer with its default options",
+                code="bad-value",
+            )
+
+
+def _with_changes(
+    context: Context,
+    path: Path,
+    group: JobGroup,
+    fields: Mapping[str, Any],
+    observe: Mapping[str, Any] | None,
+) -> JobGroup:
+    changed = dict(fields)
+    for name in _MAPPINGS:
+        if name in fields:
+            changed[name] = merged(getattr(group, name), fields[name])
+    if observe is not None:  # without the defaults of options that it does not name
+        changed["observe"] = _observers(context, path, merged(group.observe, observe))
+    if "parameters" in fields and "points" not in fields:
+        kept = {name: v for name, v in group.points.items() if name not in fields["parameters"]}
+        changed["points"] = kept
+    return replace(group, **changed)
 
 
 def _check_whole_group(
@@ -204,6 +232,7 @@ def _check_whole_group(
     """Check a whole group. If ``spec`` has changes of an existing group, ``old`` is that group."""
     if old is None or not _keeps_placeholders(old, group, spec):
         check_placeholders(context, path, spec, group)
+    check_filled_options(context, path, spec, group)
     for name in group.environment_from:
         if name in group.environment:
             context.report(
@@ -304,7 +333,10 @@ def _spell_scalars(context: Context, path: Path, value: Any) -> Any:
     if isinstance(value, list):
         return [context.document.written((*path, i), word) for i, word in enumerate(value)]
     if isinstance(value, dict):
-        return {key: context.document.written((*path, key), inner) for key, inner in value.items()}
+        return {
+            key: inner if inner is None else context.document.written((*path, key), inner)
+            for key, inner in value.items()
+        }
     return value
 
 
@@ -379,10 +411,10 @@ def _command(
     return tuple(words), text
 
 
-def _environment(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, str]:
-    values: dict[str, str] = _spell_scalars(context, path, given)
+def _environment(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, str | None]:
+    values: dict[str, str | None] = _spell_scalars(context, path, given)
     for key, value in values.items():
-        _text(context, (*path, key), key + value)
+        _text(context, (*path, key), key + (value or ""))
     return values
 
 
@@ -430,5 +462,5 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     "parameters": read_parameters,
     "points": read_points,
     "observe": _observers,
-    "options": lambda context, path, given: {name: dict(one) for name, one in given.items()},
+    "options": read_options,
 }

@@ -17,6 +17,7 @@ from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.expansion import expand_sources
 from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.instances import check_uses, expand_uses, expanded_data
+from ensemble_core.config.job_options import convert_options
 from ensemble_core.config.limits import bind_limits
 from ensemble_core.config.output_collisions import warn_of_shared_files
 from ensemble_core.config.overrides import apply
@@ -453,6 +454,8 @@ def _binder(context: Context) -> Binder:
         data = inner.document.data
         if part != "job-fields":
             _canonical(data, inner.registry, _NAMING["rules"])
+        elif isinstance(data, dict) and "options" in data:
+            data["options"] = convert_options(inner.registry, data["options"])
         check_shape(inner, part)
         bound = bind(inner, data) if isinstance(data, dict) else None
         if inner.errors:
@@ -479,5 +482,8 @@ def _binder(context: Context) -> Binder:
         ),
         group=lambda group, fields: checked(
             "job-fields", fields, lambda inner, data: change_group(inner, (), group, data)
+        ),
+        options=lambda options: checked(
+            "job-fields", {"options": options}, lambda inner, data: data
         ),
     )

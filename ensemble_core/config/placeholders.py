@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.errors import did_you_mean
+from ensemble_core.errors import closest, did_you_mean
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import (
     BUILTIN_PLACEHOLDERS,
-    PLACEHOLDER,
     RUN_PLACEHOLDERS,
+    Placeholder,
     format_value,
+    is_format,
+    placeholders,
 )
 from ensemble_core.model.sweeps import Range
 
-__all__ = ["TEXTS", "check_placeholders", "has_formats", "words_of"]
+__all__ = ["TEXTS", "check_placeholders", "has_formats", "strings", "words_of"]
 
 #: Fields of a group that may contain placeholders, in addition to the command and the environment.
 TEXTS = ("workdir", "stdout", "stderr")
+#: The start of a template of Go or Jinja, which other programs fill in.
+_TEMPLATE = re.compile(r"(?<!\{)\{\{(?:-?\s*\.[^{}]*| \w+ )\}\}(?!\})")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _BUILTIN = BUILTIN_PLACEHOLDERS | RUN_PLACEHOLDERS
+#: Options of observers that name a file.
+_FILLED_BY_OBSERVERS = ("path", "log")
 #: How many computed values are tried with a format at most.
 _TRIED = 1000
 
@@ -53,33 +59,26 @@ def check_placeholders(
     names = {*group.points, *group.parameters}
     known = _BUILTIN | names
     used: set[str] = set()
-    missing: dict[str, Path] = {}
-    for text, place in _texts(path, spec, group):
-        for match in PLACEHOLDER.finditer(text):
-            name = match[3]
-            if name is None:
-                continue
-            if name in known:
-                used.add(name)
-                _check_format(context, place, match, group)
-            elif match[4] is None:  # {x:y} is probably plain text
-                missing.setdefault(name, place)
-    for name, place in missing.items():
+    missing: dict[str, tuple[Path, str]] = {}
+    for text, place, kind in _texts(path, spec, group):
+        if "{{" in text:
+            _warn_of_template(context, group, text)
+        for one in placeholders(text):
+            if one.name in known:
+                used.add(one.name)
+                _check_format(context, place, one, group)
+            elif kind != "pattern" and not _is_plain(one, kind, known):
+                missing.setdefault(one.name, (place, one.text))
+    for name, (place, text) in missing.items():
         otherwise = f"add {name} to 'parameters', or"
         meant = did_you_mean(name, known, otherwise, cutoff=0.7, form="did you mean {{{}}}? Or")
         context.report(
             place,
-            f"unknown placeholder {{{name}}}: no parameter has this name",
-            hint=f"{meant} write {{{{{name}}}}} for literal braces",
+            f"unknown placeholder {text}: no parameter has this name",
+            hint=f"{meant} write {{{text}}} for literal braces",
             code="no-such-parameter",
-            where=context.document.at_text(place, f"{{{name}}}"),
+            where=context.document.at_text(place, text),
         )
-    for part in ("observe", "options"):
-        for text in _strings(getattr(group, part)):
-            for match in PLACEHOLDER.finditer(text):
-                if match[3] in known:
-                    used.add(match[3])
-                    _check_format(context, (*path, part) if part in spec else path, match, group)
     if not all(context.is_valid((*path, name)) for name in ("command", "environment", *TEXTS)):
         return
     if not group.command:
@@ -98,34 +97,53 @@ def check_placeholders(
             )
 
 
+def _is_plain(one: Placeholder, kind: str, known: Collection[str]) -> bool:
+    """Return True if the braces are probably text of another language, as in ``{a:1}``.
+
+    In a command, ``{x:.2f}`` may be Python's; elsewhere, it is a placeholder with an unknown name.
+    """
+    if one.form is None:
+        return False
+    if not is_format(one.form):
+        return True
+    return kind == "command" and closest(one.name, known, 0.7) is None
+
+
+def _warn_of_template(context: Context, group: JobGroup, text: str) -> None:
+    """Warn if braces of another program's template, such as ``{{.ID}}``, would become single."""
+    found = _TEMPLATE.search(text)
+    if found is not None:
+        single = found[0][1:-1]
+        context.warnings.append(
+            f"job group {group.name!r}: {found[0]} becomes {single}, because doubled braces are "
+            f"literal single ones; write {{{{{found[0]}}}}} for {found[0]}"
+        )
+
+
 def has_formats(group: JobGroup, names: Iterable[str]) -> bool:
     """Return True if a placeholder of one of these parameters has a format."""
-    texts = [*group.command, *group.environment.values()]
-    texts += [text for name in TEXTS if (text := getattr(group, name))]
-    for part in (group.observe, group.options):
-        texts += _strings(part)
+    texts = [text for text, *_ in _texts((), {}, group)]
     with_colon = [text for text in texts if ":" in text]
     return any(f"{{{name}:" in text for text in with_colon for name in names)
 
 
-def _check_format(context: Context, place: Path, match: re.Match[str], group: JobGroup) -> None:
+def _check_format(context: Context, place: Path, one: Placeholder, group: JobGroup) -> None:
     """Check the format of this placeholder with each value that the placeholder can have."""
-    name, form = match[3], match[4]
-    if form is None:
+    if one.form is None:
         return
-    for value in _values(name, group):
+    for value in _values(one.name, group):
         if value is None:
             continue
         try:
-            format_value(value, form[1:])
+            format_value(value, one.form)
         except ValueError as error:
             context.report(
                 place,
-                f"invalid format in {match[0]}: {error}",
-                hint=f"write {{{name}:.2f}} for two decimals, {{{name}:03d}} for three-digit "
-                f"whole numbers; {{{{{name}{form}}}}} for literal braces",
+                f"invalid format in {one.text}: {error}",
+                hint=f"write {{{one.name}:.2f}} for two decimals, {{{one.name}:03d}} for "
+                f"three-digit whole numbers; {{{one.text}}} for literal braces",
                 code="bad-format",
-                where=context.document.at_text(place, match[0]),
+                where=context.document.at_text(place, one.text),
             )
             return
 
@@ -143,30 +161,45 @@ def _values(name: str, group: JobGroup) -> Iterator[object]:
         yield name
 
 
-def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path]]:
+def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path, str]]:
     """Yield the texts of a job that may contain placeholders, each with its path.
 
-    For texts that are not in ``spec``, the path is ``path``.
+    For texts that are not in ``spec``, the path is ``path``. The last item is ``command``,
+    ``pattern`` for options of observers that may be patterns, or ``other``.
     """
     for index, word in enumerate(group.command):
         command = spec.get("command")
         inner: Path = ("command", index) if isinstance(command, list) else ("command",)
-        yield word, (*path, *inner) if "command" in spec else path
+        yield word, (*path, *inner) if "command" in spec else path, "command"
     for name in TEXTS:
         text = getattr(group, name)
         if text is not None:
-            yield text, (*path, name) if name in spec else path
-    for key, value in group.environment.items():
-        yield value, (*path, "environment", key) if "environment" in spec else path
+            yield text, (*path, name) if name in spec else path, "other"
+    for number, (text, _) in enumerate(group.inputs):
+        yield text, (*path, *_given(spec, ("inputs", number))), "other"
+    for part in ("environment", "options", "observe"):
+        for text, inner in strings(getattr(group, part), (part,)):
+            pattern = part == "observe" and inner[-1] not in _FILLED_BY_OBSERVERS
+            yield text, (*path, *_given(spec, inner)), "pattern" if pattern else "other"
 
 
-def _strings(value: Any) -> Iterator[str]:
-    """Yield every text in the options of an observer or queue."""
+def _given(spec: Any, path: Path) -> Path:
+    """Return the part of the path that ``spec`` gives."""
+    for number, step in enumerate(path):
+        if not isinstance(spec, (dict, list)) or (isinstance(spec, dict) and step not in spec):
+            return path[:number]
+        spec = spec[step]  # type: ignore[index]
+    return path
+
+
+def strings(value: Any, path: Path = ()) -> Iterator[tuple[str, Path]]:
+    """Yield every text in nested options, also keys, each with its path."""
     if isinstance(value, str):
-        yield value
+        yield value, path
     elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _strings(inner)
+        for key, inner in value.items():
+            yield key, (*path, key)
+            yield from strings(inner, (*path, key))
     elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _strings(inner)
+        for number, inner in enumerate(value):
+            yield from strings(inner, (*path, number))

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ensemble_core.config.deferred_values import relaxed
 from ensemble_core.errors import PluginError
 from ensemble_core.plugin.hookspecs import ActionPlugin, StatisticPlugin, TriggerPlugin
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.plugin.validation import required_options
 
-__all__ = ["Validators", "compose", "defaults"]
+__all__ = ["RESET_BY_NULL", "Validators", "compose", "defaults"]
 
 
 _NAMES = {
@@ -29,6 +30,11 @@ _NAMES = {
 }
 
 
+#: Keys of a job group that get their default if an action sets them to null.
+RESET_BY_NULL = (
+    "cores_per_task", "duration", "environment", "executor", "gpus_per_task", "grace", "nodes",
+    "observe", "options", "stderr", "stdout", "tasks", "urgency", "workdir",
+)  # fmt: skip
 #: Keys of a job group that actions cannot change, because they have to be known before anything
 #: runs or do not belong to a single submit.
 _OF_THE_GROUP = ("environment_from", "result", "retry", "at_once", "inputs", "reuse")
@@ -64,10 +70,7 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
     _compose_generators(definitions, registry)
     job = definitions["job"]
     job["properties"]["executor"]["examples"] = sorted(registry.executors)
-    job["properties"]["options"]["properties"] = {
-        name: _job_options(name, registry.executors[name].job_options, definitions)
-        for name in sorted(registry.executors)
-    }
+    job["properties"]["options"]["properties"] = _job_options(registry, definitions)
     observers = job["properties"]["observe"]["properties"]
     for name in sorted(registry.observers):
         observer = registry.observers[name]
@@ -83,14 +86,23 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
         )
     _compose_sources(schema, registry)
     _compose_algorithms(schema, registry)
-    fields = {**job, "properties": {**job["properties"]}}
+    fields = copy.deepcopy(job)
     del fields["required"], fields["properties"]["name"]
     for name in _OF_THE_GROUP:
         fields["properties"].pop(name, None)
     for name, inner in fields["properties"].items():
-        if inner.get("type") == "integer":  # an expression is allowed as well
-            fields["properties"][name] = {**inner, "type": ["integer", "string"], "pattern": "^="}
-    fields["description"] = "Fields of a job group. An environment extends the group's own."
+        types = [inner["type"]] if isinstance(inner["type"], str) else inner["type"]
+        if types == ["integer"]:  # an expression is allowed as well
+            inner |= {"type": (types := ["integer", "string"]), "pattern": "^="}
+        if name in RESET_BY_NULL:
+            inner["type"] = [*dict.fromkeys([*types, "null"])]
+    fields["properties"]["environment"]["additionalProperties"]["type"].append("null")
+    fields["properties"]["options"]["properties"] = _job_options(
+        registry, definitions, changes=True
+    )
+    fields["description"] = (
+        "Fields of a job group to change. Mappings are merged key by key, and null removes a key."
+    )
     definitions["job-fields"] = fields
     return schema
 
@@ -148,12 +160,19 @@ def _if_present(key: str, definition: str) -> dict[str, Any]:
 
 
 def _job_options(
-    name: str, options: Mapping[str, Any], definitions: dict[str, Any]
+    registry: Registry | _Named, definitions: dict[str, Any], *, changes: bool = False
 ) -> dict[str, Any]:
-    own: dict[str, Any] = {"description": f"Options for {name}.", "type": "object"}
-    if not options:
-        return own
-    return _with_options({**own, "properties": {}}, options, f"job-options-{name}", definitions)
+    """Return the schemas of all executors' options. With ``changes``, null removes options."""
+    found: dict[str, Any] = {}
+    for name in sorted(registry.executors):
+        options = relaxed(registry.executors[name].job_options, changes=changes)
+        types = ["object", "null"] if changes else "object"
+        own: dict[str, Any] = {"description": f"Options for {name}.", "type": types}
+        if options:
+            key = f"job-options-{name}" + ("-changes" if changes else "")
+            own = _with_options({**own, "properties": {}}, options, key, definitions)
+        found[name] = own
+    return found
 
 
 def _compose_rules(definitions: dict[str, Any], registry: Registry | _Named) -> None:

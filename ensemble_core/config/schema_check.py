@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePath
@@ -344,6 +345,10 @@ def _report_wrong_type(
             hint = "write a list: [" + (value if len(value) < 30 else "…") + "]"
         elif path and path[-1] == "action":
             hint = f"write action: {{name: {value}}}"
+    elif (
+        isinstance(value, (list, dict)) and path and isinstance(path[-1], int) and "string" in types
+    ):
+        hint = f"quote it: {_quoted(value)}"
     elif isinstance(value, list) and len(value) == 1:
         hint = f"leave the brackets out: {shown(value[0])}"
     elif isinstance(value, dict) and "array" in types:
@@ -365,6 +370,12 @@ def _report_wrong_type(
         broken=True,
         code="wrong-type",
     )
+
+
+def _quoted(value: Any) -> str:
+    """Return a list or mapping as quoted text, for YAML."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return f"'{text}'" if '"' in text else f'"{text}"'
 
 
 def _expected_description(context: Context, error: Any, name: str | int, *below: str) -> str | None:

@@ -211,6 +211,7 @@ def read_points(
     if table is None:
         return None
     header, rows, line = table
+    separator = _separator(header)
     chosen = given.get("columns", header) if isinstance(given, dict) else header
     columns: dict[str, Sequence[object]] = {}
     for index, name in enumerate(chosen):
@@ -230,7 +231,9 @@ def read_points(
                 inner,
                 f"column {index + 1} of {file} cannot be a parameter: a parameter's name consists "
                 "of letters, digits and _",
-                hint="rename it, or leave it out: {file: …, columns: [NAME, …]}",
+                hint=f"the cells seem to be separated by {separator}: separate them by commas"
+                if separator
+                else "rename it, or leave it out: {file: …, columns: [NAME, …]}",
                 code="bad-name",
                 where=Location(file, line, 1, quoted=False),
             )
@@ -275,10 +278,11 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
                     )
                     return None
             elif len(cells) != len(header):
-                wrong(
-                    f"the row has {len(cells)} cells, the header {len(header)} columns",
-                    "quote cells that contain a comma" if len(cells) > len(header) else None,
-                )
+                hint = "quote cells that contain a comma" if len(cells) > len(header) else None
+                if separator := _separator(header):
+                    hint = f"the cells seem to be separated by {separator}: separate them by "
+                    hint += "commas, and write decimals with a point"
+                wrong(f"the row has {len(cells)} cells, the header {len(header)} columns", hint)
                 return None
             else:
                 rows.append(cells)
@@ -292,6 +296,16 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
         wrong("no points: a header and at least one row are required", line=1)
         return None
     return header, rows, first
+
+
+def _separator(header: Sequence[str]) -> str | None:
+    """Return the name of another separator than the comma that the header seems to have."""
+    for mark, name in {";": "semicolons", "\t": "tabs", "|": "vertical bars"}.items():
+        if any(mark in cell for cell in header):
+            return name
+    words = header[0].split()
+    spaced = len(header) == 1 and len(words) > 1 and all(map(_NAME.fullmatch, words))
+    return "spaces" if spaced else None
 
 
 def _column(cells: list[str]) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from ensemble_core.model.events import Event, JobEvent, Observed
 __all__ = ["JobFields", "all_fields", "named_fields"]
 
 #: Names that ``_overridable_fields`` returns in addition to the job's result.
-_NEWER_NAMES = frozenset({"attempt", "replica", "limit", "cause", "cancelled_by", "run"})
+_NEWER_NAMES = frozenset({"attempt", "replica", "limit", "cause", "cancelled_by", "host", "run"})
 #: Names that mean a field of the event or job, even if the event's context has the same name.
 _NOT_CONTEXT = frozenset({"cause", "name", "timestamp"})
 
@@ -136,6 +136,8 @@ def _overridable_fields(record: JobRecord) -> dict[str, Any]:
         fields["run"] = record.source.run
     if job.duration:
         fields["limit"] = job.duration
+    if record.files and (host := _host(record)):
+        fields["host"] = host
     if record.outcome == "success":
         fields["cause"] = record.cause or "exit"
     elif record.outcome is not None or record.exception is not None:
@@ -144,6 +146,13 @@ def _overridable_fields(record: JobRecord) -> dict[str, Any]:
         fields["cancelled_by"] = record.cancelled_by
     fields.update(record.result)
     return fields
+
+
+def _host(record: JobRecord) -> str | None:
+    """Return the node on which the job runs or ran, or several, separated by commas."""
+    files = record.files or {}
+    found = files.get("host") or files.get("nodes") or ()
+    return ",".join([found] if isinstance(found, str) else map(str, found)) or None
 
 
 class JobFields(Mapping[str, Any]):
@@ -183,6 +192,8 @@ def _job_field(record: JobRecord, name: str) -> Any:
         return _path(workdir or "", files.get(name), given)
     if name == "queue_id":
         return record.queue_id
+    if name == "host" and name not in job.parameters:
+        return _host(record)
     found = getattr(job, name, None) if name in _PLAIN else None
     return job.parameters.get(name) if found is None else found
 

@@ -18,7 +18,7 @@ from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
 from ensemble_core.model.decisions import Log, Submit
 from ensemble_core.model.events import Requested
 from ensemble_core.model.jobs import Job, JobGroup
-from ensemble_core.model.placeholders import PLACEHOLDER
+from ensemble_core.model.placeholders import placeholders
 
 __all__ = ["ACTIONS", "carry_out", "check_parameters", "refusal"]
 
@@ -61,7 +61,8 @@ def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
             return _no_such("the run has no rule", rule, known, "no-such-rule")
     try:
         _check_parameters(state, action)
-        state.ensemble.binder.action(_with_parameters(state, action))
+        _check_names(state, action)
+        state.ensemble.binder.action(action)
     except EnsembleError as error:
         return UsageError(error.what, cause=error.cause, hint=error.hint, code=error.code)
     return None
@@ -93,24 +94,13 @@ def _check_parameters(state: State, action: Mapping[str, Any]) -> None:
             )
 
 
-def _with_parameters(state: State, action: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the action with all parameters of its group, unless the action itself gives their
-    values.
-
-    Raises :class:`EnsembleError`.
-    """
-    given = (action.get("with") or {}).get("parameters")
+def _check_names(state: State, action: Mapping[str, Any]) -> None:
+    """Raise :class:`EnsembleError` if a submit sets a parameter that the group does not have."""
     standing = state.table.groups.get(str(action.get("label")))
-    if action.get("name") != "submit" or not given or standing is None:
-        return dict(action)
+    if action.get("name") != "submit" or standing is None:
+        return
     group = standing.group
-    _check(group, given)
-    own = {name: list(values) for name, values in group.parameters.items()}
-    return {**action, "with": {**action["with"], "parameters": {**own, **given}}}
-
-
-def _check(group: JobGroup, given: Mapping[str, Any]) -> None:
-    for name in given:
+    for name in (action.get("with") or {}).get("parameters") or {}:
         if name in group.points:
             raise UsageError(
                 f"a request cannot change the parameter {name!r} of {group.name!r}, because its "
@@ -128,7 +118,7 @@ def check_parameters(state: State, action: Mapping[str, Any]) -> None:
 
     Without a placeholder, jobs with different values would be identical.
     """
-    given = _with_parameters(state, action).get("with") or {}
+    given = action.get("with") or {}
     fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}
     standing = state.table.groups.get(str(action.get("label")))
     if standing is not None and not fields.keys().isdisjoint(_TEXTS):
@@ -156,7 +146,7 @@ def _placeholders(group: JobGroup) -> set[str]:
     for entry in (group, *group.more):
         texts += [*entry.command, *entry.environment.values()]
         texts += [text for text in (entry.workdir, entry.stdout, entry.stderr) if text]
-    return {match[3] for text in texts for match in PLACEHOLDER.finditer(text) if match[3]}
+    return {one.name for text in texts for one in placeholders(text)}
 
 
 def carry_out(effects: Effects, event: Requested) -> None:
@@ -171,7 +161,7 @@ def carry_out(effects: Effects, event: Requested) -> None:
     try:
         if refused is not None:
             raise refused
-        action = state.ensemble.binder.action(_with_parameters(state, event.action))
+        action = state.ensemble.binder.action(event.action)
         for decision in EngineFiring(state, origin).perform(action):
             effects.apply(origin, decision)
             if state.ended is not None:

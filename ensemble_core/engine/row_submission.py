@@ -15,7 +15,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.model.filters import ALL, split_condition
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.retry_policy import changed_fields
-from ensemble_core.model.sweeps import rounded
+from ensemble_core.model.sweeps import without_noise
 
 __all__ = ["of_rows", "rows_of"]
 
@@ -100,7 +100,7 @@ def _value(group: str, name: str, value: object) -> object:
     elif value is None or not isinstance(value, (int, float, str)):
         what = f"a row gives no value for the parameter {name!r} of {group!r}"
     else:
-        return value if isinstance(value, (str, bool)) else rounded(value)
+        return without_noise(value) if isinstance(value, float) else value
     raise EnsembleError(
         f"{what}: nothing was submitted",
         hint=f"exclude such rows with 'where', or set 'with: {{parameters: {{{name}: …}}}}'",

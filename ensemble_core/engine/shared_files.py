@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ensemble_core.engine.replicas import combination
 from ensemble_core.model.jobs import Job, JobGroup
-from ensemble_core.model.placeholders import PLACEHOLDER, fill
+from ensemble_core.model.placeholders import fill, placeholders
 
 __all__ = ["SharedFiles"]
 
@@ -97,5 +97,5 @@ def _has_folder_per_combination(source: JobGroup | None, job: Job) -> bool:
     text = "" if source is None or source.workdir is None else source.workdir
     if _INDEX.search(text) or _ID.search(text):
         return False
-    names = {match[3] for match in PLACEHOLDER.finditer(text)}
+    names = {one.name for one in placeholders(text)}
     return "replica" in names or not names.isdisjoint(job.parameters)

@@ -73,15 +73,16 @@ def _refused(spec: Mapping[str, Any], name: str = "") -> Any:
 class Binder(Value):
     """Functions that check rules, actions and changes of groups that arrive during the run.
 
-    All three functions are pure and raise :class:`~ensemble_core.errors.EnsembleError` if the
+    All functions are pure and raise :class:`~ensemble_core.errors.EnsembleError` if the
     specification is invalid.
 
     - ``rule`` takes a specification and a default id.
     - ``action`` takes a specification.
     - ``group`` takes a group and the fields to change.
+    - ``options`` takes the options of a job, with placeholders filled in.
 
-    The default functions reject all rules and actions, and accept changes of groups without a
-    check.
+    The default functions reject all rules and actions, and accept changes of groups and options
+    without a check.
     """
 
     rule: Callable[[Mapping[str, Any], str], BoundRule] = _refused
@@ -89,6 +90,7 @@ class Binder(Value):
     group: Callable[[JobGroup, Mapping[str, Any]], JobGroup] = lambda group, fields: replace(
         group, **fields
     )
+    options: Callable[[Mapping[str, Any]], object] = lambda options: options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

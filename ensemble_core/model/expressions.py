@@ -26,7 +26,8 @@ from ensemble_core.model.compiler import (
     refused,
 )
 from ensemble_core.model.formula_mistakes import suggested_formula
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format, normal_name
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format, placeholders
+from ensemble_core.model.sweeps import rounded, without_noise
 
 __all__ = [
     "EVENT_FIELDS",
@@ -55,6 +56,7 @@ EVENT_FIELDS: frozenset[str] = frozenset(
         "exit_code",  # the exit code as a shell reports it
         "cause",  # the cause of a job's end: one of causes.CAUSES
         "cancelled_by",  # who cancelled the job: "run", a user's name or "others"
+        "host",  # the node or nodes on which the job runs or ran
         "limit",  # the job's time limit in seconds
         "attempt",  # which attempt of the job's index it is, from 0
         "replica",  # the job's number within its combination of parameters, from 0
@@ -68,7 +70,7 @@ EVENT_FIELDS: frozenset[str] = frozenset(
 )
 
 #: Event fields for which a column or a parameter of the same name takes precedence.
-_OVERRIDABLE = {"cause", "cancelled_by", "limit", "attempt", "replica", "run"}
+_OVERRIDABLE = {"cause", "cancelled_by", "host", "limit", "attempt", "replica", "run"}
 #: Names that cannot be followed by brackets or dots: ``value[1]`` and ``job.name`` are errors.
 _WHOLE = (EVENT_FIELDS - _OVERRIDABLE) | FUNCTIONS.keys() | {"value", "metric"}
 
@@ -148,7 +150,7 @@ class Expression(Formula):
     def result(
         self, fields: Mapping[str, Any], metric: Callable[[str], float | None]
     ) -> int | float | str | None:
-        """Return the result as a number, rounded to 12 significant digits, or as a string.
+        """Return the result as a number with all its digits, or as a string.
 
         Return ``None`` if a required value is missing or the result has another type.
         """
@@ -157,12 +159,8 @@ class Expression(Formula):
         except NO_VALUE:
             found = self.evaluate(fields.get("value"), fields, metric)
         if isinstance(found, float):
-            return float(_rounded(found)) + 0.0 if found - found == 0.0 else None
+            return found + 0.0 if found - found == 0.0 else None
         return found if isinstance(found, (int, str)) and not isinstance(found, bool) else None
-
-
-#: Formats a number with 12 significant digits; faster than an f-string.
-_rounded: Callable[[float], str] = "%.12g".__mod__
 
 
 def evaluate_options(
@@ -173,8 +171,9 @@ def evaluate_options(
 ) -> Any:
     """Replace each ``= EXPRESSION`` and each placeholder in ``value``, at any depth.
 
-    If a string consists of a single placeholder, the result keeps the field's type. Raises
-    :class:`EnsembleError` if a value is missing.
+    If a string consists of a single placeholder, the result keeps the field's type. Numbers are
+    rounded as in a sweep, but only if all numbers in the expression are: measured values keep their
+    digits. Raises :class:`EnsembleError` if a value is missing.
 
     >>> evaluate_options({"T": "= 2 * T", "start": "{T}", "tag": "T-{T}"}, {"T": 3}, {}.get)
     {'T': 6, 'start': 3, 'tag': 'T-3'}
@@ -189,6 +188,8 @@ def evaluate_options(
         return _filled(value, fields, pattern)
     formula = expression(value, texts=True)
     found = formula.result(fields, metric)
+    if isinstance(found, float):
+        return rounded(found) if _is_short(formula, fields, metric) else without_noise(found)
     if found is None:
         missing = [name for name in sorted(formula.names) if fields.get(name) is None]
         missing += [path for path in sorted(formula.metrics) if metric(path) is None]
@@ -202,20 +203,26 @@ def evaluate_options(
     return found
 
 
+def _is_short(
+    formula: Formula, fields: Mapping[str, Any], metric: Callable[[str], float | None]
+) -> bool:
+    """Return True if no number in the formula has more digits than a value of a sweep."""
+    numbers = [fields.get(name) for name in formula.names] + [metric(p) for p in formula.metrics]
+    return all(number == rounded(number) for number in numbers if isinstance(number, float))
+
+
 def _filled(text: str, fields: Mapping[str, Any], pattern: re.Pattern[str]) -> Any:
-    for match in pattern.finditer(text):
-        name, form = match[3], match[4]
-        if name is None or not is_format((form or ":")[1:]):
+    for one in placeholders(text, pattern):
+        if not is_format(one.form or ""):
             continue
-        name = normal_name(name)
-        found = fields.get(name)
+        found = fields.get(one.name)
         if found is None:
             raise EnsembleError(
-                f"cannot fill in {text!r}: {name} has no value yet",
+                f"cannot fill in {text!r}: {one.name} has no value yet",
                 hint=_NO_VALUE_HINT,
                 code="no-value",
             )
-        if match[0] == text and form is None:
+        if one.text == text and one.form is None:
             if isinstance(found, float) and found - found != 0:
                 raise EnsembleError(
                     f"the value of {text!r} is not a finite number", code="no-value"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.model.codec import NOTHING, Record
-from ensemble_core.model.placeholders import fill
+from ensemble_core.model.option_values import fill_options, has_braces
+from ensemble_core.model.placeholders import fill, placeholders
 from ensemble_core.model.sweeps import GivenBy
 from ensemble_core.model.value import Value
 
@@ -146,9 +146,9 @@ class Job(Record):
         """Number of GPUs of the whole job: ``tasks * gpus_per_task``."""
         return self.tasks * self.gpus_per_task
 
-    def fill(self, text: str) -> str:
-        """Replace ``{group}``, ``{index}``, ``{id}``, ``{replica}``, ``{attempt}`` and names of
-        parameters in a text by this job's values.
+    def fill(self, text: str, also: Mapping[str, object] = NOTHING) -> str:
+        """Replace ``{group}``, ``{index}``, ``{id}``, ``{replica}``, ``{attempt}``, names of
+        parameters and those in ``also`` in a text by this job's values.
 
         For plugins whose options may contain placeholders, for example in a path.
 
@@ -156,6 +156,7 @@ class Job(Record):
         'log.3'
         """
         names = {
+            **also,
             "replica": self.replica,
             "attempt": self.attempt,
             **self.parameters,
@@ -166,14 +167,22 @@ class Job(Record):
         return fill(text, names)
 
 
+def _names_replica(value: Any) -> bool:
+    """Return True if one of these texts has the placeholder ``{replica}``."""
+    if isinstance(value, str):
+        return "{replica" in value and any(one.name == "replica" for one in placeholders(value))
+    if isinstance(value, Mapping):
+        return any(_names_replica(key) or _names_replica(inner) for key, inner in value.items())
+    return isinstance(value, (list, tuple)) and any(map(_names_replica, value))
+
+
 #: Fields that a job copies unchanged from its group.
 _SAME = (
     "nodes", "cores_per_task", "gpus_per_task", "duration", "grace", "urgency", "observe",
-    "executor", "options",
+    "executor",
 )  # fmt: skip
 #: Fields that a job copies from its group after filling in placeholders.
 _TEXTS = ("workdir", "stdout", "stderr")
-_REPLICA = re.compile(r"\{replica[:}]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -233,8 +242,9 @@ class JobGroup(Value):
     more: tuple[JobGroup, ...] = ()
 
     def __post_init__(self) -> None:
-        texts = *self.command, *self.environment.values(), *(getattr(self, each) for each in _TEXTS)
-        if not self.replicated and any(text and _REPLICA.search(text) for text in texts):
+        texts = *self.command, *(getattr(self, each) for each in _TEXTS)
+        parts = texts, self.environment, self.options
+        if not self.replicated and any(map(_names_replica, parts)):
             object.__setattr__(self, "replicated", True)
 
     @property
@@ -363,9 +373,10 @@ class JobGroup(Value):
             index=index,
             command=tuple(fill(word, values) for word in self.command),
             tasks=self.nodes if self.tasks is None else self.tasks,
-            environment={k: fill(v, values) for k, v in self.environment.items()}
-            if self.environment
-            else NOTHING,
+            environment=fill_options(self.environment, values) if self.environment else NOTHING,
+            options=fill_options(self.options, values)
+            if has_braces(self.options)
+            else self.options,
             parameters=parameters or NOTHING,
             replica=replica if self.replicated else 0,
             attempt=attempt,

@@ -1,15 +1,19 @@
 """Fills in the placeholders ``{name}`` and ``{name:format}`` in the texts of jobs and messages.
 
-``${name}`` is left to the shell, and ``{{name}}`` becomes the literal ``{name}``. A placeholder
-with an unknown name stays as it is.
+One rule holds for all braces: a pair of braces around a name is a placeholder; a doubled pair,
+``{{…}}``, becomes a single one, whatever is in it; every other brace stays as it is. ``${name}`` is
+left to the shell. A placeholder with an unknown name stays as it is.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
+from typing import NamedTuple
+
+from ensemble_core.model.plain_numbers import as_text, whole
 
 __all__ = [
     "BUILTIN_PLACEHOLDERS",
@@ -17,11 +21,15 @@ __all__ = [
     "JOB_PLACEHOLDER",
     "PLACEHOLDER",
     "RUN_PLACEHOLDERS",
+    "Placeholder",
+    "escape_braces",
     "fill",
     "fill_message",
     "format_value",
     "is_format",
     "normal_name",
+    "placeholders",
+    "unescape_braces",
 ]
 
 _NAME = r"[A-Za-z_]\w*"
@@ -31,19 +39,17 @@ _FIELD = rf"{_NAME}(?:(?:\.\w+|\[[\w.]+\])+(?:\([^{{}}]*\))?)?"
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    form = r"(:[^{}\s]*)?"
-    return re.compile(rf"\{{\{{({name}){form}\}}\}}|(?<![${{])\{{({name}){form}\}}(?!\}})")
+    return re.compile(rf"({name})(:[^{{}}\s]*)?")
 
 
-#: A placeholder in a command, workdir, environment or output path. The four regex groups are the
-#: name and format within double braces, then the name and format within single braces.
+#: The content of a placeholder in a command, workdir, environment, option or output path.
 PLACEHOLDER = _pattern(_NAME)
 
-#: A placeholder in a message, with the same regex groups.
+#: The content of a placeholder in a message.
 FIELD_PLACEHOLDER = _pattern(_FIELD)
 
-#: A placeholder for a field of the event's job (``{job.workdir}``). Used in texts where a bare name
-#: means a field of the new job.
+#: The content of a placeholder for a field of the event's job (``{job.workdir}``). Used in texts
+#: where a bare name means a field of the new job, so all other braces stay as they are.
 JOB_PLACEHOLDER = _pattern(rf"job\.{_NAME}")
 
 #: Placeholders that are available in every group. No parameter can have one of these names.
@@ -58,40 +64,138 @@ RUN_PLACEHOLDERS: frozenset[str] = frozenset({"run", "cwd", "replica", "attempt"
 _FORMAT = re.compile(
     r"(?:.?[<>=^])?[-+ ]?#?0?[0-9]{0,3}[_,]?(?:\.[0-9]{1,3})?[bcdeEfFgGnosxX%]?", re.DOTALL
 )
-_WHOLE = "bcdoxX"
+#: Types of formats that show a fraction.
+_FRACTIONS = ("e", "E", "f", "F", "g", "G", "n", "%")
+
+
+class Placeholder(NamedTuple):
+    """A placeholder in a text."""
+
+    name: str  #: In its normal form, see :func:`normal_name`.
+    form: str | None  #: The format, without the colon.
+    text: str  #: The placeholder as written, with its braces.
+    start: int  #: Its position in the text.
+
+
+def placeholders(text: str, pattern: re.Pattern[str] = PLACEHOLDER) -> Iterator[Placeholder]:
+    """Yield the placeholders of a text.
+
+    >>> [one.name for one in placeholders('{"T": {T:.1f}} {{x}} ${HOME} {1}')]
+    ['T']
+    """
+    return (part for part in _parts(text, pattern) if not isinstance(part, str))
+
+
+def escape_braces(text: str, keep: Collection[str] = ()) -> str:
+    """Double the braces of a text, so that filling it in gives the text again.
+
+    The placeholders in ``keep`` stay placeholders.
+
+    >>> escape_braces("{x} {T} {", ["T"]), fill(escape_braces('{x} {{"m": {}}} {'), {"x": 1})
+    ('{{x}} {T} {', '{x} {{"m": {}}} {')
+    """
+    if "{" not in text:
+        return text
+    closed = _pairs(text)
+    kept = {one.start for one in placeholders(text) if one.name in keep} if keep else set()
+    # ``${name}`` stays as it is, anyway, but ``${{name}}`` does not.
+    kept |= {
+        at for at in closed if text[at - 1 : at] == "$" and closed.get(at + 1) != closed[at] - 1
+    }
+    matched = {brace for at in closed.keys() - kept for brace in (at, closed[at])}
+    return "".join(char * 2 if at in matched else char for at, char in enumerate(text))
+
+
+def unescape_braces(text: str) -> str:
+    """Undo :func:`escape_braces`: doubled braces become single ones.
+
+    >>> unescape_braces("{{x}} {T}")
+    '{x} {T}'
+    """
+    return fill(text, {})
 
 
 def fill(
     text: str,
     values: Mapping[str, object],
     pattern: re.Pattern[str] = PLACEHOLDER,
-    shown: Callable[[object], str] = str,
+    shown: Callable[[object], str] = as_text,
 ) -> str:
-    """Replace each ``{name}`` that is in ``values`` by its value, and ``{{name}}`` by ``{name}``.
+    """Replace each placeholder whose name is in ``values`` by its value, and ``{{…}}`` by ``{…}``.
 
     If a placeholder has no format, or an invalid one, ``shown`` converts the value to text.
 
-    >>> fill("run-{T:.2f} ${HOME} {{T}}", {"T": 1.5})
-    'run-1.50 ${HOME} {T}'
+    >>> fill('run-{T:.2f} ${HOME} {{T}} {{"T": {T}}} {"T": {T}}', {"T": 2.0})
+    'run-2.00 ${HOME} {T} {"T": 2} {"T": 2}'
     """
+    if "{" not in text:
+        return text
+    return "".join(
+        part if isinstance(part, str) else _filled(part, values, shown)
+        for part in _parts(text, pattern)
+    )
 
-    def replace(match: re.Match[str]) -> str:
-        literal, literal_form, name, form = match.groups()
-        if literal is not None:
-            if literal_form is not None and literal not in values:
-                return match.group()
-            return "{" + literal + (literal_form or "") + "}"
-        name = normal_name(name)
-        if name not in values:
-            return match.group()
-        if form is None:
-            return shown(values[name])
-        try:
-            return format_value(values[name], form[1:])
-        except ValueError:
-            return shown(values[name])
 
-    return pattern.sub(replace, text) if "{" in text else text
+def _filled(one: Placeholder, values: Mapping[str, object], shown: Callable[[object], str]) -> str:
+    if one.name not in values:
+        return one.text
+    value = values[one.name]
+    if one.form is None:
+        return shown(value)
+    try:
+        return format_value(value, one.form)
+    except ValueError:
+        return shown(value)
+
+
+@lru_cache(maxsize=1024)
+def _parts(text: str, pattern: re.Pattern[str]) -> tuple[str | Placeholder, ...]:
+    """Split a text into its placeholders and the texts between them, with ``{{…}}`` replaced."""
+    halve = pattern is not JOB_PLACEHOLDER
+    closed = _pairs(text)
+    dropped: set[int] = set()
+    found: list[Placeholder] = []
+    literal = -1  # the inner brace of a doubled pair
+    for start in sorted(closed):
+        end = closed[start]
+        if start == literal:
+            continue
+        if closed.get(start + 1) == end - 1:
+            literal = start + 1
+            if halve:
+                dropped |= {start, end}
+            continue
+        match = pattern.fullmatch(text, start + 1, end)
+        if match is not None and text[max(start - 1, 0)] != "$":
+            name, form = match.groups()
+            written = text[start : end + 1]
+            found.append(Placeholder(normal_name(name), form and form[1:], written, start))
+    parts: list[str | Placeholder] = []
+    at = 0
+    for one in (*found, None):
+        end = len(text) if one is None else one.start
+        plain = "".join(text[i] for i in range(at, end) if i not in dropped)
+        if plain:
+            parts.append(plain)
+        if one is not None:
+            parts.append(one)
+            at = one.start + len(one.text)
+    return tuple(parts)
+
+
+def _pairs(text: str) -> dict[int, int]:
+    """Return the position of the closing brace of each opening one."""
+    opened: list[int] = []
+    closed: dict[int, int] = {}
+    for match in _BRACE.finditer(text):
+        if match[0] == "{":
+            opened.append(match.start())
+        elif opened:
+            closed[opened.pop()] = match.start()
+    return closed
+
+
+_BRACE = re.compile(r"[{}]")
 
 
 def fill_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
@@ -106,13 +210,12 @@ def fill_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
     """
     known: dict[str, object] = {}
     missing = []
-    for match in FIELD_PLACEHOLDER.finditer(text):
-        name = normal_name(match[1] or match[3])
-        if name in fields:
-            known[name] = fields[name]
-        elif match[3] and _is_field(name, match[4]) and name not in known:
-            known[name] = "?"
-            missing.append(repr(name))
+    for one in placeholders(text, FIELD_PLACEHOLDER):
+        if one.name in fields:
+            known[one.name] = fields[one.name]
+        elif _is_field(one) and one.name not in known:
+            known[one.name] = "?"
+            missing.append(repr(one.name))
     message = fill(text, known, FIELD_PLACEHOLDER, _shown)
     if missing:
         message += f" (the event has no {', '.join(missing)})"
@@ -138,9 +241,11 @@ def _shown(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _is_field(name: str, form: str | None) -> bool:
+def _is_field(one: Placeholder) -> bool:
     """Return False if the braces are probably plain text, as in ``{x.y}`` or ``{x:y}``."""
-    return ("." not in name or name.startswith("job.")) and (form is None or is_format(form[1:]))
+    return ("." not in one.name or one.name.startswith("job.")) and (
+        one.form is None or is_format(one.form)
+    )
 
 
 def is_format(form: str) -> bool:
@@ -162,8 +267,8 @@ def format_value(value: object, form: str) -> str:
     """
     if not is_format(form):
         raise ValueError(f"{form!r} is not a valid format")
-    if isinstance(value, float) and value.is_integer() and form[-1:] in tuple(_WHOLE):
-        value = int(value)
+    if "." not in form and not form.endswith(_FRACTIONS):
+        value = whole(value)
     try:
         return format(value, form)
     except (ValueError, OverflowError, TypeError) as error:

@@ -10,10 +10,12 @@ from typing import overload
 
 from ensemble_core.model.value import Value
 
-__all__ = ["GivenBy", "Range", "by_count", "by_step", "rounded"]
+__all__ = ["GivenBy", "Range", "by_count", "by_step", "rounded", "without_noise"]
 
 #: Tolerance, in steps: the end of a range is included if it is this close to a step.
 _NEAR = 1e-9
+#: Error of a few operations, in units in the last place.
+_NOISE = 4
 
 
 def rounded(value: float) -> float:
@@ -25,6 +27,18 @@ def rounded(value: float) -> float:
     (0.3, 0.0, 100000000000000000000)
     """
     return value if isinstance(value, int) else float(f"{value:.12g}") + 0.0
+
+
+def without_noise(value: float) -> float:
+    """Return the value of a sweep that this number is, except for the noise of arithmetic.
+
+    All other numbers, such as measured ones, keep all their digits.
+
+    >>> without_noise(0.1 + 0.2), without_noise(-76543.1234567891)
+    (0.3, -76543.1234567891)
+    """
+    short = rounded(value)
+    return short if abs(short - value) <= _NOISE * math.ulp(value) else value
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

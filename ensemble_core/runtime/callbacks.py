@@ -21,7 +21,7 @@ from ensemble_core.model.decisions import Call
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallFailed, CallReturned, Event, JobEvent
 from ensemble_core.model.rules import Action, Rule
-from ensemble_core.model.sweeps import rounded
+from ensemble_core.model.sweeps import without_noise
 from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
 from ensemble_core.plugin.named_code import Purpose, is_loaded, load_source, require
 from ensemble_core.runtime.generator_calls import GeneratorCalls, MakeSuggestion
@@ -354,7 +354,14 @@ def _values(given: object, what: str) -> list[Any]:
             hint=f"return at most {MOST_JOBS} values",
             code="out-of-range",
         )
-    return [str(item) if isinstance(item, str) else rounded(item) for item in items]
+    return [
+        without_noise(float(item))
+        if isinstance(item, float)
+        else str(item)
+        if isinstance(item, str)
+        else item
+        for item in items
+    ]
 
 
 def _storable(value: object) -> object:

@@ -47,6 +47,7 @@ from ensemble_core.model.events import (
     StopRequested,
     TimerElapsed,
 )
+from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor, Run, new_run_id
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, order_of
@@ -207,6 +208,7 @@ class Runtime:
             self.clock,
             lambda notice: self._notifier.send(notice) if self._notifier else None,
             self._identities,
+            self._check_options,
         )
         self._ended_jobs = EndedJobs(executor, self._performer, journal)
         self._admission = Admission(name, self._enqueue, self.clock)
@@ -227,6 +229,12 @@ class Runtime:
         Changes of the system clock have no effect on it.
         """
         return self._wall + (time.monotonic() - self._monotonic)
+
+    def _check_options(self, job: Job) -> None:
+        """Raise :class:`EnsembleError` if the job's options, as filled in, do not fit."""
+        group = self.ensemble.groups.get(job.group)
+        if job.options and (group is None or job.options is not group.options):
+            self.ensemble.binder.options(job.options)
 
     def _enqueue(self, events: Sequence[Event]) -> None:
         with self._lock:

@@ -176,7 +176,7 @@ class Inputs:
         name = written(template, job)
         # Only the signs that the user wrote make a pattern, not those in folders and values.
         marked = _SIGN.sub(lambda match: _MARKS.get(match[0], match[0]), template)
-        path = os.path.join(folder, fill(job.fill(marked), places))
+        path = os.path.join(folder, job.fill(marked, places))
         key = f"{by} {path}"
         if key not in seen:
             seen[key] = (

@@ -58,7 +58,9 @@ class Performer:
         clock: Callable[[], float],
         notify: Callable[[Notify], None],
         identities: Identities | None = None,
+        check_options: Callable[[Job], object] = lambda job: None,
     ) -> None:
+        self._check_options = check_options
         self._notify = notify
         self._identities = identities
         self._guard = guard
@@ -135,7 +137,7 @@ class Performer:
         with self._news:
             self._submitting = frozenset(job.id for job in jobs)
             self._cancelled.clear()
-        left = tuple(jobs)
+        left = self._fitting(jobs)
         if self._identities is not None:
             self._identities.identify(jobs)
 
@@ -157,6 +159,18 @@ class Performer:
             self._end(left, "submit", str(error))
         finally:
             self._submitting = frozenset()
+
+    def _fitting(self, jobs: Sequence[Job]) -> tuple[Job, ...]:
+        """Return the jobs whose options fit; report the end of the others."""
+        fitting = []
+        for job in jobs:
+            try:
+                self._check_options(job)
+            except EnsembleError as error:
+                self._end([job], "submit", str(error))
+            else:
+                fitting.append(job)
+        return tuple(fitting)
 
     def _end(self, jobs: Sequence[Job], kind: str, note: str) -> None:
         """Report the end of jobs that have never reached the queue."""

@@ -11,7 +11,7 @@ from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.run_store import folders
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.model.placeholders import PLACEHOLDER, fill
+from ensemble_core.model.placeholders import fill, placeholders
 
 __all__ = ["folder_warnings", "folders_of"]
 
@@ -29,7 +29,7 @@ def folders_of(ensemble: Ensemble) -> dict[str, str]:
     for first in ensemble.groups.values():
         for group in (first, *first.more):
             workdir = group.workdir or ""
-            if any(match[3] for match in PLACEHOLDER.finditer(_shared(group, workdir))):
+            if any(placeholders(_shared(group, workdir))):
                 found.setdefault(_shared(group, workdir), f"workdir of {group.name!r}")
             for field in ("stdout", "stderr"):
                 file = getattr(group, field)
@@ -66,5 +66,5 @@ def folder_warnings(state: Path, used: Mapping[str, str]) -> Iterator[str]:
 
 def _fixed_parent(path: str) -> str:
     """Return the folder that must exist if any job has written below this path."""
-    match = PLACEHOLDER.search(path)
-    return os.path.dirname(path[: match.start()] if match else path)
+    first = next(placeholders(path), None)
+    return os.path.dirname(path[: first.start] if first else path)

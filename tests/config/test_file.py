@@ -390,8 +390,10 @@ def test_parameters_given_during_a_run_are_checked(command: str) -> None:
         with pytest.raises(EnsembleError, match=r"invalid format in \{T:"):
             ensemble.binder.group(group, {"parameters": {"p": "y", "T": "hot"}})
     else:
+        changed = ensemble.binder.group(group, {"parameters": {"p": "y"}})
+        assert next(changed.jobs(0)).parameters == {"p": "y", "T": 2}
         with pytest.raises(EnsembleError, match=r"placeholder \{T"):
-            ensemble.binder.group(group, {"parameters": {"p": "y"}})
+            ensemble.binder.group(group, {"parameters": {"T": None}})
 
 
 def test_specification_that_is_not_plain_data_is_rejected(ensemble: Ensemble) -> None:

@@ -76,7 +76,7 @@ def test_vary_of_another_group_uses_shared_parameters() -> None:
     told = story(success("{name: vary, label: post}", repetitions="9"))
 
     assert [job.parameters for job in jobs(told.play("sim.1"))] == [{"T": 2.0}]
-    assert jobs(told.play("sim.0"))[0].command == ("post", "1.0")
+    assert jobs(told.play("sim.0"))[0].command == ("post", "1")
 
 
 def test_vary_again_repeats_combinations() -> None:

@@ -171,7 +171,7 @@ def test_jobs_without_the_parameter_are_in_no_slice_with_one_warning() -> None:
         """
   - {trigger: job-done, name: sim, each: [seed], repetitions: 9, action: {name: log, message: "{seed}"}}
 """,
-        "{name: submit, label: sim, with: {command: sim, parameters: {T: [1, 2]}}}",
+        "{name: submit, label: sim, with: {command: sim, parameters: {T: [1, 2], seed: null}}}",
     )
     told.play("sim.0")
     told.play("sim.1")

@@ -123,7 +123,7 @@ def test_a_table_may_use_another_table() -> None:
     for index in range(6):
         story.play(f"sim.{index}", duration=index + 2)
     assert [row["index"] for row in _tables(story)["near"]] == [0, 1]
-    assert [row["of_all"] for row in _tables(story)["share"]] == [0.333333333333] * 3
+    assert [row["of_all"] for row in _tables(story)["share"]] == [1 / 3] * 3
 
 
 def test_a_job_that_succeeds_after_the_end_is_in_the_table() -> None:

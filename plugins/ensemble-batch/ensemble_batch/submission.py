@@ -207,10 +207,13 @@ class Submission:
             polled.outlet.trouble(key, f"{polled.hooks.name} {what}\n  {error}")
             return
         polled.outlet.answered("submit")
-        for _, _, life in self._lives(pending):
+        for job, _, life in self._lives(pending):
             # Bar each job, so that an earlier attempt that arrives later cannot run it.
             if first or (polled.bar(life) and "start" not in life.told):
-                kind, note = ("cancel", polled.note) if life.cancelled else ("submit", str(error))
+                kind, note = "cancel", polled.note
+                if not life.cancelled:
+                    why, *hints = str(error).split("\n")
+                    kind, note = "submit", "\n".join([f"{why}{_requested(job)}", *hints])
                 life.refuse(kind, note, polled.now())
         if any(self._lives(pending)):
             pending.since = time.monotonic()
@@ -279,3 +282,22 @@ class Submission:
                     life.refuse("cancel", polled.note, polled.now())
                 return
         self._submit(pending)
+
+
+def _requested(job: Job) -> str:
+    """Return what a rejected job asked for, as a remark in parentheses.
+
+    >>> _requested(Job(id="a.0", group="a", index=0, command=("a",), options={"q": {"mem": 600}}))
+    ' (it asked for mem=600)'
+    """
+    asked = {
+        "nodes": job.nodes if job.nodes > 1 else None,
+        "tasks": job.tasks if job.tasks > 1 else None,
+        "cores_per_task": job.cores_per_task if job.cores_per_task > 1 else None,
+        "gpus_per_task": job.gpus_per_task or None,
+        "duration": f"{job.duration:g}s" if job.duration else None,
+    }
+    for options in job.options.values():
+        asked |= options
+    shown = ", ".join(f"{name}={value}" for name, value in asked.items() if value is not None)
+    return f" (it asked for {shown[:300]})" if shown else ""

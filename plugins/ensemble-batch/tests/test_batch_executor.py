@@ -422,6 +422,17 @@ def test_a_rejected_job_fails_with_the_queues_message(odd: Odd, tmp_path: Path) 
     assert session.context(good, "finish")["status"] == 0
 
 
+def test_the_message_of_a_rejected_job_shows_the_values_that_it_asked_for(
+    odd: Odd, tmp_path: Path
+) -> None:
+    odd.instead["submit"] = [ExecutorError("invalid memory", hint="see the manual")]
+    with Session(odd, tmp_path) as session:
+        job = session.job("true", duration=60.0, options={"odd": {"mem": "12Q"}})
+        session.run(job)
+        note = session.context(job, "exception")["note"]
+    assert note.startswith("invalid memory (it asked for duration=60s, mem=12Q)\n")
+
+
 def test_a_job_that_the_queue_forgets_is_lost_and_the_run_continues(
     odd: Odd, tmp_path: Path
 ) -> None:

@@ -10,12 +10,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ensemble_core import UsageError
+from ensemble_core import UsageError, escape_braces
 from ensemble_jobspec.options import Converted, Options
 from ensemble_jobspec.plan import Unit, plan
-from ensemble_jobspec.queue_options import broker_words, queue_options
+from ensemble_jobspec.queue_options import broker_words, literal, queue_options, run_once
 from ensemble_jobspec.resource_shapes import Shape, choose_shape, shape_gauges
-from ensemble_jobspec.scripts import escape, script_words
+from ensemble_jobspec.scripts import script_words
 from ensemble_jobspec.staging import stage_files
 from ensemble_jobspec.workload import Attributes, Group, Request, Task, Workload
 
@@ -176,7 +176,7 @@ class _Conversion:
         return {"name": "submit", "label": unit.name}
 
     def _text(self, text: str) -> str:
-        return escape(text, self._options.parameters)
+        return escape_braces(text, self._options.parameters)
 
     def _files(self, unit: Unit) -> dict[str, Any]:
         assert unit.task is not None
@@ -243,6 +243,8 @@ class _Conversion:
             # Our staging folder has placeholders; a folder that the user gives is taken literally.
             own = bool(unit.steps) and unit.stage is None
             job["workdir"] = workdir if own else self._text(workdir)
+        if unit.once:
+            run_once(job, shape, self._options.executor, self._options.executors)
         if unit.count > 1:
             job["count"] = unit.count
         self._parameters(job)
@@ -345,7 +347,7 @@ class _Conversion:
         met = [site[requirement] for requirement in required if requirement in site]
         options = queue_options(shape, attributes.extra, met)
         self._selectors[unit.name] = options.pop("kubernetes", {})
-        known = {k: v for k, v in options.items() if v and k in self._options.executors}
+        known = {k: literal(v) for k, v in options.items() if v and k in self._options.executors}
         if known:
             job["options"] = known
         return job

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ensemble_core import unescape_braces
 from ensemble_jobspec.conversion import Converted
 from ensemble_jobspec.plan import Unit
-from ensemble_jobspec.scripts import unescape
 
 __all__ = ["as_documents", "manifests"]
 
@@ -74,24 +74,25 @@ def _job(
     container: dict[str, Any] = {
         "name": "task",
         "image": image,
-        "command": [_escape_variables(unescape(word)) for word in job["command"]],
+        "command": [_escape_variables(unescape_braces(word)) for word in job["command"]],
     }
     if job.get("environment"):
         container["env"] = [
-            {"name": key, "value": _escape_variables(unescape(value))}
+            {"name": key, "value": _escape_variables(unescape_braces(value))}
             for key, value in job["environment"].items()
         ]
     if files:
         container["workingDir"] = _STAGE
         container["volumeMounts"] = [{"name": "stage", "mountPath": _STAGE}]
     elif job.get("workdir"):
-        container["workingDir"] = unescape(job["workdir"])
+        container["workingDir"] = unescape_braces(job["workdir"])
     site = converted.selectors.get(unit.name, {})
     limits = {"cpu": str(shape.cores)}
     if shape.gpus:
         limits["nvidia.com/gpu"] = str(shape.gpus)
-    if shape.nodes > 1 or unit.kind == "batch":
-        return _mini_cluster(metadata, container, job, converted, site, unit.kind == "batch")
+    nested = unit.kind == "batch" or unit.once
+    if shape.nodes > 1 or nested:
+        return _mini_cluster(metadata, container, job, converted, site, nested)
     container["resources"] = {"limits": limits, "requests": dict(limits)}
     pod: dict[str, Any] = {"restartPolicy": "Never", "containers": [container], **site}
     if files and unit.task is not None:

@@ -48,6 +48,11 @@ class Unit:
     path: tuple[str, ...] = ()  # names of the groups around a batch
     count: int = 1
 
+    @property
+    def once(self) -> bool:
+        """True for a step ``batch``, whose script runs once for all tasks."""
+        return self.kind == "job" and any(step.name == "batch" for step in self.steps)
+
 
 def references(group: Group) -> Iterable[str]:
     """Return the names of the groups that a group's tasks run, including nested ones."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from ensemble_core import escape_braces
 from ensemble_jobspec.resource_shapes import Shape
 
-__all__ = ["broker_words", "queue_options"]
+__all__ = ["broker_words", "literal", "queue_options", "run_once"]
 
 
 def queue_options(
@@ -27,6 +28,15 @@ def queue_options(
     for each in met:
         _merge(options, each)
     return options
+
+
+def literal(value: Any) -> Any:
+    """Return options with doubled braces, because jobspecs have no placeholders."""
+    if isinstance(value, str):
+        return escape_braces(value)
+    if isinstance(value, Mapping):
+        return {escape_braces(key): literal(inner) for key, inner in value.items()}
+    return [literal(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
@@ -55,6 +65,27 @@ def _flux_options(extra: Mapping[str, Any]) -> dict[str, Any]:
     if attributes:
         options["attributes"] = attributes
     return options
+
+
+def run_once(
+    job: dict[str, Any], shape: Shape, executor: str | None, executors: Collection[str]
+) -> None:
+    """Change a job group so that its script runs once, with the resources of all its tasks.
+
+    On Flux, it runs in an instance of its own, as with ``flux batch``; on Slurm on the first node,
+    as with ``sbatch``. If ``executor`` is ``None``, any executor may run the jobs.
+    """
+    options = {"flux": {"instance": True}, "slurm": {"launch": "none"}}
+    for name in options.keys() & executors:
+        if executor in (None, name):
+            job.setdefault("options", {}).setdefault(name, {}).update(options[name])
+    if executor in options or (executor is None and shape.nodes > 1):
+        return
+    for name in ("nodes", "tasks"):
+        job.pop(name, None)
+    job["cores_per_task"] = shape.tasks * shape.cores
+    if shape.gpus:
+        job["gpus_per_task"] = shape.tasks * shape.gpus
 
 
 def broker_words(nodes: int, flux: str) -> list[str]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
 
 from ensemble_jobspec.workload import Script
 
-__all__ = ["escape", "script_words", "unescape"]
+__all__ = ["script_words"]
 
 #: The option with which each interpreter takes a program as an argument.
 _TAKES = (
@@ -28,32 +27,6 @@ _CARRY = (
     "trap 'rm -f \"$f\"' EXIT; trap 'exit 143' TERM; "
     'printf %s "$@" >"$f" && chmod 700 "$f" && "$f"'
 )
-_NAME = r"[A-Za-z_]\w*"
-_PLACEHOLDER = re.compile(
-    rf"\{{\{{({_NAME})(:[^{{}}\s]*)?\}}\}}|(?<![${{])\{{({_NAME})(:[^{{}}\s]*)?\}}(?!\}})"
-)
-_FILLED = frozenset({"group", "index", "id", "here", "run", "cwd", "replica", "attempt"})
-
-
-def escape(text: str, parameters: Iterable[str] = ()) -> str:
-    """Double the braces of placeholders in a text, except those of ``parameters``.
-
-    Shell variables such as ``${HOME}`` are not placeholders.
-
-    >>> escape("echo {index} ${HOME} {T}", ["T"])
-    'echo {{index}} ${HOME} {T}'
-    """
-    if "{" not in text:
-        return text
-    given = frozenset(parameters)
-
-    def double(match: re.Match[str]) -> str:
-        name, form = match[1] or match[3], match[2] or match[4]
-        if match[3] in given or (form is not None and name not in _FILLED | given):
-            return match[0]
-        return "{" + match[0] + "}"
-
-    return _PLACEHOLDER.sub(double, text)
 
 
 def script_words(script: Script) -> tuple[str, ...]:
@@ -81,19 +54,3 @@ def script_words(script: Script) -> tuple[str, ...]:
     step = _MOST // 4  # characters of UTF-8 have up to four bytes
     parts = [text[at : at + step] for at in range(0, len(text), step)]
     return ("sh", "-c", _CARRY, script.name, *parts)
-
-
-def unescape(text: str) -> str:
-    """Undo :func:`escape` for a job without a sweep.
-
-    >>> unescape(escape("echo {index} {{x}}"))
-    'echo {index} {{x}}'
-    """
-    if "{" not in text:
-        return text
-
-    def single(match: re.Match[str]) -> str:
-        known = match[1] is not None and (match[2] is None or match[1] in _FILLED)
-        return match[0][1:-1] if known else match[0]
-
-    return _PLACEHOLDER.sub(single, text)

@@ -155,8 +155,7 @@ def _environment(faults: Faults, path: Path, given: Mapping[str, Any] | None) ->
     found = {}
     for key, value in (given or {}).items():
         inner = (*path, key)
-        text = "true" if value is True else "false" if value is False else str(value)
-        found[key] = faults.document.written(inner, text)
+        found[key] = faults.document.written(inner, value)
         if not key or "=" in key or "\0" in key + found[key]:
             what = f"{key!r} cannot be set in an environment"
             faults.report(inner, what, code="bad-name", key=True)

@@ -6,10 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ensemble_core import Job, shell_line
+from ensemble_core import Job, as_text, shell_line, unescape_braces
 from ensemble_jobspec.conversion import Converted
 from ensemble_jobspec.plan import Unit
-from ensemble_jobspec.scripts import unescape
 
 __all__ = ["flux_script", "script"]
 
@@ -78,8 +77,10 @@ def _job(job: Mapping[str, Any]) -> Job:
         id=job["name"],
         group=job["name"],
         index=0,
-        command=tuple(unescape(word) for word in job["command"]),
-        environment={key: unescape(value) for key, value in job.get("environment", {}).items()},
+        command=tuple(unescape_braces(word) for word in job["command"]),
+        environment={
+            key: unescape_braces(value) for key, value in job.get("environment", {}).items()
+        },
         nodes=job.get("nodes", 1),
         tasks=job.get("tasks", job.get("nodes", 1)),
         cores_per_task=job.get("cores_per_task", 1),
@@ -104,26 +105,29 @@ def flux_script(converted: Converted) -> str:
             ids[unit.name] = [] if beside else after
             continue
         job = _job(jobs[unit.name])
-        words = ["flux", "submit", f"--job-name={unit.name}", f"--ntasks={job.tasks}"]
+        command, slot, many = (
+            ("batch", "slot", "nslots") if unit.once else ("submit", "task", "ntasks")
+        )
+        words = ["flux", command, f"--job-name={unit.name}", f"--{many}={job.tasks}"]
         if not jobs[unit.name].get("options", {}).get("flux", {}).get("any_nodes"):
             words.append(f"--nodes={min(job.nodes, job.tasks)}")
-        words.append(f"--cores-per-task={job.cores_per_task}")
+        words.append(f"--cores-per-{slot}={job.cores_per_task}")
         if job.gpus_per_task:
-            words.append(f"--gpus-per-task={job.gpus_per_task}")
+            words.append(f"--gpus-per-{slot}={job.gpus_per_task}")
         if job.duration:
-            words.append(f"--time-limit={job.duration:g}s")
+            words.append(f"--time-limit={as_text(job.duration)}s")
         words += [f"--env={key}={value}" for key, value in job.environment.items()]
-        line = shlex.join(words)
+        line = shlex.join([*words, "--wrap"] if unit.once else words)
         workdir = jobs[unit.name].get("workdir")
         if workdir:
             line += f" --cwd={_shell_path(workdir)}"
         # Flux replaces placeholders such as {{tmpdir}}, which cannot be escaped.
-        command = shlex.join(job.command)
+        program = shlex.join(job.command)
         depends = "".join(f" --dependency=afterok:{name}" for name in after)
         own = []
         for replica in range(unit.count):
             name = f"id_{number}_{replica}"
-            lines.append(f"{name}=$({line}{depends} -- {command})")
+            lines.append(f"{name}=$({line}{depends} -- {program})")
             own.append(f"${name}")
         ids[unit.name] = own
         every += own
@@ -144,6 +148,6 @@ def script(converted: Converted) -> str:
         workdir = jobs[unit.name].get("workdir")
         if workdir:
             line = f"mkdir -p {_shell_path(workdir)} && cd {_shell_path(workdir)} && {line}"
-        times = unit.count * job.tasks
+        times = unit.count * (1 if unit.once else job.tasks)
         lines += [f"# {unit.name}", *([f"( {line} )"] * times)]
     return "\n".join(lines) + "\n"

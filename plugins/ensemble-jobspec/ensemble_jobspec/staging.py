@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ensemble_core import UsageError
+from ensemble_core import UsageError, escape_braces
 from ensemble_jobspec.plan import Unit
 from ensemble_jobspec.resource_shapes import Shape
 
@@ -33,13 +33,17 @@ def stage_files(
         files = {name: _content(unit, name, contents) for name in unit.staged}
         flux = job.setdefault("options", {}).setdefault("flux", {})
         flux.setdefault("attributes", {})["system.files"] = {
-            name: {"mode": 0o100700, "encoding": "utf-8", "data": text}
+            escape_braces(name): {
+                "mode": 0o100700,
+                "encoding": "utf-8",
+                "data": escape_braces(text),
+            }
             for name, text in files.items()
         }
-        # Flux's shell puts the files here on each node. The braces are doubled, because Flux
-        # expands them.
+        # Flux's shell puts the files here on each node.
         job["command"] = [
-            "{{{tmpdir}}}/" + word if word in files else word for word in job["command"]
+            escape_braces("{{tmpdir}}/") + word if word in files else word
+            for word in job["command"]
         ]
     elif executor == "slurm":
         if shape.nodes > 1:

@@ -11,11 +11,17 @@ import sys
 
 __all__ = ["is_installed", "run_upstream"]
 
-#: The transformer's base classes are in the package ``jobspec``, which its process imports.
+#: The transformer's base classes are in the package ``jobspec``, which its process imports. After a
+#: failed step, they print the exception and call ``sys.exit()``, which would be exit code 0.
 _CODE = """\
 import importlib, sys
 module = importlib.import_module(sys.argv[1])
-sys.exit(module.Transformer().run(sys.argv[2]))
+try:
+    code = module.Transformer().run(sys.argv[2])
+except SystemExit as end:
+    failed = end.code in (None, 0) and isinstance(end.__context__, Exception)
+    code = 1 if failed else end.code
+sys.exit(code)
 """
 
 

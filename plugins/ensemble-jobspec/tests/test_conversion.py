@@ -13,14 +13,14 @@ from ensemble_jobspec import conversion, read
 from ensemble_jobspec.conversion import Options, convert
 from ensemble_jobspec.nextgen import as_nextgen
 from ensemble_jobspec.resource_shapes import Shape, choose_shape, compute_shape
-from ensemble_jobspec.scripts import escape, script_words, unescape
+from ensemble_jobspec.scripts import script_words
 from ensemble_jobspec.workload import Request, Script, Vertex, Workload
 from ensemble_jobspec.writer import as_yaml
 from ensemble_testing import Story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ensemble_core import FileErrors, JobGroup, UsageError
+from ensemble_core import FileErrors, JobGroup, UsageError, escape_braces, unescape_braces
 from ensemble_core.cli.main import main
 from ensemble_core.cli.toolkit import load_text
 from ensemble_core.plugin.discovery import discover
@@ -439,9 +439,9 @@ def test_a_task_starts_once_all_of_many_dependencies_are_done(
 @given(st.text(st.sampled_from("{}ab$: 3run"), max_size=12) | st.sampled_from(NASTY))
 @settings(deadline=None)
 def test_braces_of_a_jobspec_are_not_placeholders(text: str) -> None:
-    group = JobGroup(name="g", command=(escape(text),), run="R", here="/h", cwd="/c")
+    group = JobGroup(name="g", command=(escape_braces(text),), run="R", here="/h", cwd="/c")
     assert next(group.jobs(0)).command == (text,)
-    assert unescape(escape(text)) == text
+    assert unescape_braces(escape_braces(text)) == text
 
 
 @pytest.mark.parametrize(

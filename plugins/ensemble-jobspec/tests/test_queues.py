@@ -136,6 +136,38 @@ def test_hello_world_of_jobspec_0_0(queue: Queue, step: str, wait: str) -> None:
     assert notes()[1] == "bye"
 
 
+@pytest.mark.parametrize("step", ["submit", "batch"])
+def test_the_script_of_a_batch_runs_once_with_the_resources_of_all_tasks(
+    queue: Queue, step: str
+) -> None:
+    slots = "{type: slot, count: 2, label: one, with: [{type: core, count: 1}]}"
+    several = queue.name != "gridengine"  # whose jobs have one node
+    if several:
+        slots = "{type: node, count: 2, with: [" + slots.replace("count: 2", "count: 1") + "]}"
+    flux = "level $(flux getattr instance-level) size $(flux getattr size)"
+    said = flux if queue.name == "flux" else "ran"
+    text = f"""\
+version: 1
+resources: [{slots}]
+task:
+  slot: one
+  count: {{per_slot: 1}}
+  scripts: [{{name: job.sh, content: 'echo "{said}" >>"$HERE/notes"'}}]
+  transform:
+  - {{step: write, filename: job.sh}}
+  - {{step: {step}, filename: job.sh, wait: true}}
+attributes: {{system: {{duration: 5m, environment: {{HERE: "{os.getcwd()}"}}}}}}
+"""
+    run(queue, text)
+    lines = Path("notes").read_text().splitlines()
+    if step == "submit":
+        assert len(lines) == 2
+    elif queue.name == "flux":
+        assert lines == ["level 1 size 2"]
+    else:
+        assert lines == ["ran"]
+
+
 def test_hello_world_that_fails_is_reported(queue: Queue) -> None:
     text = HELLO.replace("STEP", "submit").replace("WAIT", "wait").replace("@HERE@", os.getcwd())
     run(queue, text.replace("echo $(basename $PWD) >>$HERE/notes; echo it-said", "exit 7"), code=1)

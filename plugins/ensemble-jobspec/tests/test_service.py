@@ -195,6 +195,28 @@ def test_a_transformer_package_runs_in_a_separate_process(ending: str, code: int
     assert "mine" not in schemas.STEPS
 
 
+def test_a_failed_step_of_a_transformer_package_has_exit_code_1() -> None:
+    """Base classes of the package jobspec print the exception and call ``sys.exit()``."""
+    Path("work.yaml").write_text(WORK)
+    text = """\
+import sys
+class Transformer:
+    def run(self, file):
+        try:
+            raise ValueError("the queue rejects it")
+        except Exception as error:
+            print(error)
+            sys.exit()
+"""
+    words = ["jobspec", "run", "-t", "paper", "work.yaml"]
+    env = transformer("paper", text)
+    done = subprocess.run([*MAIN, *words], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "the queue rejects it\n"), done.stderr
+    env = transformer("other", "import sys\nclass Transformer:\n    def run(self, f): sys.exit()\n")
+    words[3] = "other"
+    assert subprocess.run([*MAIN, *words], env=env, check=False).returncode == 0
+
+
 @pytest.mark.parametrize("flag", ["-t", "--transform", "--transformer"])
 def test_each_spelling_of_the_flag_names_a_transformer(flag: str) -> None:
     Path("work.yaml").write_text(WORK)

@@ -7,7 +7,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core import Action, ActionPlugin, CallContext, EnsembleError, Firing, expression
+from ensemble_core import (
+    Action,
+    ActionPlugin,
+    CallContext,
+    EnsembleError,
+    Firing,
+    as_text,
+    expression,
+)
 from ensemble_lammps import variables
 from ensemble_lammps.observer import DEFAULT_LOG
 
@@ -161,7 +169,7 @@ def _escape_patterns(parameters: Mapping[str, Any]) -> dict[str, str]:
     """Return the parameters with wildcards of :mod:`glob` escaped."""
     import glob
 
-    return {name: glob.escape(str(value)) for name, value in parameters.items()}
+    return {name: glob.escape(as_text(value)) for name, value in parameters.items()}
 
 
 def _why_no_restart(job: Mapping[str, Any], found: restarts.Found) -> str:
@@ -249,7 +257,7 @@ def _fill_placeholders(text: str, job: Mapping[str, Any]) -> str:
         ("index", job["index"]),
         ("id", job["job"]),
     ):
-        text = text.replace(f"{{{name}}}", str(value))
+        text = text.replace(f"{{{name}}}", as_text(value))
     return text
 
 

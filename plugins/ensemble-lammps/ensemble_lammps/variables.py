@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from ensemble_core import EnsembleError, Job, JobGroup
+from ensemble_core import EnsembleError, Job, JobGroup, as_text, escape_braces
 
 __all__ = [
     "as_number",
@@ -31,8 +30,6 @@ __all__ = [
 _VARIABLE = ("-var", "-v")
 _SCRIPT = ("-in", "-i")
 _LOG = ("-log", "-l")
-#: Text that would be read as a placeholder unless its braces are doubled.
-_PLACEHOLDER = re.compile(r"(?<!\$)(?<!\{)\{([A-Za-z_]\w*)\}(?!\})")
 
 
 def parse_variables(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -116,7 +113,7 @@ def as_number(value: float) -> int | float:
 
 def as_word(value: object) -> str:
     """Return the value as a word of a group's command, with placeholders escaped."""
-    return _PLACEHOLDER.sub(r"{{\1}}", str(value))
+    return escape_braces(as_text(value))
 
 
 def _variables(command: Sequence[str]) -> Iterator[tuple[int, int]]:

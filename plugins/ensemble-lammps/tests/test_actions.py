@@ -242,7 +242,7 @@ def test_a_job_continues_from_its_newest_restart_file(tmp_path: Path) -> None:
     decided = fail(told, duration=5)
     ((*command,),) = submitted(decided)
     path = str(tmp_path / "melt.200")
-    assert command[5:] == ["1.0", "-var", "seed", "1", "-var", "P", "2", "-var", "restart", path,
+    assert command[5:] == ["1", "-var", "seed", "1", "-var", "P", "2", "-var", "restart", path,
                            "-var", "steps", "10"]  # fmt: skip
     assert logged(decided) == [("info", f"sim.0 continues from {path} (step 200)")]
 
@@ -283,7 +283,7 @@ def test_another_group_continues_where_this_one_stopped(tmp_path: Path) -> None:
     commands = submitted(fail(told))
     path = tmp_path / "melt.200"
     assert [" ".join(command[3:]) for command in commands] == [
-        f"-var T 1.0 -var s {s} -var steps 9 -var restart {path}" for s in (1, 2)
+        f"-var T 1 -var s {s} -var steps 9 -var restart {path}" for s in (1, 2)
     ]
 
 
@@ -387,7 +387,7 @@ def test_otherwise_applies_without_a_restart_file(tmp_path: Path) -> None:
         tmp_path,
     )
     decided = fail(told)
-    assert [command[5] for command in submitted(decided)] == ["1.0"]
+    assert [command[5] for command in submitted(decided)] == ["1"]
     (level, why), anew = logged(decided)
     assert level == "warning"
     assert "truncated" in why

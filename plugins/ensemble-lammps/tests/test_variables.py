@@ -84,7 +84,7 @@ def test_variables_set_for_one_job_alone_are_known() -> None:
     assert job.parameters["T"] == 2.0
     assert find_changes(job, group) == ({}, None)
     other = JobGroup(name="melt", command=(*job.command, "-var", "x", "{y}"), parameters={})
-    assert find_changes(next(other.jobs(4)), group) == ({"x": ("{{y}}",), "T": ("2.0",)}, None)
+    assert find_changes(next(other.jobs(4)), group) == ({"x": ("{{y}}",), "T": ("2",)}, None)
     on = JobGroup(name="melt", command=("lmp", "-in", "in.on"))
     assert find_changes(next(on.jobs(4)), group) == ({}, "in.on")
 

@@ -108,7 +108,7 @@ def test_a_job_that_slurm_rejects_has_its_message_and_a_hint(session: Session) -
     note = session.context(bad, "exception")["note"]
     assert "invalid partition specified: nowhere" in note.lower()
     assert "sinfo" in note
-    assert "not available" in session.context(large, "exception")["note"]
+    assert "not available (it asked for mem=100G)" in session.context(large, "exception")["note"]
     assert session.context(good, "finish")["status"] == 0
 
 

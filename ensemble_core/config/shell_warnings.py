@@ -1,0 +1,90 @@
+"""Warns about texts of a job group that only a shell would expand: ``$HOME``, ``~``, ``*.dat``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from ensemble_core.model.jobs import JobGroup
+
+__all__ = ["shell_warnings"]
+
+_OPERATORS = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<"})
+_SHELL = re.compile(r"(ba|da|z|k|mk|a|c|tc|fi)?sh")
+#: Programs that expand their arguments themselves, or for which ``$`` and ``*`` have a meaning.
+_OTHERS = re.compile(
+    r"[gmn]?awk|sed|perl|ruby|lua|jq|expr|find|[ef]?grep|rg|make|R|Rscript|ssh|python[\d.]*|node"
+)
+_VARIABLE = re.compile(r"\$(?:\{[A-Za-z_]\w*[^{}]*\}|[A-Za-z_]\w*|\()")
+_HOME = re.compile(r"~[\w-]*(?=/|$)")
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
+#: A path with a wildcard.
+_WILDCARD = re.compile(r"\*|(?=.*\*)(?=.*[./]|.*\*$)[\w./~+@*-]*[A-Za-z_./*][\w./~+@*-]*")
+
+
+def shell_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:
+    """Yield a warning for each kind of text in a group that stays as it is without a shell.
+
+    ``split``: whether the command was a string, which has been split into words.
+    """
+    own = f"job group {group.name!r}: "
+    found = _in_command(group, split)
+    if found is not None:
+        yield (
+            f"{own}the command is not run by a shell, so {found[0]!r} {found[1]}; write "
+            "bash -c '...' to use a shell"
+        )
+    for name, value in group.environment.items():
+        meant = _VARIABLE.search(value) or _HOME.match(value)
+        if meant is not None:
+            yield (
+                f"{own}the environment is not expanded, so {value!r} in {name} stays as it is; "
+                f"write command: bash -c '{name}=... exec ...'"
+            )
+            break
+    for field in ("workdir", "stdout", "stderr"):
+        path = getattr(group, field) or ""
+        if _VARIABLE.search(path) or _HOME.match(path):
+            yield (
+                f"{own}{field} is not expanded, so {path!r} is the name of a folder or file; "
+                "write the whole path, or begin with {here} or {cwd}"
+            )
+            break
+
+
+def _in_command(group: JobGroup, split: bool) -> tuple[str, str] | None:
+    """Return the first word that the user probably expects a shell to change, and what it is."""
+    words = _words(group, split)
+    operators = sorted(_OPERATORS.intersection(group.command)) if split else []
+    if operators:
+        return operators[0], "is an ordinary argument"
+    if any(_OTHERS.fullmatch(os.path.basename(word)) for word in words):
+        return None
+    before = ""
+    for word in words:
+        if _VARIABLE.search(word) or _HOME.match(word) or _HOME.match(word.partition("=")[2]):
+            return word, "stays as it is"
+        is_operand = not before or before.startswith("-") or _is_number(before) or _is_number(word)
+        if not is_operand and _WILDCARD.fullmatch(_PLACEHOLDER.sub("x", word)):
+            return word, "names no files"
+        before = word
+    return None
+
+
+def _words(group: JobGroup, split: bool) -> list[str]:
+    """Return the words of the command before the program of a shell, without quoted ones."""
+    found: list[str] = []
+    shell = False
+    for number, word in enumerate(group.command):
+        shell = shell or _SHELL.fullmatch(os.path.basename(word)) is not None
+        if shell and number and re.fullmatch(r"-[a-z]*c", group.command[number - 1]):
+            break
+        if not (split and f"'{word}'" in group.text):
+            found.append(word)
+    return found
+
+
+def _is_number(word: str) -> bool:
+    """Return True for a number or a product such as ``2*3``, in which ``*`` is no wildcard."""
+    return re.fullmatch(r"[-+\d.*/()]*\d[-+\d.*/()]*|\{[^{}]*\}", word) is not None

@@ -1,0 +1,409 @@
+"""Values of a job group on their way to a queue: changes, placeholders, numbers and braces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from ensemble_testing import FakeExecutor, Story
+
+from ensemble_core import ExecutorPlugin, FileErrors
+from ensemble_core.config import load_text
+from ensemble_core.model.decisions import Log, Submit
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import JobEvent
+from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.registry import LoadedPlugin, Registry
+
+OPTIONS = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "queue": {"type": "string", "minLength": 1},
+        "mem": {"type": ["string", "integer"]},
+        "nice": {"type": "integer", "minimum": 0},
+        "whole": {"type": "boolean"},
+        "launch": {"enum": ["auto", "none"]},
+        "extra": {"type": "array", "items": {"type": "string", "pattern": "^--[a-z]"}},
+        "shell": {"type": "object"},
+    },
+}
+
+
+def registry() -> Registry:
+    queue = ExecutorPlugin(
+        name="q", summary="a queue", build=lambda options: FakeExecutor(), job_options=OPTIONS
+    )
+    plugin = LoadedPlugin(
+        name="q", distribution="q", version="1", module="q", records={"executor": (queue,)}
+    )
+    return Registry([*discover().plugins, plugin])
+
+
+GROUP = """
+jobs:
+  - name: sim
+    command: "run {n} {m}"
+    parameters: {n: [2, 4], m: 1}
+    environment: {A: "1", B: "{m}"}
+    options: {q: {queue: short, mem: 100M, nice: 7, shell: {x: {y: 1}}}}
+"""
+FAIL = "{trigger: job-fail, name: sim, each: job, action: %s}"
+
+
+def ensemble(group: str, *rules: str) -> Ensemble:
+    begin = "{trigger: start, action: {name: submit, label: sim}}"
+    text = group + "rules:\n" + "".join(f"  - {rule}\n" for rule in (begin, *rules))
+    return load_text(text, registry(), file="e.yaml").begun("story", "/story")
+
+
+def story(group: str, *rules: str) -> Story:
+    told = Story(ensemble(group, *rules))
+    told.start()
+    return told
+
+
+def submitted(decisions: Sequence[object]) -> list[Job]:
+    return [job for one in decisions if isinstance(one, Submit) for job in one.jobs]
+
+
+def errors(decisions: Sequence[object]) -> list[str]:
+    return [one.message for one in decisions if isinstance(one, Log) and one.level == "error"]
+
+
+def refused(group: str, *rules: str) -> list[str]:
+    with pytest.raises(FileErrors) as raised:
+        ensemble(group, *rules)
+    return [f"{error.where}: {error.what}" for error in raised.value.errors]
+
+
+def group(fields: str) -> str:
+    return f"jobs:\n  - {{name: sim, {fields}}}\n"
+
+
+def first_jobs(fields: str) -> list[Job]:
+    return submitted(story(group(fields)).decisions)
+
+
+# -- changes are merged ----------------------------------------------------------------------------
+
+MEMORY = "{options: {q: {mem: 200M, nice: null}}, environment: {B: null, C: '3'}}"
+MERGED: Mapping[str, Any] = {"queue": "short", "mem": "200M", "shell": {"x": {"y": 1}}}
+
+
+@pytest.mark.parametrize("how", ["retry", "action", "submit", "vary", "set"])
+def test_changes_of_mappings_are_merged_and_null_removes_a_key(how: str) -> None:
+    text = GROUP
+    rules: tuple[str, ...] = ()
+    if how == "retry":
+        text += f"    retry: {{times: 1, with: {MEMORY}}}\n"
+    elif how == "action":
+        rules = (FAIL % f"{{name: retry, with: {MEMORY}}}",)
+    elif how == "vary":
+        rules = (FAIL % f"{{name: vary, parameters: {{n: 5}}, with: {MEMORY}}}",)
+    elif how == "submit":
+        rules = (FAIL % f"{{name: submit, label: sim, with: {MEMORY}}}",)
+    else:
+        rules = (
+            FAIL % f"[{{name: set, label: sim, with: {MEMORY}}}, {{name: submit, label: sim}}]",
+        )
+    told = story(text, *rules)
+    job = submitted(told.play("sim.0", status=256))[0]
+    assert job.options == {"q": MERGED}
+    assert job.environment == {"A": "1", "C": "3"}
+    assert "m" in job.parameters
+
+
+def test_parameters_of_a_submit_are_merged_with_those_of_the_group() -> None:
+    told = story(
+        GROUP,
+        FAIL % "{name: submit, label: sim, with: {parameters: {n: 9}}}",
+    )
+    assert [job.parameters for job in submitted(told.play("sim.0", status=256))] == [
+        {"n": 9, "m": 1}
+    ]
+
+
+def test_retries_add_to_the_changes_of_earlier_retries() -> None:
+    told = story(
+        GROUP + "    retry: {times: 2, with: {options: {q: {shell: {x: {z: '= attempt'}}}}}}\n"
+    )
+    told.play("sim.0", status=256)
+    (job,) = submitted(told.play("sim.0-1", status=256))
+    assert job.options["q"]["shell"] == {"x": {"y": 1, "z": 1}}
+    assert job.options["q"]["queue"] == "short"
+
+
+def test_null_resets_a_field_and_a_whole_mapping() -> None:
+    change = "{options: null, environment: null, workdir: null, duration: null, tasks: null}"
+    told = story(
+        GROUP + "    workdir: w\n    duration: 60\n    tasks: 3\n",
+        FAIL % f"{{name: retry, with: {change}}}",
+    )
+    (job,) = submitted(told.play("sim.0", status=256))
+    assert (job.options, job.environment) == ({}, {})
+    assert (job.workdir, job.duration, job.tasks) == (None, 0.0, 1)
+
+
+def test_null_for_an_observer_that_the_group_lacks_is_an_error() -> None:
+    (error,) = refused(
+        GROUP,
+        FAIL % "{name: retry, with: {observe: {json-lines: null}}}",
+    )
+    assert "'sim' has no observer 'json-lines'" in error
+
+
+def test_observers_are_merged() -> None:
+    told = story(
+        GROUP + "    observe: {json-lines: {fields: [E], path: a.out}, key-value: {fields: [F]}}\n",
+        FAIL % "{name: retry, with: {observe: {json-lines: {path: b.out}, key-value: null}}}",
+    )
+    (job,) = submitted(told.play("sim.0", status=256))
+    assert [*job.observe] == ["json-lines"]
+    assert job.observe["json-lines"]["fields"] == ["E"]
+    assert job.observe["json-lines"]["path"] == "b.out"
+
+
+# -- numbers become text ---------------------------------------------------------------------------
+
+
+def test_whole_floats_are_integers_in_all_texts() -> None:
+    fields = """command: 'run {x} {x:>4}', parameters: {x: [2.0, 1.0e16, 1.0e22, -0.0, 0.5]},
+    workdir: 'T{x}', environment: {X: '{x}'}, stdout: '{x}.out',
+    options: {q: {mem: '{x}M', shell: {a: 3.0, b: '{x}'}}}"""
+    jobs = first_jobs(fields)
+    assert [job.environment["X"] for job in jobs] == ["2", "10000000000000000", "1e+22", "0", "0.5"]
+    assert jobs[0].command == ("run", "2", "   2")
+    assert (jobs[0].workdir, jobs[0].stdout) == ("T2", "2.out")
+    assert repr(jobs[0].options["q"]) == "{'mem': '2M', 'shell': {'a': 3, 'b': 2}}"
+
+
+def test_memory_that_grows_is_a_whole_number() -> None:
+    told = story(
+        GROUP + "    retry: {times: 3, with: {options: {q: {mem: '= 300 * 2 ** (attempt + 1)'}}}}\n"
+    )
+    (first,) = submitted(told.play("sim.0", status=256))
+    (second,) = submitted(told.play("sim.0-1", status=256))
+    assert repr([job.options["q"]["mem"] for job in (first, second)]) == "[600, 1200]"
+
+
+def test_expressions_are_allowed_for_options_of_any_type() -> None:
+    change = """{nice: '= 50 * (attempt + 1)', whole: '= "true" if attempt >= 0 else "false"',
+      queue: '= 3', launch: '= "none"', extra: ['= "--a=" if m == 0 else "--b"', '--c={job.n}']}"""
+    told = story(GROUP + f"    retry: {{times: 1, with: {{options: {{q: {change}}}}}}}\n")
+    (job,) = submitted(told.play("sim.0", status=256))
+    wanted = {"nice": 50, "whole": True, "queue": "3", "launch": "none", "extra": ["--b", "--c=2"]}
+    assert {name: job.options["q"][name] for name in wanted} == wanted
+
+
+def test_a_computed_option_that_does_not_fit_is_an_error_with_its_value() -> None:
+    told = story(
+        GROUP,
+        FAIL % "{name: retry, with: {options: {q: {nice: '= 0 - n'}}}}",
+    )
+    decisions = told.play("sim.0", status=256)
+    assert submitted(decisions) == []
+    assert "'nice' is -2, it must be at least 0" in errors(decisions)[0]
+
+
+# -- placeholders ----------------------------------------------------------------------------------
+
+
+def test_placeholders_are_filled_in_everywhere_in_options() -> None:
+    fields = """command: run, parameters: {n: [5], s: [a]}, replicas: 1, options: {q: {mem: '{n}G',
+      nice: '{n}', queue: 'q{n}', extra: ['--x={s}-{index}'],
+      shell: {'{s}': [{deep: '{n}'}], '{{s}}': '{{n}}'}}}"""
+    (job,) = first_jobs(fields)
+    assert job.options["q"] == {
+        "mem": "5G", "nice": 5, "queue": "q5", "extra": ["--x=a-0"],
+        "shell": {"a": [{"deep": 5}], "{s}": "{n}"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ("mem: '«{nn}G'", "{nn}"),
+        ("extra: ['--x=«{nn}']", "{nn}"),
+        ("shell: {a: [{b: '«{nn:.2f}'}]}", "{nn:.2f}"),
+    ],
+)
+def test_unknown_placeholders_in_options_are_reported_at_their_position(
+    options: str, place: str
+) -> None:
+    line = f"  - {{name: sim, command: 'x {{n}}', parameters: {{n: 1}}, options: {{q: {{{options}}}}}}}"
+    (error,) = refused(f"jobs:\n{line.replace('«', '')}\n")
+    where = f"e.yaml:2:{line.index('«') + 1}"
+    assert error == f"{where}: unknown placeholder {place}: no parameter has this name"
+
+
+@pytest.mark.parametrize(
+    "fields", ["inputs: ['{nn}.dat'],", "observe: {json-lines: {path: '{nn}.out'}},"]
+)
+def test_unknown_placeholders_in_names_of_files_are_reported(fields: str) -> None:
+    (error,) = refused(group(f"{fields} command: x"))
+    assert "unknown placeholder {nn}" in error
+
+
+@pytest.mark.parametrize("text", ["{temp:.2f}", "{indx:03d}"])
+def test_a_misspelt_placeholder_with_a_format_is_reported(text: str) -> None:
+    (error,) = refused(
+        group(f"command: 'x {text} {{temperature}}', parameters: {{temperature: 1}}")
+    )
+    assert f"unknown placeholder {text}" in error
+
+
+def test_a_value_that_does_not_fit_an_option_is_reported_with_its_parameters() -> None:
+    (error,) = refused(
+        group("command: 'x {n}', parameters: {n: [1, a]}, options: {q: {nice: '{n}'}}")
+    )
+    assert "options.q.nice is 'a' with n=a" in error
+
+
+# -- braces ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("{n}", "5"),
+        ("{{n}}", "{n}"),
+        ("{{{n}}}", "{5}"),
+        ("{{{{n}}}}", "{{n}}"),
+        ('{{"m": 0}}', '{"m": 0}'),
+        ('{{"n": {n}}}', '{"n": 5}'),
+        ('{"n": {n}}', '{"n": 5}'),
+        ('{"a": {"b": {n}}}', '{"a": {"b": 5}}'),
+        ("{}", "{}"),
+        ("{", "{"),
+        ("}} {n}", "}} 5"),
+        ("${n} ${{n}} ${x:-{n}}", "${n} ${n} ${x:-5}"),
+        ("{{print {n}}}", "{print 5}"),
+    ],
+)
+def test_all_braces_follow_one_rule(text: str, filled: str) -> None:
+    fields = f"command: ['x', {text!r}], parameters: {{n: 5}}, environment: {{E: {text!r}}}, "
+    fields += f"options: {{q: {{queue: {text!r}}}}}, stdout: '{{n}}'"
+    (job,) = first_jobs(fields)
+    assert (job.command[1], job.environment["E"], job.options["q"]["queue"]) == (filled,) * 3
+
+
+def test_braces_of_another_programs_template_cause_a_warning() -> None:
+    found = ensemble(group("command: 'docker ps --format {{{{.ID}}}} {{.Names}}'"))
+    assert [w for w in found.warnings if "becomes {.Names}" in w]
+    assert not [w for w in found.warnings if "ID" in w]
+
+
+# -- what no shell expands -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ("command: 'ls $HOME'", "'$HOME' stays as it is"),
+        ("command: [ls, '${HOME}/x']", "'${HOME}/x' stays as it is"),
+        ("command: 'ls ~/x'", "'~/x' stays as it is"),
+        ("command: 'cp --to=~/x a'", "'--to=~/x' stays as it is"),
+        ("command: 'cat {here}/*.dat'", "'{here}/*.dat' names no files"),
+        ("command: 'x', environment: {PATH: '{here}/bin:$PATH'}", "in PATH stays as it is"),
+        ("command: 'x', workdir: '~/runs/{index}'", "workdir is not expanded"),
+        ("command: 'x', stdout: '$SCRATCH/out'", "stdout is not expanded"),
+    ],
+)
+def test_a_text_that_only_a_shell_expands_causes_one_warning(fields: str, part: str) -> None:
+    found = [w for w in ensemble(group(fields)).warnings if "expanded" in w or "shell" in w]
+    assert len(found) == 1
+    assert part in found[0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sh -c 'ls $HOME/*.dat ~/'",
+        "srun bash -lc 'ls $HOME'",
+        "awk '{{print $NF}}' a.dat",
+        "find . -name '*.dat'",
+        "grep '$HOME' x",
+        "echo 2 * 3",
+        "cat a.dat --like=*.dat",
+    ],
+)
+def test_texts_for_shells_and_patterns_cause_no_warning(command: str) -> None:
+    found = ensemble(f'jobs:\n  - {{name: sim, command: "{command}"}}\n').warnings
+    assert not [w for w in found if "expanded" in w or "shell" in w]
+
+
+# -- hints -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "hint"),
+    [("[64, 64]", 'quote it: "[64, 64]"'), ("[128]", 'quote it: "[128]"'),
+     ("[a]", """quote it: '["a"]'"""), ("{a: 1}", """quote it: '{"a": 1}'""")],
+)  # fmt: skip
+def test_the_hint_for_a_list_as_a_value_quotes_it(values: str, hint: str) -> None:
+    with pytest.raises(FileErrors) as raised:
+        ensemble(group(f"command: 'x {{n}}', parameters: {{n: [1, {values}]}}"))
+    assert raised.value.errors[0].hint == hint
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [("name;energy\na;1\n", "semicolons"), ("name;energy\na;1,5\n", "semicolons"),
+     ("name\tenergy\na\t1\n", "tabs"), ("name|energy\na|1\n", "vertical bars"),
+     ("name energy\na 1\n", "spaces")],
+)  # fmt: skip
+def test_the_hint_for_points_names_the_separator(table: str, name: str) -> None:
+    with pytest.raises(FileErrors) as raised:
+        load_text(
+            group("command: 'x {name} {energy}', points: p.csv")
+            + "rules: [{trigger: start, action: {name: submit}}]\n",
+            registry(),
+            attached={"p.csv": table},
+        )
+    assert f"separated by {name}" in (raised.value.errors[0].hint or "")
+
+
+def test_the_host_of_an_attempt_is_a_field() -> None:
+    retry = (
+        "retry: {times: 2, when: host == 'n3', with: {options: {q: {extra: ['--not={job.host}']}}}}"
+    )
+    told = story(GROUP + f"    {retry}\n", FAIL % "{name: log, message: 'failed on {host}'}")
+    told.tell(JobEvent(told.now, "sim.0", "submit"))
+    told.tell(JobEvent(told.now, "sim.0", "start", {"host": "n3"}))
+    decisions = told.end("sim.0", status=256)
+    (job,) = submitted(decisions)
+    assert job.options["q"]["extra"] == ["--not=n3"]
+    assert [one.message for one in decisions if isinstance(one, Log)] == ["failed on n3"]
+
+
+# -- measured values -------------------------------------------------------------------------------
+
+
+def test_results_and_what_comes_from_them_keep_all_digits() -> None:
+    values = [-76543.1234567891, -76543.1234567012]
+    text = (
+        GROUP
+        + """    observe: {json-lines: {fields: [E, n]}}
+    result: {E: last.E, N: last.n}
+  - {name: next, command: "x {E} {N}", parameters: {E: null, N: null}}
+results:
+  table: {of: sim, columns: {third: E / 3}}
+"""
+    )
+    told = story(
+        text,
+        "{trigger: job-success, name: sim, repetitions: 9, action: {name: submit, label: next, "
+        "with: {parameters: {E: '= last.E', N: '{N}'}}}}",
+    )
+    for index, value in enumerate(values):
+        told.begin(f"sim.{index}")
+        told.observe(f"sim.{index}", E=value, n=9007199254740991)
+        (job,) = submitted(told.end(f"sim.{index}"))
+        assert job.parameters == {"E": value, "N": 9007199254740991}
+        assert job.command == ("x", repr(value), "9007199254740991")
+    rows = dict(told.engine.tables())["table"]
+    assert [row["E"] for row in rows] == values
+    assert [row["third"] for row in rows] == [value / 3 for value in values]
