@@ -283,6 +283,12 @@ def main() -> int:
         help="suspends and drains: use a control plane with the Flux Operator and without nodes "
         "instead of the stand-in",
     )  # fmt: skip
+    parser.add_argument(
+        "--faults",
+        action="store_true",
+        help="slurm, gridengine, pbs: the queue lists no jobs or only some at times, and jobs are "
+        "suspended and continued",
+    )
     parser.add_argument("--names", nargs="+", help="studies or use cases to run (all)")
     parser.add_argument("--hours", type=float, help="repeat all parts for this number of hours")
     chosen = parser.parse_args()
@@ -299,6 +305,11 @@ def main() -> int:
     if missing is not None:
         print(f"not there, no round was played: {missing}", flush=True)
         return NOT_THERE
+    faults = None
+    if chosen.faults:
+        from queue_faults import QueueFaults
+
+        faults = QueueFaults(queue, chosen.seed)
     names = chosen.names or []
     more = ["--kubeconfig", chosen.kubeconfig] if chosen.kubeconfig else []
     soak = Soak()
@@ -319,6 +330,10 @@ def main() -> int:
         threads[-1].start()
     for thread in threads:
         thread.join()
+    if faults is not None:
+        faults.close()
+        told = ", ".join(f"{count} {kind}" for kind, count in sorted(faults.counts.items()))
+        print(f"faults: {told}")
     print(soak)
     wrong = sum(soak.counts[kind] for kind in BAD)
     if wrong:

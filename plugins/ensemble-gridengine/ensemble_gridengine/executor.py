@@ -256,13 +256,39 @@ class GridEngineExecutor(BatchExecutor):
                 if fields.get("jobnumber") == number and status is not None:
                     rc = int(status[0])
                     failed = fields.get("failed", "0")
+                    memory = _memory_note(fields) if rc > 128 else ""
                     yield QueueJob(
                         number if task == "undefined" else f"{number}.{task}",
                         "over",
                         status=status_of(rc) or 1 << 8,
-                        note="" if failed.strip() == "0" else f"Grid Engine: {failed}",
+                        exception="out-of-memory" if memory else None,
+                        note=memory or ("" if failed.strip() == "0" else f"Grid Engine: {failed}"),
                         batch=fields.get("jobname", ""),
                     )
+
+
+_UNITS = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
+
+
+def _bytes(text: str) -> float:
+    """Return a size such as ``1.5G``; 0 if it is none."""
+    match = re.match(r"([\d.]+)([kKmMgG]?)", text)
+    return float(match[1]) * _UNITS[match[2]] if match else 0.0
+
+
+def _memory_note(fields: Mapping[str, str]) -> str:
+    """Return why a killed job exceeded its memory; an empty string if it did not.
+
+    >>> _memory_note({"maxvmem": "1.2G", "category": "-u me -l h_vmem=1G"})
+    'it used 1.2G of memory and requested 1G (h_vmem)'
+    >>> _memory_note({"maxvmem": "0.9G", "category": "-l h_vmem=1G"})
+    ''
+    """
+    limit = re.search(r"\bh_vmem=([^\s,]+)", fields.get("category", ""))
+    used = fields.get("maxvmem", "")
+    if limit is None or not 0 < _bytes(limit[1]) <= _bytes(used):
+        return ""
+    return f"it used {used} of memory and requested {limit[1]} (h_vmem)"
 
 
 def _is_unreachable(said: str) -> bool:
@@ -276,7 +302,7 @@ def _queue_job(id_: str, state: str, batch: str) -> QueueJob:
     started again.
     """
     restarts = int("R" in state)
-    if "w" in state:
+    if {"w", "q"} & set(state):
         return QueueJob(id_, "waiting", batch=batch, restarts=restarts)
     if set("sST") & set(state):
         note = "suspended in Grid Engine (qmod, a subordinate queue or a load threshold)"

@@ -83,4 +83,28 @@ def queue_job(id_: str, fields: Mapping[str, str]) -> QueueJob:
         kind, note = _REASONS.get(number, ("exec", "PBS could not start it"))
         note = f"{note} (PBS's code {number}{': ' if comment else ''}{comment})"
         return QueueJob(id_, "over", exception=kind, note=note)
-    return QueueJob(id_, "over", status=number - 256 if number >= 256 else status_of(number))
+    status = number - 256 if number >= 256 else status_of(number)
+    if status & 0x7F and (note := _memory_note(fields, comment)):
+        return QueueJob(id_, "over", status=status, exception="out-of-memory", note=note)
+    return QueueJob(id_, "over", status=status)
+
+
+_UNITS = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
+
+
+def _bytes(text: str) -> int:
+    """Return a size such as ``300kb``; 0 if it is none."""
+    match = re.fullmatch(r"(\d+)([kmgt]?b)", text.lower())
+    return int(match[1]) * _UNITS[match[2]] if match else 0
+
+
+def _memory_note(fields: Mapping[str, str], comment: str) -> str:
+    """Return why a killed job exceeded its memory; an empty string if it did not.
+
+    >>> _memory_note({"resources_used.mem": "300000kb", "Resource_List.mem": "50mb"}, "")
+    'it used 300000kb of memory and requested 50mb'
+    """
+    used, limit = fields.get("resources_used.mem", ""), fields.get("Resource_List.mem", "")
+    if 0 < _bytes(limit) <= _bytes(used):
+        return f"it used {used} of memory and requested {limit}"
+    return comment if re.search("oom|memory", comment, re.IGNORECASE) else ""

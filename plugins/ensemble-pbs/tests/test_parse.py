@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ensemble_batch import QueueJob
+from ensemble_batch import CannotTake, QueueJob
 from ensemble_pbs.executor import PBSExecutor
 from ensemble_pbs.parse import blocks, count, queue_job
 
@@ -96,3 +96,37 @@ def test_a_renamed_job_is_identified_by_its_script(
     monkeypatch.setattr(executor, "command", lambda words: (0, listing, ""))
     (job,) = executor.ask(["135.pbshost"])
     assert job.batch == batch
+
+
+@pytest.mark.parametrize("letter", ["S", "U"])
+def test_a_suspended_job_is_neither_running_nor_waiting(letter: str) -> None:
+    job = queue_job("7.head", {"job_state": letter, "run_count": "1"})
+    assert (job.state, job.restarts) == ("suspended", 0)
+    assert "suspended" in job.note
+
+
+def test_a_requeued_job_waits_and_counts_its_runs() -> None:
+    waiting = queue_job("7.head", {"job_state": "Q", "run_count": "1"})
+    assert (waiting.state, waiting.restarts) == ("waiting", 1)
+    running = queue_job("7.head", {"job_state": "R", "run_count": "2"})
+    assert (running.state, running.restarts) == ("running", 1)
+
+
+def test_a_killed_job_that_used_more_memory_than_requested_has_that_cause() -> None:
+    fields = {"job_state": "F", "Exit_status": "265", "Resource_List.mem": "50mb"}
+    assert queue_job("7.head", {**fields, "resources_used.mem": "300000kb"}).exception == (
+        "out-of-memory"
+    )
+    assert queue_job("7.head", {**fields, "resources_used.mem": "300kb"}).exception is None
+
+
+@pytest.mark.parametrize(
+    ("said", "state"), [("qstat: Unknown Job Id 7.head", "unknown"), ("qstat: weird", None)]
+)
+def test_a_single_job_is_unknown_only_if_the_server_says_so(said: str, state: str | None) -> None:
+    executor = PBSExecutor()
+    executor.command = lambda words, given=b"": (153, "", said)  # type: ignore[method-assign]
+    assert [job.state for job in executor.account(["7.head"])] == ([state] if state else [])
+    executor.command = lambda words, given=b"": (111, "", "cannot connect to server")  # type: ignore[method-assign]
+    with pytest.raises(CannotTake):
+        list(executor.account(["7.head"]))

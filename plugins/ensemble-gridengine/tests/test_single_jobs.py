@@ -1,0 +1,73 @@
+"""Tests of Grid Engine's replies about single jobs: qacct, and 'qstat -j'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from ensemble_batch import CannotTake
+from ensemble_gridengine.executor import GridEngineExecutor, _queue_job
+
+RECORD = """==============================================================
+qname        all.q
+jobname      ens_1_2_1
+jobnumber    7
+taskid       undefined
+failed       100 : assumedly after job
+exit_status  137                  (Killed)
+maxvmem      1.200G
+category     -u me -l h_vmem=1G
+"""
+
+
+def replying(accounted: str, code: int, said: str) -> GridEngineExecutor:
+    executor = GridEngineExecutor()
+
+    def command(words: Sequence[str], given: bytes = b"") -> tuple[int, str, str]:
+        if words[0] == "qacct":
+            return (0, accounted, "") if accounted else (1, "", "error: job id 7 not found")
+        return code, said if code == 0 else "", said if code else ""
+
+    executor.command = command  # type: ignore[method-assign,assignment]
+    return executor
+
+
+def test_a_job_killed_above_its_h_vmem_ran_out_of_memory() -> None:
+    (job,) = replying(RECORD, 1, "").account(["7"])
+    assert (job.exception, job.status) == ("out-of-memory", 9)
+    assert "1.200G" in job.note
+    (job,) = replying(RECORD.replace("1.200G", "0.5G"), 1, "").account(["7"])
+    assert job.exception is None
+    assert "assumedly after job" in job.note
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "state"),
+    [
+        (1, "Following jobs do not exist: \n7", "unknown"),
+        (0, "job_number:      7\nusage         1:      cpu=00:00:01\n", "running"),
+        (0, "job_number:      7\n", None),
+        (1, "error: weird", None),
+    ],
+)
+def test_a_job_without_a_record_is_unknown_only_if_qmaster_says_so(
+    code: int, said: str, state: str | None
+) -> None:
+    states = [job.state for job in replying("", code, said).account(["7"])]
+    assert states == ([state] if state else [])
+
+
+def test_an_unreachable_qmaster_does_not_make_a_job_unknown() -> None:
+    with pytest.raises(CannotTake):
+        list(replying("", 1, "error: unable to contact qmaster").account(["7"]))
+
+
+@pytest.mark.parametrize(
+    ("letters", "state", "restarts"),
+    [("r", "running", 0), ("qw", "waiting", 0), ("hqw", "waiting", 0), ("s", "suspended", 0),
+     ("S", "suspended", 0), ("T", "suspended", 0), ("Rr", "running", 1), ("Rq", "waiting", 1),
+     ("Rqw", "waiting", 1), ("t", "running", 0), ("dr", "running", 0), ("Rs", "suspended", 1)],
+)  # fmt: skip
+def test_letters_of_a_state(letters: str, state: str, restarts: int) -> None:
+    job = _queue_job("7", letters, "")
+    assert (job.state, job.restarts) == (state, restarts)

@@ -1,0 +1,101 @@
+"""Faults of a queue during ``soak.py --faults``: blind and partial lists, suspended jobs.
+
+Programs first on the PATH replace the queue's command that lists jobs. Add further faults to
+``_LISTS`` (what a list shows) or ``_ACTS`` (what others do to a running job).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["QueueFaults"]
+
+#: The command that lists jobs with its first argument, its output without jobs, a filter that
+#: removes the first job, and a command that prints the ids of running jobs.
+_LISTS = {
+    "slurm": ("squeue", "", "", "sed 1d", "squeue --noheader --array --states=R --format=%i"),
+    "gridengine": (
+        "qstat", "-xml", "<job_info><queue_info/><job_info/></job_info>",
+        "perl -0pe 's{<job_list.*?</job_list>}{}s'",
+        "qstat -s r | awk 'NR > 2 {print $1}'",
+    ),
+    "pbs": ("qstat", "-t", "", "cat", "qselect -s R"),
+}  # fmt: skip
+#: Commands that change a job and undo that.
+_ACTS = {
+    "slurm": ("scontrol suspend {id}", "scontrol resume {id}"),
+    "gridengine": ("qmod -sj {id}", "qmod -usj {id}"),
+    "pbs": ("qsig -s suspend {id}", "qsig -s resume {id}"),
+}
+_PROGRAM = """#!/bin/sh
+case "$* " in "{first}"*)
+    case $(cat {folder}/mode 2>/dev/null) in
+    nothing) printf '%s\\n' '{nothing}'; exit 0 ;;
+    partial) {real} "$@" | {partial}; exit ;;
+    esac ;;
+esac
+exec {real} "$@"
+"""
+
+
+class QueueFaults:
+    """Troubles a queue from another thread until :meth:`close`."""
+
+    def __init__(self, queue: str, seed: int) -> None:
+        name, first, nothing, partial, self._running = _LISTS[queue]
+        self._acts = _ACTS[queue]
+        self._chance = random.Random(f"faults {queue} {seed}")
+        self._folder = Path(tempfile.mkdtemp(prefix="ensemble-faults-"))
+        self._path = os.environ["PATH"]
+        text = _PROGRAM.format(
+            first=first, folder=self._folder, nothing=nothing, real=shutil.which(name),
+            partial=partial,
+        )  # fmt: skip
+        program = self._folder / name
+        program.write_text(text)
+        program.chmod(0o755)
+        os.environ["PATH"] = f"{self._folder}{os.pathsep}{self._path}"
+        self.counts: Counter[str] = Counter()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._trouble)
+        self._thread.start()
+
+    def _run(self, command: str) -> str:
+        environment = {**os.environ, "PATH": self._path}
+        done = subprocess.run(
+            ["sh", "-c", command], env=environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout if done.returncode == 0 else ""
+
+    def _trouble(self) -> None:
+        mode = self._folder / "mode"
+        while not self._ended.wait(self._chance.uniform(0.5, 3.0)):
+            kind = self._chance.choice(("nothing", "partial", "suspend"))
+            seconds = self._chance.uniform(0.5, 8.0)
+            self.counts[kind] += 1
+            if kind != "suspend":
+                mode.write_text(kind)
+                self._ended.wait(seconds)
+                mode.unlink()
+                continue
+            ids = self._run(self._running).split()
+            if ids:
+                act, undo = (each.format(id=self._chance.choice(ids)) for each in self._acts)
+                self._run(act)
+                self._ended.wait(min(seconds, 3.0))
+                self._run(undo)
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        os.environ["PATH"] = self._path
+        with suppress(OSError):
+            shutil.rmtree(self._folder)
