@@ -509,7 +509,7 @@ def two_members(tmp_path: Path) -> Any:
             run = RemoteExecutor(
                 default="a", members=["a", "b"], channel=partial(channel, token), patience=5
             )
-            at = Run("run-1", tmp_path / "out", time.time, tmp_path / "state")
+            at = Run("run-1", tmp_path / "out", time.time, tmp_path / "state", "0123456789abcdef")
             run.open(at, events.extend)
             opened.append(run)
             return run, events

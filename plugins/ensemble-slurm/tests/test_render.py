@@ -25,6 +25,6 @@ def test_a_job_is_rendered_as_a_batch_script() -> None:
     assert lines[0] == "#!/bin/bash"
     assert {"#SBATCH --ntasks=4", "#SBATCH --time=2", "#SBATCH --partition=batch"} <= {*lines}
     assert "#SBATCH --mem=4G" in lines
-    assert "#SBATCH --comment='ensemble RUN BATCH a 3'" in lines  # sbatch splits at spaces
+    assert "#SBATCH --comment='ensemble RUN ID BATCH a 3'" in lines  # sbatch splits at spaces
     assert lines[-1].startswith("srun ")
     assert lines[-1].endswith("sim 'x y'")
