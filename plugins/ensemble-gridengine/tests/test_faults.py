@@ -122,6 +122,35 @@ class TestGridEngine(FaultSuite):
         assert session.context(later, "finish")["status"] == 0
         assert self.ran_in.read_text().split() == [later.id]
 
+    def test_tasks_of_a_suspended_job_stand_still_and_continue(self, session: Session) -> None:
+        """Grid Engine sends SIGUSR1 as a notice, and then stops only the wrapper."""
+        self.cluster.run("qconf", "-mattr", "queue", "notify", "00:00:02", "all.q")
+        try:
+            gate, pid = self.folder / "gate", self.folder / "pid"
+            script = f"echo $$ > {pid}; until [ -e {gate} ]; do sleep 0.1; done; exit 3"
+            job = session.job("sh", "-c", script, duration=600.0)
+            session.submit(job)
+            session.wait_for(job, "start")
+            wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+            status = Path(f"/proc/{pid.read_text().strip()}/status")
+            for times in (1, 2):
+                self.act("suspend", session, job)
+                wait_until(lambda: "(stopped)" in status.read_text())
+                session.wait(
+                    lambda times=times: session.names(job).count("suspend") == times, "suspend"
+                )
+                self.act("unsuspend", session, job)
+                wait_until(lambda: "(stopped)" not in status.read_text())
+                session.wait(
+                    lambda times=times: session.names(job).count("unsuspend") == times, "unsuspend"
+                )
+            gate.touch()
+            session.wait_clean(job)
+            assert session.context(job, "finish")["status"] == 3 << 8
+            assert "exception" not in session.names(job)
+        finally:
+            self.cluster.run("qconf", "-mattr", "queue", "notify", "00:00:60", "all.q")
+
     def test_a_renamed_job_is_still_ours(self, session: Session) -> None:
         gate = self.folder / "gate"
         jobs = [self.gated(session, gate) for _ in range(2)]
