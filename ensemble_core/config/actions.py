@@ -24,7 +24,12 @@ from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.expressions import check_names, expression
 from ensemble_core.model.filters import ALL
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, format_value, placeholders
+from ensemble_core.model.placeholders import (
+    FIELD_PLACEHOLDER,
+    format_value,
+    metric_path,
+    placeholders,
+)
 from ensemble_core.model.rules import BoundAction, BoundSpec
 from ensemble_core.plugin.hookspecs import ActionPlugin
 from ensemble_core.plugin.named_code import check_class
@@ -105,6 +110,7 @@ def bind_action(
         plan=record.plan,
         metrics=frozenset(check.metrics),
         reads=frozenset(check.reads),
+        told=frozenset(check.told),
         submits=record.plan is None or name == "custom" or "submit" in record.needs,
         retries=record.options.get("x-ensemble-retries") is True,
         varies=_varied_groups(context, record, given, check.group, matched),
@@ -264,6 +270,8 @@ class OptionCheck:
 
     def __init__(self, context: Context, schema: Mapping[str, Any], matched: MatchContext) -> None:
         self.metrics: set[str] = set()
+        #: Names of statistics and metrics in messages.
+        self.told: set[str] = set()
         self.reads: set[str] = set()
         self.nested: list[BoundAction] = []
         self.messages: list[Path] = []
@@ -402,6 +410,23 @@ class OptionCheck:
             for text in sorted(parsed.metrics):
                 self._name(path, "metric", text)
 
+    def _is_metric(self, name: str) -> bool:
+        """Return True if a name in a message is the path of a metric of a group.
+
+        Other names with a dot are columns, ``STAT.NAME`` or plain text.
+        """
+        if name.startswith("metric("):
+            return True
+        names, groups = self._matched.names, self._context.known.groups
+        statistic, _, rest = name.partition(".")
+        if names is not None and name in names:
+            return False
+        if statistic == "count":
+            return rest.rpartition(".")[0] in groups
+        return statistic in self._context.known.statistics and any(
+            rest.startswith(f"{group}-") for group in groups
+        )
+
     def scoped(self, path: Path, names: Collection[str]) -> frozenset[str] | None:
         """Return the names that have the form ``STAT.NAME``, and add them to ``reads``.
 
@@ -426,9 +451,16 @@ class OptionCheck:
         elif kind == "message":
             spoken = {one.name for one in placeholders(name, FIELD_PLACEHOLDER)}
             of_job = self._job_fields(path, spoken)
-            scoped = self.scoped(path, spoken - of_job)
+            told = {each for each in spoken - of_job if self._is_metric(each)}
+            for each in sorted(told):
+                if context.metric(metric_path(each), path) is not None:
+                    self.metrics.add(metric_path(each))
+                    self.told.add(each)
+            scoped = self.scoped(path, spoken - of_job - told)
             if scoped is not None:
-                _check_message(context, path, name, self._matched.knowing(scoped | of_job))
+                known = scoped | of_job | told
+                self.told |= scoped
+                _check_message(context, path, name, self._matched.knowing(known))
         elif kind == "rows":
             self._rows(path, name)
         elif kind == "mail" and not _MAIL.fullmatch(name):

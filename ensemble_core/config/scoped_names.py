@@ -107,11 +107,22 @@ def _check_filter(context: Context, path: Path, base: str, condition: str, over:
 def _group_hint(context: Context, path: Path, name: str) -> str:
     """Return a hint on how to say which group a ``STAT.NAME`` covers."""
     groups = context.known.groups
-    group = next(iter(groups)) if len(groups) == 1 else "GROUP"
     statistic, _, variable = name.partition(".")
-    if variable.rpartition(".")[0] in groups:  # the name contains the group, but is not in metric()
+    counts = statistic == "count"
+    inner = variable.rpartition(".")
+    if inner[0] in groups and inner[2] in COUNTS:  # the group is named, but not in metric()
         return f"write metric({name!r})"
-    joint = "." if statistic == "count" else "-"
+    known = {each: COUNTS if counts else context.scoped_variables(each) for each in groups}
+    able = [each for each, names in known.items() if names is None or variable in names]
+    joint = "." if counts else "-"
+    if not able:
+        for each, names in known.items():
+            near = closest(variable, names or (), 0.5)
+            if near:
+                return f"did you mean metric('{statistic}.{each}{joint}{near}')?"
+        what = f"there is no count {variable!r}" if counts else f"no job group has {variable!r}"
+        return f"{what}; 'ensemble metrics' lists the metrics of a run"
+    group = able[0] if len(groups) == 1 else "GROUP"
     written = f"use metric('{statistic}.{group}{joint}{variable}')"
     kind = context.document.get(path[:2])["trigger"] if path[0] == "rules" else ""
     trigger = context.registry.triggers.get(kind)

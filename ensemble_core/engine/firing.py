@@ -37,6 +37,7 @@ from ensemble_core.model.decisions import (
     WhenBusy,
 )
 from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.placeholders import metric_path
 from ensemble_core.model.rules import Action, BoundAction, BoundSpec
 
 __all__ = ["EngineFiring"]
@@ -272,10 +273,14 @@ class EngineFiring:
 
         For an action without a plan, this is a call outside the engine's thread.
         """
-        options = action.fill_messages(self.fields) if action.messages else action.options
+        told = {
+            name: self.metric(metric_path(name)) for name in action.told if name not in self.fields
+        }
         firing = self
-        if action.tolerated != self._tolerated:
-            firing = EngineFiring(self._state, self.origin, tolerated=action.tolerated)
+        if told or action.tolerated != self._tolerated:
+            origin = self.origin.knowing(told) if told else self.origin
+            firing = EngineFiring(self._state, origin, tolerated=action.tolerated)
+        options = action.fill_messages(firing.fields) if action.messages else action.options
         if action.plan is None:
             return [firing.call_off_thread("action", action.name, options)]
         decisions: object = action.plan(firing, options)

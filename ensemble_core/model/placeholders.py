@@ -27,6 +27,7 @@ __all__ = [
     "fill_message",
     "format_value",
     "is_format",
+    "metric_path",
     "normal_name",
     "placeholders",
     "unescape_braces",
@@ -35,7 +36,9 @@ __all__ = [
 _NAME = r"[A-Za-z_]\w*"
 #: A column such as ``c_msd[4]`` or ``PotEng.error``, or a statistic with a filter:
 #: ``mean.U(L == 16)``.
-_FIELD = rf"{_NAME}(?:(?:\.\w+|\[[\w.]+\])+(?:\([^{{}}]*\))?)?"
+#: Or a metric: ``mean.sim-energy``, ``metric('count.sim.done')``.
+_METRIC = r"metric\(\s*(?:'[^'{}]*'|\"[^\"{}]*\")\s*\)"
+_FIELD = rf"(?:{_METRIC}|{_NAME}(?:(?:\.\w+(?:-\w+)*|\[[\w.]+\])+(?:\([^{{}}]*\))?)?)"
 
 
 def _pattern(name: str) -> re.Pattern[str]:
@@ -210,16 +213,31 @@ def fill_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:
     """
     known: dict[str, object] = {}
     missing = []
+    without: list[str] = []
     for one in placeholders(text, FIELD_PLACEHOLDER):
         if one.name in fields:
             known[one.name] = fields[one.name]
+            if known[one.name] is None and "." in one.name:  # a statistic or metric
+                known[one.name] = "?"
+                without.append(metric_path(one.name))
         elif _is_field(one) and one.name not in known:
             known[one.name] = "?"
             missing.append(repr(one.name))
     message = fill(text, known, FIELD_PLACEHOLDER, _shown)
     if missing:
         message += f" (the event has no {', '.join(missing)})"
-    return message, bool(missing)
+    if without:
+        message += f" ({', '.join(dict.fromkeys(without))} has no value)"
+    return message, bool(missing or without)
+
+
+def metric_path(name: str) -> str:
+    """Return the path in ``metric('PATH')``, or the name itself.
+
+    >>> metric_path("metric('count.sim.done')"), metric_path("mean.sim-energy")
+    ('count.sim.done', 'mean.sim-energy')
+    """
+    return name[7:-1].strip()[1:-1] if name.startswith("metric(") else name
 
 
 @lru_cache(maxsize=1024)

@@ -48,7 +48,6 @@ LOG = "action: {name: log, message: x}"
         (f"trigger: quantile, when: quantile.E > 3, {LOG}", "7:15", "no trigger", ""),
         ("trigger: job-done, name: sim, action: {name: log, message: 'at {max.F}'}", "7:74", "yields 'F'", "fields"),
         ("trigger: start, action: {name: log, message: '{mean.E}'}", "7:53", "no single group", "metric"),
-        ("trigger: end, action: {name: log, message: '{count.sim.reused}'}", "7:51", "no single group", "write metric('count.sim.reused')"),
         (f"trigger: idle, name: [sim, pots], {LOG}", "7:33", "no job group 'pots'", "'post'"),
         (f"trigger: idle, name: [], {LOG}", "7:27", "empty", ""),
         (f"trigger: job-done, name: [sim, post], {LOG}", "7:31", "expected a string", ""),
