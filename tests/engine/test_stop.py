@@ -560,3 +560,74 @@ def test_a_replay_of_a_stopped_run_makes_the_same_decisions() -> None:
         other.tell(event)
     assert [one.to_dict() for one in other.decisions] == [one.to_dict() for one in decided]
     assert isinstance(queue.story.events[0], Started)
+
+
+def interrupt(story: Story, job: str) -> list[Decision]:
+    """End a job as at the end of its allocation."""
+    context = {"type": "interrupted", "severity": 0, "note": "ended with its allocation"}
+    decided = list(story.tell(JobEvent(story.now, job, "exception", context)))
+    for name, more in (("finish", {"status": 15}), ("clean", {})):
+        decided += story.tell(JobEvent(story.now + 0.1, job, name, more))
+    return decided
+
+
+RETRIED = f"""
+jobs: [{{name: work, command: x, count: 2, retry: {{times: 1}}}}]
+rules:
+  - {START}
+  - {{trigger: job-fail, repetitions: 9, action: {{name: terminate, exit_code: 9}}}}
+  - {{trigger: job-cancel, repetitions: 9, action: {{name: terminate, exit_code: 8}}}}
+"""
+
+
+def test_a_job_that_ends_with_its_allocation_is_requeued_and_is_no_failure() -> None:
+    story = Story(RETRIED)
+    story.start()
+    story.begin("work.0")
+    assert requeued(interrupt(story, "work.0")) == [("work.0", "work.0~1")]
+    story.begin("work.0")
+    assert requeued(interrupt(story, "work.0")) == [("work.0", "work.0~2")]
+    assert story.engine.state.ended is None
+    story.play("work.0")
+    story.play("work.1")
+    ended = story.engine.state.ended
+    assert ended is not None
+    assert (ended.exit_code, ended.natural) == (0, True)
+
+
+def test_a_cancelled_job_that_ends_with_its_allocation_is_cancelled() -> None:
+    story = Story(RETRIED)
+    story.start()
+    story.begin("work.0")
+    story.engine.state.table.records["work.0"].cancelling = True
+    decided = interrupt(story, "work.0")
+    assert requeued(decided) == []
+    assert story.engine.state.ended is not None
+    assert story.engine.state.ended.exit_code == 8
+
+
+def test_a_queue_that_ends_with_its_allocation_stops_the_run() -> None:
+    story = Story(RETRIED)
+    story.start()
+    story.begin("work.0")
+    interrupt(story, "work.0")
+    (end,) = story.tell(ExecutorLost(story.now, "local", "got SIGTERM", drained=True))
+    assert isinstance(end, Terminate)
+    assert (end.stopped, end.exit_code, end.cancel) == (True, 143, ())
+    assert resume(story) == []
+    assert story.engine.state.ended is None
+    story.play("work.0")
+    story.play("work.1")
+    assert story.engine.state.ended is not None
+    assert story.engine.state.ended.exit_code == 0
+
+
+def test_a_stop_waits_for_no_job_of_a_queue_that_has_ended() -> None:
+    story = Story(RETRIED)
+    story.start()
+    story.begin("work.0")
+    stop(story)
+    assert story.engine.waits_for_cancelled
+    story.tell(ExecutorLost(story.now, "local", "got SIGTERM", drained=True))
+    assert not story.engine.waits_for_cancelled
+    assert story.engine.state.errors == 0

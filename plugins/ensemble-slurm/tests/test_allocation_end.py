@@ -94,7 +94,6 @@ def test_an_allocation_at_its_time_limit_loses_no_job(study: Study) -> None:
     (study.folder / "e.yaml").write_text(FILE.replace("sleep 1", "sleep 10"))
     job = study.submit("--time=1")
     study.wait_over(job)
-    (study.folder / "e.yaml").write_text(FILE)
     study.check()
 
 

@@ -1,7 +1,8 @@
 """Stops and kills controllers at random times, and resumes them until the end.
 
 The controllers of each round get SIGTERM, SIGHUP, SIGINT or SIGKILL, sometimes two of them, while
-functions run, retries wait, jobs are held, and rules with ``each`` and ``for`` count. Some rounds
+functions run, retries wait, jobs are held, and rules with ``each`` and ``for`` count. With local
+jobs, some signals go to every process of an allocation, also to the jobs. Some rounds
 call ``ensemble stop --cancel-jobs`` between two controllers, which gets signals, too. If its exit
 code is 0, no process of a job may be left. The tables (``ensemble results``) must equal those of an
 undisturbed run. Prints one line of JSON for each round, for ``scripts/soak.py``. A test uses this
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from click.testing import CliRunner
+from ensemble_testing.allocation import Allocation
 
 from ensemble_core.cli.command_group import FAULT
 from ensemble_core.cli.main import main as ensemble
@@ -160,6 +162,32 @@ class Controller:
             os.kill(self._process, number)
 
 
+class Allocated:
+    """A controller in an allocation of its own; signals go to every process of it."""
+
+    def __init__(
+        self, folder: Path, words: Sequence[str], said: Path, chance: random.Random
+    ) -> None:
+        with said.open("wb") as output:
+            command = [sys.executable, "-c", BEGIN, *words]
+            self._allocation = Allocation(command, folder, None, output)
+        self._chance = chance
+        self.code: int | None = None
+
+    def ended(self, within: float) -> bool:
+        """Return whether the allocation's last process ends in time. ``code`` is then set."""
+        with contextlib.suppress(AssertionError):
+            self.code = self._allocation.wait_over(within)
+        return self.code is not None
+
+    def send(self, number: signal.Signals) -> None:
+        # At its time limit, a queue sends SIGTERM, and SIGKILL later.
+        if number is signal.SIGKILL:
+            self._allocation.kill()
+        else:
+            self._allocation.end(self._chance, signal.SIGTERM)
+
+
 def _become(folder: Path, words: Sequence[str], said: Path, program: bool) -> NoReturn:
     """Turn this process, a fork, into a controller."""
     code: object = FAULT
@@ -195,7 +223,7 @@ def undisturbed(folder: Path, executor: str, options: Sequence[str]) -> dict[str
     return tables(folder)
 
 
-def disturb(controller: Controller, chance: random.Random) -> list[str]:
+def disturb(controller: Controller | Allocated, chance: random.Random) -> list[str]:
     """Wait for a random time, and end the controller; return the signals sent."""
     if controller.ended(chance.uniform(0.1, 2.0)):
         return []
@@ -249,7 +277,12 @@ def play_round(
     for number in range(40):
         said = folder / f"said-{number}"
         words = words_of(folder, executor, options)
-        controller = Controller(folder, words, said, program=not number % 4)
+        controller: Controller | Allocated
+        if executor == "local" and number < 8 and chance.random() < 0.4:
+            controller = Allocated(folder, words, said, chance)
+            killed.append("allocation:")
+        else:
+            controller = Controller(folder, words, said, program=not number % 4)
         if number < 8:
             killed += disturb(controller, chance)
         if not controller.ended(300):
