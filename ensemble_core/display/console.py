@@ -495,7 +495,10 @@ class Narrator:
             yield from self._interrupted(event, active)
         elif event.name == "exception":
             severity = event.context.get("severity", 0)
-            if severity == 0 and not active.told:
+            if severity == 0 and event.context.get("type") == "interrupted":
+                active.told = True
+                yield from self._interrupted(event, active)
+            elif severity == 0 and not active.told:
                 active.told = True
                 cancelled = event.context.get("type") == "cancel"
                 if not (cancelled and active.asked):
@@ -520,7 +523,7 @@ class Narrator:
         number = self._interruptions[group] = self._interruptions.get(group, 0) + 1
         if number > _INTERRUPTIONS_SHOWN + 1:
             return
-        told = f"   {_INTERRUPTED[event.name]} {printable(event.job)} (by the queue)"
+        told = f"   {_INTERRUPTED.get(event.name, 'interrupted')} {printable(event.job)} (by the queue)"
         if note := str(event.context.get("note") or ""):
             told += f": {shorten(printable(note), 160, self._out)}"
         if number > _INTERRUPTIONS_SHOWN:

@@ -54,6 +54,8 @@ class _Attempt:
     def outcome(self) -> str:
         if self.exception == "cancel":
             return "cancelled"
+        if self.exception == "interrupted" and self.status != 0:
+            return "active"  # it will run again
         if self.exception is None and self.status == 0:
             return "success"
         return "active" if self.exception is None and self.status is None else "failed"

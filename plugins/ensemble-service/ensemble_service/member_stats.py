@@ -117,7 +117,7 @@ class MemberStats:
                 job.group.finished += 1
         elif name == "exception" and event.context.get("severity") == 0:
             job.failed = True
-            job.cancelled = job.cancelled or event.context.get("type") == "cancel"
+            job.cancelled = job.cancelled or event.context.get("type") in ("cancel", "interrupted")
         if name == "clean":
             del self._jobs[key]
             self._move(job, None)
