@@ -523,7 +523,8 @@ class Narrator:
         number = self._interruptions[group] = self._interruptions.get(group, 0) + 1
         if number > _INTERRUPTIONS_SHOWN + 1:
             return
-        told = f"   {_INTERRUPTED.get(event.name, 'interrupted')} {printable(event.job)} (by the queue)"
+        what = _INTERRUPTED.get(event.name, "interrupted")
+        told = f"   {what} {printable(event.job)} (by the queue)"
         if note := str(event.context.get("note") or ""):
             told += f": {shorten(printable(note), 160, self._out)}"
         if number > _INTERRUPTIONS_SHOWN:
