@@ -188,7 +188,15 @@ class FluxExecutor(Executor):
         loop.ids |= jobs.keys()
         found = loop.reattach(jobs)
         loop.ids -= {job for job, known in found.items() if not known}
+        if self._queue_is_new:  # jobs with output had started after their last known event
+            return {job: known for job, known in found.items() if known or not self._has_begun(job)}
         return found
+
+    def _has_begun(self, job: str) -> bool:
+        """Return True if a job of an earlier controller has an output file in the run's folder."""
+        assert self._output is not None
+        kept = os.path.join(self._output.folder, job)
+        return any(os.path.exists(f"{kept}.{end}") for end in ("out", "err"))
 
     @property
     def sees_foreign_jobs(self) -> bool:

@@ -1,0 +1,141 @@
+"""Instances that end with the run's allocation or with the program of ``flux start``."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ensemble_flux import instance
+from ensemble_flux.instance import Instance, LastInstance, read_instance
+
+FILE = """
+jobs: [{name: a, command: "sh -c 'sleep 1; echo $ENSEMBLE_JOB_ID >> ran'", count: 8}]
+rules: [{trigger: start, action: {name: submit, label: a}}]
+"""
+
+
+class Handle:
+    """A handle of an instance with these attributes."""
+
+    def __init__(self, level: str = "0", **attributes: str) -> None:
+        self._level = level
+        self._attributes = {name.replace("_", "."): value for name, value in attributes.items()}
+
+    def attr_get(self, name: str) -> str:
+        assert name == "instance-level"
+        return self._level
+
+    def rpc(self, topic: str, payload: dict[str, str], nodeid: int) -> Handle:
+        assert (topic, nodeid) == ("attr.get", 0)
+        self._asked = payload["name"]
+        return self
+
+    def get(self) -> dict[str, str]:
+        if self._asked not in self._attributes:
+            raise OSError(2, "No such file or directory")
+        return {"value": self._attributes[self._asked]}
+
+
+@pytest.fixture(autouse=True)
+def _no_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*instance._ALLOCATIONS, "FLUX_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def sleeper(**more: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "600"], env={**os.environ, **more})
+
+
+def test_an_instance_that_is_a_job_is_temporary() -> None:
+    assert read_instance(Handle("1")).temporary
+    assert not read_instance(Handle("0")).temporary
+
+
+def test_an_instance_whose_broker_is_an_ancestor_is_temporary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = Handle(broker_pid=str(os.getppid()), broker_uuid="u")
+    assert read_instance(here) == Instance("u", temporary=True)
+    monkeypatch.setenv("FLUX_JOB_ID", "f7")  # a job of the instance, which outlives the job
+    assert not read_instance(here).temporary
+    monkeypatch.delenv("FLUX_JOB_ID")
+    elsewhere = Handle(broker_pid=str(os.getppid()), hostname="elsewhere")
+    assert not read_instance(elsewhere).temporary
+
+
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "PBS_JOBID"])
+def test_an_instance_whose_broker_is_in_an_allocation_is_temporary(name: str) -> None:
+    inside, outside = sleeper(**{name: "7"}), sleeper()
+    try:
+        assert read_instance(Handle(broker_pid=str(inside.pid))).temporary
+        assert not read_instance(Handle(broker_pid=str(outside.pid))).temporary
+    finally:
+        for each in (inside, outside):
+            each.kill()
+            each.wait()
+
+
+def test_a_temporary_instance_has_ended_for_another_one(tmp_path: Path) -> None:
+    first, next_ = Instance("a", temporary=True), Instance("b", temporary=True)
+    assert not LastInstance(tmp_path).has_ended_for(first)
+    LastInstance(tmp_path).record(first)
+    assert not LastInstance(tmp_path).has_ended_for(first)
+    assert LastInstance(tmp_path).has_ended_for(next_)
+    assert not LastInstance(tmp_path).has_ended_for(Instance(""))
+    LastInstance(tmp_path).record(Instance("c"))  # the system's instance still runs
+    assert not LastInstance(tmp_path).has_ended_for(next_)
+    LastInstance(None).record(first)
+    (tmp_path / "flux-instance.json").write_text("{")
+    assert LastInstance(tmp_path).last == Instance()
+
+
+def start(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as the program of an instance of its own."""
+    known = {k: v for k, v in os.environ.items() if not k.startswith("FLUX_")}
+    known["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{known['PATH']}"
+    return subprocess.run(
+        ["flux", "start", *words], cwd=folder, env=known, capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("instance")
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_run_in_the_program_of_an_instance_continues_in_the_next_one(
+    tmp_path: Path, how: str
+) -> None:
+    (tmp_path / "f.yaml").write_text(FILE)
+    run = "ensemble run f.yaml --executor flux --tag t --state state"
+    if how == "stopped":
+        ended = start(tmp_path, *run.split(), "--wall", "2s")
+        assert ended.returncode == 5, ended.stderr
+        assert "cancelling" in ended.stdout + ended.stderr
+    else:
+        script = f"{run} & until [ -s ran ]; do sleep 0.1; done; kill -9 $!"
+        start(tmp_path, "sh", "-c", script)
+    resumed = start(tmp_path, "ensemble", "resume", "t", "--state", "state")
+    ran = (tmp_path / "ran").read_text().split()
+    assert len(ran) == len(set(ran)), "no job runs twice"
+    if how == "stopped":
+        assert (resumed.returncode, len(ran)) == (0, 8), resumed.stdout
+        return
+    # Jobs that ran when the instance was killed, or started after the controller's end, have
+    # failed. Those that had not started run now.
+    failed = re.findall(r"failed (a\.\d+): (node-failure|lost)", resumed.stdout + resumed.stderr)
+    assert {f"a.{index}" for index in range(8)} <= {*ran, *(job for job, _ in failed)}
+    assert resumed.returncode == (1 if failed else 0)
+
+
+def test_flux_names_the_user_who_cancelled_a_job(instance: Any, tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(FILE.replace("sleep 1", "sleep 600"))
+    words = "ensemble run f.yaml --executor flux --tag t --state state"
+    script = f"{words} > log 2>&1 & until flux jobs -no '{{name}}' | grep -q a; do sleep 0.2; done;"
+    ended = start(tmp_path, "sh", "-c", f"{script} sleep 1; flux cancel --all; wait $!")
+    log = (tmp_path / "log").read_text()
+    assert ended.returncode == 1, log
+    assert " exit code 1: 8 jobs were cancelled by others (" in log
