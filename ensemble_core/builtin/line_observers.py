@@ -1,16 +1,22 @@
-"""Observers that read a job's output line by line: JSON objects, ``name=value`` pairs, patterns."""
+"""Observers that read a job's output line by line: JSON objects, ``name=value`` pairs, patterns.
+
+A carriage return ends a line, too, as in progress bars. Sequences for colours are removed.
+"""
 
 from __future__ import annotations
 
+import ast
+import codecs
 import json
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import VARIABLES
+from ensemble_core.model.numbers import MOST_EXACT, NUMBER, finite_or_none, read_number
 from ensemble_core.plugin.observer import Observer, Row
 
 __all__ = ["LONGEST_LINE", "MOST_FIELDS", "JsonLines", "KeyValue", "Patterns"]
@@ -20,17 +26,27 @@ LONGEST_LINE = 1 << 20
 #: Maximum number of fields in an output file if the ensemble file does not list the fields. Each
 #: field costs memory, and a job may print any number of names.
 MOST_FIELDS = 200
-#: Largest number that is stored as an integer, because floats represent larger ones inexactly.
-_MOST_EXACT = 2**53
 #: How many names of unused fields a complaint lists.
 _MOST_TOLD = 5
+#: Longest line that is read as a printed Python dict, in bytes.
+_LONGEST_DICT = 1 << 16
+#: How many levels of nested objects a complaint searches for a field.
+_DEPTH = 4
 
-#: A number as programs print it.
-_NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?:nan|NaN|NAN|inf|Inf|INF|Infinity)\b)"
-_PAIR = re.compile(
-    rf"(?<![\w./-])([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}[=:][ \t]{{0,40}}({_NUMBER})"
-    r"(?!\w|[.:/-]\w)"
-)
+_ENDS = re.compile(rb"[\r\n]")
+#: Control sequences of terminals: colours and cursor movements, titles, and other escapes.
+_COLOURS = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+_BEFORE = r"(?<![\w./-])"
+_BETWEEN = r"[ \t]{0,40}[=:][ \t]{0,40}"
+#: What must not follow a number: otherwise it is a part of something else (10ms, 12:30, 0,253).
+_AFTER = r"(?![\w#]|\.#|[.:/^*'+-]\w|,\d)"
+_PAIR = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*){_BETWEEN}({NUMBER}){_AFTER}")
+_LABEL = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*){_BETWEEN}([^\s=:]\S*)")
+
+#: The fields to read: names, or names with their names in the output.
+Fields = Collection[str] | Mapping[str, str]
 
 
 class _Lines(Observer):
@@ -42,32 +58,63 @@ class _Lines(Observer):
     def __init__(
         self,
         path: str | None = None,
-        fields: Collection[str] | None = None,
+        fields: Fields | None = None,
         clock: str | None = None,
+        stream: Literal["stdout", "stderr"] = "stdout",
     ) -> None:
         self._path = path
-        self._fields = None if fields is None else frozenset(fields)
+        self._stream = stream
+        #: The wanted fields by their names in the output; ``None``: all.
+        self._wanted: dict[str, str] | None = None
+        if fields is not None:
+            names = fields if isinstance(fields, Mapping) else {name: name for name in fields}
+            self._wanted = {printed: name for name, printed in names.items()}
         self._clock = clock
         self._seen: set[str] = set()
         self._line = bytearray()
         self._skipping = False
-        # Both are counted for the complaint.
-        self._lines = self._understood = 0
+        #: The first bytes of the file, until they show whether it is UTF-16.
+        self._start: bytes | None = b""
+        self._decoder: codecs.IncrementalDecoder | None = None
+        # All of these are counted for the complaint.
+        self._lines = self._understood = self._long = 0
         self._found: set[str] = set()
         self._unasked: dict[str, None] = {}
+        #: Values that could not be read: how many, the first one, and its line.
+        self._unread: dict[str, tuple[int, str, int]] = {}
 
     @property
     def path(self) -> str | None:
         return self._path
 
+    @property
+    def stream(self) -> Literal["stdout", "stderr"]:
+        return self._stream
+
     def feed(self, data: bytes) -> Iterable[Row]:
-        *ends, begun = data.split(b"\n")
+        if self._start is not None or self._decoder is not None:
+            data = self._decode(data)
+        *ends, begun = _ENDS.split(data) if b"\r" in data else data.split(b"\n")
         rows: list[Row] = []
         for end in ends:
             self._append(end)
             rows += self._end_of_line()
         self._append(begun)
         return rows
+
+    def _decode(self, data: bytes) -> bytes:
+        """Convert UTF-16 to UTF-8. A byte-order mark at the start of the file selects it."""
+        if self._start is not None:
+            data = self._start + data
+            if data in (b"", b"\xff", b"\xfe"):
+                self._start = data
+                return b""
+            self._start = None
+            encoding = _MARKS.get(data[:2])
+            if encoding is not None:
+                self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+                data = data[2:]
+        return data if self._decoder is None else self._decoder.decode(data).encode()
 
     def _append(self, piece: bytes) -> None:
         """Append a piece to the current line."""
@@ -79,7 +126,20 @@ class _Lines(Observer):
 
     def truncated(self) -> None:
         self._begin_line()
-        self._lines = self._understood = 0
+        self._start, self._decoder = b"", None
+        self._lines = self._understood = self._long = 0
+
+    def interrupted(self) -> str | None:
+        line = bytes(self._line)
+        if not line.strip() or self._is_complete(line):
+            return None
+        self._begin_line()
+        text = line[-60:].decode("utf-8", "replace")
+        return f"its last line has no end and may be incomplete, so it was not read: {text!r}"
+
+    def _is_complete(self, line: bytes) -> bool:
+        """Return True if no part is missing at the end of this line."""
+        return False
 
     def finish(self) -> Iterable[Row]:
         return self._end_of_line()
@@ -89,9 +149,18 @@ class _Lines(Observer):
         self._skipping = False
 
     def _end_of_line(self) -> Iterable[Row]:
-        row = None if self._skipping else self._row(bytes(self._line))
-        self._lines += self._skipping or bool(self._line.strip())
+        line, skipped = bytes(self._line), self._skipping
         self._begin_line()
+        if skipped:
+            self._lines += 1
+            self._long += 1
+            return ()
+        if not line.strip():
+            return ()
+        self._lines += 1
+        if b"\x1b" in line:
+            line = _COLOURS.sub(b"", line)
+        row = self._row(line)
         return () if row is None else (row,)
 
     def _row(self, line: bytes) -> Row | None:
@@ -99,7 +168,9 @@ class _Lines(Observer):
         if found is None:
             return None
         self._understood += 1
-        values = {name: value for name, value in found.items() if self._is_wanted(name)}
+        values = {
+            name: value for printed, value in found.items() if (name := self._name_of(printed))
+        }
         if not values:
             return None
         clock = None if self._clock is None else found.get(self._clock)
@@ -107,81 +178,226 @@ class _Lines(Observer):
 
     @abstractmethod
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
-        """Return the numbers in a line by name, or ``None`` if it cannot be parsed."""
+        """Return the numbers in a line by their printed names, or ``None`` if it cannot be
+        parsed. A wanted value that is no number is nan (see ``_unreadable``).
+        """
 
-    def _is_wanted(self, name: str) -> bool:
-        if self._fields is not None:
-            taken = name in self._fields
-            if taken:
+    def _unreadable(self, printed: str, text: object) -> float:
+        """Count a wanted value that is no number, and return nan."""
+        name = printed if self._wanted is None else self._wanted.get(printed, printed)
+        count, first, line = self._unread.get(name, (0, str(text)[:40], self._lines))
+        self._unread[name] = (count + 1, first, line)
+        return math.nan
+
+    def _name_of(self, printed: str) -> str | None:
+        """Return the column's name for a printed name, or ``None`` if it is not wanted."""
+        if self._wanted is not None:
+            name = self._wanted.get(printed)
+            if name is not None:
                 self._found.add(name)
-            elif len(self._unasked) < _MOST_TOLD and name != self._clock:
-                self._unasked[name] = None
-            return taken
-        if name in VARIABLES:
-            return False
-        if name not in self._seen:
+            elif len(self._unasked) < _MOST_TOLD and printed != self._clock:
+                self._unasked[printed] = None
+            return name
+        if printed in VARIABLES:
+            return None
+        if printed not in self._seen:
             if len(self._seen) >= MOST_FIELDS:
-                return False
-            self._seen.add(name)
-        return True
+                return None
+            self._seen.add(printed)
+        return printed
 
     def complaint(self) -> str | None:
         if not self._lines:
             return "no lines"
-        lines = "1 line" if self._lines == 1 else f"{self._lines} lines"
+        lines = _count_of(self._lines)
+        if self._long:
+            return f"{_count_of(self._long)} of {lines} longer than {LONGEST_LINE >> 20} MiB"
         if not self._understood:
             return f"{lines}, none of them {self._noun}"
-        missing = sorted((self._fields or frozenset()) - self._found)
+        missing = sorted(set((self._wanted or {}).values()) - self._found)
         if missing:
             there = f"; found {', '.join(map(repr, self._unasked))}" if self._unasked else ""
             several = "s" if len(missing) > 1 else ""
             return f"no field{several} {', '.join(map(repr, missing))}{there}"
-        if self._fields is None and not self._seen:
+        if self._wanted is None and not self._seen:
             return f"{lines}, none of them with a number"
-        return None
+        return self._unread_complaint()
+
+    def _unread_complaint(self) -> str | None:
+        texts = [
+            f"{name} could not be read in {count} of {_count_of(self._lines)}, "
+            f"first: {first!r} in line {line}"
+            for name, (count, first, line) in self._unread.items()
+        ]
+        return "; ".join(texts[:_MOST_TOLD]) or None
+
+
+def _count_of(lines: int) -> str:
+    return "1 line" if lines == 1 else f"{lines} lines"
 
 
 class JsonLines(_Lines):
     """Observer of JSON objects, one per line: the numeric fields of an object form a row.
 
-    The option ``clock`` names the field with the time or step of the row. Nested values, booleans,
-    lines that are not JSON objects, and the reserved names ``duration`` and ``pending`` are
-    skipped.
+    Printed Python dicts are read, too. A wanted field may be nested (``metrics.loss``), and its
+    value may be a text such as ``"NaN"``. The option ``clock`` names the field with the time or
+    step of the row. Unlisted values that are no numbers, lines that are not JSON objects, and the
+    reserved names ``duration`` and ``pending`` are skipped.
     """
 
     _noun = "a JSON object"
 
+    def _is_complete(self, line: bytes) -> bool:
+        return _object_in(line.strip()) is not None
+
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
-        line = line.removeprefix(b"\xef\xbb\xbf").strip()
-        if not line.startswith(b"{"):
+        found = _object_in(line.removeprefix(codecs.BOM_UTF8).strip())
+        if found is None:
             return None
-        try:
-            found = json.loads(line.decode())
-            if math.inf in found.values() or -math.inf in found.values():
-                # 1e999 is not infinity, but a number too large for a float.
-                found = json.loads(line.decode(), parse_float=_finite)
-        except (ValueError, RecursionError):
-            return None
-        numbers = ((name, _number(value)) for name, value in found.items())
-        return {name: number for name, number in numbers if number is not None}
+        if self._wanted is None:
+            numbers = ((name, _number(value)) for name, value in found.items())
+            return {name: number for name, number in numbers if number is not None}
+        values: dict[str, float] = {}
+        for printed in (*self._wanted, *((self._clock,) if self._clock else ())):
+            there, value = _look_up(found, printed)
+            if not there:
+                if len(self._unasked) < _MOST_TOLD and self._wanted.get(printed) not in self._found:
+                    self._unasked |= dict.fromkeys(_similar(found, printed))
+                continue
+            number = read_number(value) if isinstance(value, str) else _number(value)
+            if number is not None:
+                values[printed] = number
+            elif printed in self._wanted:
+                values[printed] = self._unreadable(printed, value)
+        return values
+
+
+def _object_in(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object or the printed Python dict in a line, or ``None``."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        text = line.decode()
+    except ValueError:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(text)
+        if math.inf in found.values() or -math.inf in found.values():
+            # 1e999 is not infinity, but a number too large for a float.
+            found = json.loads(text, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return _dict_in(text) if len(line) <= _LONGEST_DICT else None
+    return found
+
+
+def _dict_in(text: str) -> dict[str, Any] | None:
+    try:
+        node = ast.parse(text, mode="eval").body
+        return _literal(node) if isinstance(node, ast.Dict) else None
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def _literal(node: ast.AST) -> Any:
+    """Return the value of a literal, of a name such as nan, or of ``np.float64(0.5)``; ``None``
+    for any other expression.
+    """
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Dict):
+        keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+        pairs = zip(keys, node.values, strict=True)
+        return {key: _literal(value) for key, value in pairs if isinstance(key, str)}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        value = _literal(node.operand)
+        known = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return (-value if isinstance(node.op, ast.USub) else value) if known else None
+    if isinstance(node, ast.Name):
+        return read_number(node.id)
+    if isinstance(node, ast.Call) and len(node.args) == 1:
+        value = _literal(node.args[0])
+        return value if isinstance(value, (int, float)) else None
+    return None
+
+
+def _look_up(found: Mapping[str, Any], printed: str) -> tuple[bool, Any]:
+    """Return whether an object has a field, and its value. ``a.b`` is a field ``a.b``, or the field
+    ``b`` of the object ``a``.
+    """
+    if printed in found:
+        return True, found[printed]
+    first, dot, rest = printed.partition(".")
+    inner = found.get(first)
+    return _look_up(inner, rest) if dot and isinstance(inner, Mapping) else (False, None)
+
+
+def _similar(found: Mapping[str, Any], printed: str) -> Iterator[str]:
+    """Yield the fields of an object with this name at any depth, or otherwise its fields that have
+    numbers.
+    """
+    last = re.split(r"[./]", printed)[-1]
+    deep = [path for path in _paths(found, _DEPTH) if re.split(r"[./]", path)[-1] == last]
+    if deep:
+        yield from deep[:_MOST_TOLD]
+        return
+    names = (name for name, value in found.items() if _number(value) is not None)
+    yield from (name for name, _ in zip(names, range(_MOST_TOLD), strict=False))
+
+
+def _paths(found: Mapping[str, Any], depth: int) -> Iterator[str]:
+    for name, value in found.items():
+        yield name
+        if isinstance(value, Mapping) and depth > 1:
+            yield from (f"{name}.{inner}" for inner in _paths(value, depth - 1))
 
 
 class KeyValue(_Lines):
     """Observer of ``name=value`` and ``name: value`` pairs with numeric values.
 
     The pairs in a line form a row. If a name occurs twice, the last value counts. Numbers that are
-    part of a longer word (``10ms``, ``12:30``) are skipped.
+    part of a longer word (``10ms``, ``12:30``, ``0,253``) are no numbers.
     """
 
     _noun = "with name=NUMBER or name: NUMBER"
 
+    def __init__(
+        self,
+        path: str | None = None,
+        fields: Fields | None = None,
+        clock: str | None = None,
+        stream: Literal["stdout", "stderr"] = "stdout",
+    ) -> None:
+        super().__init__(path, fields, clock, stream)
+        #: Pattern of labels that are no words, such as ``Temperature (K)``.
+        self._odd: re.Pattern[str] | None = None
+        odd = [name for name in self._wanted or () if not _WORD.fullmatch(name)]
+        if odd:
+            names = "|".join(map(re.escape, sorted(odd, key=len, reverse=True)))
+            self._odd = re.compile(rf"(?<!\w)({names})(?:[ \t]*[=:][ \t]*|[ \t]{{2,}}|\t)(\S+)")
+
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
-        found = {
-            name: number
-            for name, text in _PAIR.findall(line.decode("utf-8", "replace"))
-            if (number := _read(text)) is not None
-        }
+        text = line.decode("utf-8", "replace")
+        found: dict[str, float] = {}
+        for name, spelled in _PAIR.findall(text):
+            number = read_number(spelled)
+            if number is not None:
+                found[name] = number
+        known = self._seen if self._wanted is None else self._wanted
+        if len(found) < len(known) and text.count("=") + text.count(":") > len(found):
+            # Wanted names whose values in this line are no numbers.
+            odd = [name for name in known if name not in found and name in text]
+            if odd:
+                for name, spelled in _LABEL.findall(text):
+                    if name in odd and name not in VARIABLES:
+                        found[name] = self._unreadable(name, spelled)
+        if self._odd is not None:
+            for name, spelled in self._odd.findall(text):
+                value = read_number(spelled.rstrip(",;"))
+                found[name] = self._unreadable(name, spelled) if value is None else value
         return found or None
+
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 # RE2 matches in linear time, so no pattern can block the run.
@@ -189,39 +405,73 @@ class Patterns(_Lines):
     """Observer of regular expressions: each line that matches at least one of them forms a row.
 
     The value of a pattern is the number in its first group, or 1 if it has no group. If the group
-    does not contain a number, the value is missing. Raises :class:`EnsembleError` for an invalid
-    pattern.
+    contains no number, the value is nan. A list of patterns gives a column for each named group.
+    ``take`` says which match of a line counts: the first, or the last. Raises
+    :class:`EnsembleError` for an invalid pattern.
     """
 
-    def __init__(self, patterns: Mapping[str, str], path: str | None = None) -> None:
-        super().__init__(path, patterns)
-        self._patterns = {name: _compile(name, text) for name, text in patterns.items()}
+    def __init__(
+        self,
+        patterns: Mapping[str, str] | Sequence[str],
+        path: str | None = None,
+        clock: str | None = None,
+        stream: Literal["stdout", "stderr"] = "stdout",
+        take: Literal["first", "last"] = "first",
+    ) -> None:
+        #: Each pattern with the column of each of its groups.
+        self._patterns: list[tuple[Any, dict[str, int]]] = []
+        columns: dict[str, None] = {}
+        if isinstance(patterns, Mapping):
+            for name, text in patterns.items():
+                self._patterns.append((_compile(name, text), {name: 1}))
+                columns[name] = None
+        else:
+            for text in patterns:
+                pattern = _compile("fields", text)
+                if not pattern.groupindex:
+                    raise EnsembleError(
+                        f"the pattern has no named group: {text!r:.80}",
+                        hint="name the groups: 'Step +(?P<step>[0-9]+)', or write a mapping with a "
+                        "pattern for each field",
+                        code="bad-pattern",
+                    )
+                self._patterns.append((pattern, dict(pattern.groupindex)))
+                columns |= dict.fromkeys(pattern.groupindex)
+        super().__init__(path, [*columns], clock, stream)
+        self._last = take == "last"
 
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
         text = line.decode("utf-8", "replace")
         found: dict[str, float] = {}
         matched = False
-        for name, pattern in self._patterns.items():
+        for pattern, groups in self._patterns:
             match = pattern.search(text)
             if match is None:
                 continue
             matched = True
+            if self._last:
+                *_, match = pattern.finditer(text)
             if not pattern.groups:
-                found[name] = 1
-            elif match.group(1) is not None and (number := _read(match.group(1))) is not None:
-                found[name] = number
+                found |= dict.fromkeys(groups, 1)
+                continue
+            for name, group in groups.items():
+                spelled = match.group(group)
+                if spelled is not None:
+                    number = read_number(spelled)
+                    found[name] = self._unreadable(name, spelled) if number is None else number
         return found if matched else None
 
     def complaint(self) -> str | None:
         # A pattern without a group may search for an error message, so it is normal if it never
         # matches.
-        numbers = sorted(name for name, pattern in self._patterns.items() if pattern.groups)
-        if self._lines and (not numbers or self._found.intersection(numbers)):
-            return None
+        numbers = sorted(
+            name for pattern, groups in self._patterns if pattern.groups for name in groups
+        )
         if not self._lines:
-            return super().complaint()
-        lines = "1 line" if self._lines == 1 else f"{self._lines} lines"
-        return f"no number for {', '.join(map(repr, numbers))} in {lines}"
+            return super().complaint() if numbers else None
+        if not numbers or self._found.intersection(numbers):
+            return self._unread_complaint()
+        return f"no number for {', '.join(map(repr, numbers))} in {_count_of(self._lines)}"
 
 
 def _compile(name: str, text: str) -> Any:
@@ -246,7 +496,7 @@ def _compile(name: str, text: str) -> Any:
 def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    if isinstance(value, int) and abs(value) <= _MOST_EXACT:
+    if isinstance(value, int) and abs(value) <= MOST_EXACT:
         return value
     try:
         return float(value)
@@ -254,23 +504,5 @@ def _number(value: object) -> float | None:
         return None
 
 
-def _read(text: str) -> float | None:
-    """Parse a number; an integer stays an integer.
-
-    Return ``None`` if it is too large for a float.
-    """
-    text = text.strip()
-    try:
-        return _number(int(text)) if len(text) < 400 else None
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) or not any(map(str.isdigit, text)) else None
-
-
 def _finite(text: str) -> float | None:
-    number = float(text)
-    return number if math.isfinite(number) else None
+    return finite_or_none(float(text))

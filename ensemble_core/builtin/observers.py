@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.builtin.line_observers import MOST_FIELDS, JsonLines, KeyValue, Patterns
@@ -45,31 +45,59 @@ _PATH = {
     "type": "string",
     "minLength": 1,
 }
+_STREAM = {
+    "description": "Read standard error instead of standard output.",
+    "enum": ["stdout", "stderr"],
+}
+_LIST = {"type": "array", "items": _FIELD, "minItems": 1, "uniqueItems": True}
+_NAMES = {
+    "description": "For each field, its name in the output: {loss: metrics.train.loss}.",
+    "type": "object",
+    "minProperties": 1,
+    "propertyNames": _FIELD,
+    "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 200},
+}
 _FIELDS = {
-    "description": f"Names of the fields to read. Default: all numbers, up to {MOST_FIELDS} names.",
-    "type": "array",
-    "items": _FIELD,
-    "minItems": 1,
-    "uniqueItems": True,
+    "description": f"Names of the fields to read. Default: all numbers, up to {MOST_FIELDS} names. "
+    "As a mapping: each name with its name in the output.",
+    "anyOf": [_LIST, _NAMES],
 }
 _CLOCK = {
     "description": "Name of the field with the step or time of the line.",
     "type": "string",
     "minLength": 1,
 }
-_PATTERNS = {
-    "description": "A pattern for each field name. Its first group is the number; without a group, "
-    "each line that matches counts as 1.",
-    "type": "object",
-    "minProperties": 1,
-    "propertyNames": _FIELD,
-    "additionalProperties": {
-        "description": "A regular expression in RE2's syntax.",
-        "type": "string",
-        "minLength": 1,
-        "maxLength": 1000,
-    },
+_PATTERN = {
+    "description": "A regular expression in RE2's syntax.",
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 1000,
 }
+_PATTERNS = {
+    "description": "A pattern for each field name: its first group is the number; without a group, "
+    "each line that matches counts as 1. Or a list of patterns with named groups, the fields.",
+    "anyOf": [
+        {
+            "type": "object",
+            "minProperties": 1,
+            "propertyNames": _FIELD,
+            "additionalProperties": _PATTERN,
+        },
+        {"type": "array", "items": _PATTERN, "minItems": 1},
+    ],
+}
+_TAKE = {
+    "description": "Which match of a line counts. Default: first.",
+    "enum": ["first", "last"],
+}
+_GROUP = re.compile(r"\(\?P?<([A-Za-z_]\w*)>")
+
+
+def _names_in(patterns: Mapping[str, str] | Sequence[str]) -> frozenset[str]:
+    """Return the fields of the patterns of ``regex``."""
+    if isinstance(patterns, Mapping):
+        return frozenset(patterns)
+    return frozenset(name for pattern in patterns for name in _GROUP.findall(pattern))
 
 
 def _path(job: Job, options: Mapping[str, Any]) -> str | None:
@@ -82,7 +110,10 @@ def _reader(name: str, summary: str, kind: type[JsonLines] | type[KeyValue]) -> 
         name=name,
         summary=summary,
         build=lambda job, options: kind(
-            _path(job, options), options.get("fields"), options.get("clock")
+            _path(job, options),
+            options.get("fields"),
+            options.get("clock"),
+            options.get("stream", "stdout"),
         ),
         variables=lambda options: frozenset(options["fields"]) if "fields" in options else None,
         unasked=lambda options: (
@@ -90,7 +121,7 @@ def _reader(name: str, summary: str, kind: type[JsonLines] | type[KeyValue]) -> 
         ),
         options={
             "type": "object",
-            "properties": {"path": _PATH, "fields": _FIELDS, "clock": _CLOCK},
+            "properties": {"path": _PATH, "stream": _STREAM, "fields": _FIELDS, "clock": _CLOCK},
             "additionalProperties": False,
         },
     )
@@ -105,12 +136,24 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
         ObserverPlugin(
             name="regex",
             summary="Numbers in lines that match regular expressions",
-            build=lambda job, options: Patterns(options["fields"], _path(job, options)),
-            variables=lambda options: frozenset(options["fields"]),
+            build=lambda job, options: Patterns(
+                options["fields"],
+                _path(job, options),
+                options.get("clock"),
+                options.get("stream", "stdout"),
+                options.get("take", "first"),
+            ),
+            variables=lambda options: _names_in(options["fields"]),
             options={
                 "type": "object",
                 "required": ["fields"],
-                "properties": {"path": _PATH, "fields": _PATTERNS},
+                "properties": {
+                    "path": _PATH,
+                    "stream": _STREAM,
+                    "fields": _PATTERNS,
+                    "clock": _CLOCK,
+                    "take": _TAKE,
+                },
                 "additionalProperties": False,
             },
         ),

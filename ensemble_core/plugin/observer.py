@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ensemble_core.model.value import Value
 
@@ -40,7 +41,12 @@ class Observer(ABC):
     @property
     @abstractmethod
     def path(self) -> str | None:
-        """The file to read, relative to the job's workdir. ``None`` means the job's stdout."""
+        """The file to read, relative to the job's workdir. ``None`` means the job's ``stream``."""
+
+    @property
+    def stream(self) -> Literal["stdout", "stderr"]:
+        """The stream to read if ``path`` is ``None``."""
+        return "stdout"
 
     @abstractmethod
     def feed(self, data: bytes) -> Iterable[Row]:
@@ -48,6 +54,15 @@ class Observer(ABC):
 
     def truncated(self) -> None:
         """Discard buffered bytes, because the file was truncated or replaced."""
+
+    def interrupted(self) -> str | None:
+        """Discard an unfinished line: the job may have been killed while it wrote the line.
+
+        Return a text for the user that says what was discarded, or ``None``.
+
+        Called before ``finish`` if the job failed, was cancelled or was killed.
+        """
+        return None
 
     def finish(self) -> Iterable[Row]:
         """Return the rows that are complete at the end of the file. Called once, after the job."""

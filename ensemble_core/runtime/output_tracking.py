@@ -147,7 +147,7 @@ class OutputTracker:
             try:
                 build = self._observers[name].build
                 observer = call_plugin(build, job, options, returns=Observer)
-                path = observer.path
+                path, stream = observer.path, observer.stream
             except Exception as error:  # an error in a plugin: continue without this observer
                 known = isinstance(error, EnsembleError)
                 why = str(error) if known else f"{error!r} ({raised_at(error)})"
@@ -155,8 +155,9 @@ class OutputTracker:
                 continue
             begun = since
             if path is None:
-                path = start.get("stdout") or job.stdout
-                if job.stdout is None:
+                named = getattr(job, stream)
+                path = start.get(stream) or named
+                if named is None:
                     # Only this job writes the file, so its time does not matter.
                     begun = None
             if path is None:

@@ -196,9 +196,22 @@ class File:
                 return False
         return self.read(ended=True)
 
-    def finish(self) -> None:
-        """Handle the rows that are complete at the end of the file."""
+    def finish(self, *, whole: bool) -> str | None:
+        """Handle the rows that are complete at the end of the file.
+
+        Without ``whole``, the job may have been killed while it wrote its last line. Return a text
+        that says what was therefore not read, or ``None``.
+        """
+        dropped: list[str | None] = []
+
+        def interrupted() -> Iterable[Row]:
+            dropped.append(self._observer.interrupted())
+            return ()
+
+        if not whole:
+            self._observe(interrupted, "interrupted")
         self._observe(self._observer.finish, "finish")
+        return dropped[0] if dropped else None
 
     def unread(self) -> str | None:
         """Explain why nothing was read: the file does not exist, or the job has not written to

@@ -66,8 +66,9 @@ class Follower:
     - ``emit`` receives batches of events, on the follower's thread.
     - ``clock`` returns the timestamps of events, in seconds since the epoch.
     - ``warn`` receives warnings, once for each file and cause. The default logs them.
-    - ``miss`` receives a warning and a job's id if a job succeeded but its observer found nothing.
-      It is called once for each group and observer. The default calls ``warn``.
+    - ``miss`` receives a warning and a job's id if a job succeeded but its observer found nothing,
+      or if the last line of a failed job was not read. It is called once for each group and
+      observer. The default calls ``warn``.
     - ``fail`` receives an error of an observer, which is not called again. The default calls
       ``warn``.
     - ``backlog`` returns the number of events in the inbox. Reading pauses while this number is
@@ -113,7 +114,7 @@ class Follower:
         self._batch: list[Event] = []
         self._flushed = 0.0
         #: Groups and observers for which missing output has been reported.
-        self._missed: set[tuple[str, str]] = set()
+        self._missed: set[tuple[str, str, str]] = set()
 
     def watch(
         self,
@@ -250,10 +251,13 @@ class Follower:
                 if file.read_to_end():
                     left.append(file)
                 else:
-                    file.finish()
+                    dropped = file.finish(whole=ending.expected)
                     self._store_position(file)
                     if ending.expected:
                         self._miss(file)
+                    elif dropped is not None:
+                        message = f"job {file.job}: {dropped} ({file.path})"
+                        self._tell_once(file, "interrupted", message)
             ending.files = left
             self._ending.popleft()
             if left:
@@ -277,12 +281,17 @@ class Follower:
                 del self._places[next(iter(self._places))]
 
     def _miss(self, file: File) -> None:
-        whose = (file.job.rpartition(".")[0], file.name)
-        why = None if whose in self._missed else file.unread() or file.complaint()
+        why = file.unread() or file.complaint()
         if why is not None:
+            self._tell_once(file, "missed", f"job {file.job} succeeded, but {why}")
+
+    def _tell_once(self, file: File, what: str, message: str) -> None:
+        """Report what was not read, once for each group and observer."""
+        whose = (file.job.rpartition(".")[0], file.name, what)
+        if whose not in self._missed:
             self._missed.add(whose)
             with _log_exceptions("a warning could not be reported"):
-                self._miss_user(f"job {file.job} succeeded, but {why}", file.job)
+                self._miss_user(message, file.job)
 
     def _release(self, wakeup: Wakeup) -> None:
         """Call every remaining ``then`` and release all resources, when the thread ends."""

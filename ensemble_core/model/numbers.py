@@ -1,0 +1,69 @@
+"""Reads numbers as programs print them: C, Python, Fortran, Java, R and JavaScript.
+
+No part of a number is a number: ``0,253`` is not 0, and ``10ms`` is not 10.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+__all__ = ["MOST_EXACT", "NUMBER", "finite_or_none", "read_number"]
+
+#: Largest whole number that stays an integer, because floats represent larger ones inexactly.
+MOST_EXACT = 2**53
+
+_SIGN = "[-+\u2212]?"
+#: Digits with an exponent as in C (``e``) or Fortran (``d``, ``q``). If the exponent has three
+#: digits, Fortran omits the letter: ``0.456-100``.
+_DIGITS = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eEdDqQ][-+]?[0-9]+)?"
+_WIDE = r"(?:[0-9]+\.[0-9]*|\.[0-9]+)[-+][0-9]{3}"
+_HEX = r"0[xX][0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?[pP][-+]?[0-9]+"
+#: nan and infinity in every spelling; ``1.#QNAN`` is of older C libraries of Windows.
+_NAN = r"[nN][aA][nN](?:\([\w ]{0,40}\))?|NA\b|1\.#(?:QNAN|SNAN|IND)[0-9]*"
+_INF = r"(?:[iI][nN][fF](?:[iI][nN][iI][tT][yY])?|INFINITY|\u221e)|1\.#INF[0-9]*"
+#: A number within a text. If what follows shows that it is only a part of something, the next
+#: alternative is tried. The most frequent one is the first.
+NUMBER = rf"{_SIGN}(?:{_DIGITS}|{_WIDE}|(?:{_NAN}|{_INF})(?!\w)|{_HEX})"
+_WHOLE = re.compile(rf"({_SIGN})(?:({_HEX})|({_WIDE})|({_NAN})|({_INF})|({_DIGITS}))")
+
+
+def read_number(text: str, decimal: str = ".") -> float | None:
+    """Return the number that a whole text spells; an integer stays an integer.
+
+    ``decimal`` is the decimal sign, a point or a comma. Returns ``None`` for any other text, and
+    for a number that is too large for a float.
+
+    >>> read_number("1.5D+03"), read_number("0.456-100"), read_number("-nan(ind)")
+    (1500.0, 4.56e-101, nan)
+    >>> read_number("0,253"), read_number("0,253", decimal=","), read_number("10ms")
+    (None, 0.253, None)
+    """
+    text = text.strip()
+    if decimal != ".":
+        if "." in text:
+            return None
+        text = text.replace(decimal, ".")
+    match = _WHOLE.fullmatch(text) if len(text) < 400 else None
+    if match is None:
+        return None
+    sign, hexadecimal, wide, nan, infinite, digits = match.groups()
+    negative = sign in ("-", "\u2212")
+    if nan:
+        return math.nan
+    if infinite:
+        return -math.inf if negative else math.inf
+    if hexadecimal:
+        value: float = finite_or_none(float.fromhex(hexadecimal)) or 0.0
+    elif wide:
+        value = float(f"{wide[:-4]}e{wide[-4:]}")
+    elif digits.isdigit():
+        value = int(digits) if int(digits) <= MOST_EXACT else float(digits)
+    else:
+        value = float(re.sub("[dDqQ]", "e", digits))
+    return None if math.isinf(value) else -value if negative else value
+
+
+def finite_or_none(value: float) -> float | None:
+    """Return a number unless it is nan or infinite."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,184 @@
+"""Built-in observers: numbers, lines and last words as programs print them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from ensemble_core.builtin.line_observers import JsonLines, KeyValue, Patterns
+from ensemble_core.errors import EnsembleError
+from ensemble_core.plugin.observer import Observer, Row
+
+RIGHT = {
+    "0,253": math.nan, "1,234,567": math.nan, "1'234'567": math.nan, "0.123+100": 0.123e100,
+    "0.123-100": 0.123e-100, "1.0D+03": 1000.0, "1.5*10^3": math.nan, "1.#QNAN": math.nan,
+    "1.0+2.0j": math.nan, "10ms": math.nan, "12:30": math.nan, "-5.3 eV": -5.3, "95.3%": 95.3,
+    "********": math.nan, "-1.0-2.0": math.nan, "1e999": math.nan, "nan(0x8000)": math.nan,
+    "-nan(ind)": math.nan, "Infinity": math.inf, "-inf": -math.inf, "9.5, next=1": 9.5,
+    "0.5]": 0.5, "(0.5)": math.nan, "3;": 3, "0.5+/-0.1": 0.5, "0.5\u00b10.1": 0.5, "2.": 2.0,
+    "\x1b[31m9.5\x1b[0m": 9.5, "\x1b[1;31m-2\x1b[m": -2, "\u22125": -5, "1.2.3": math.nan,
+    "0.5,acc=1": 0.5, "7/9": math.nan,
+}  # fmt: skip
+
+
+def rows(observer: Observer, *parts: str | bytes, killed: bool = False) -> list[Row]:
+    found: list[Row] = []
+    for part in parts:
+        found += observer.feed(part.encode() if isinstance(part, str) else part)
+    if killed:
+        observer.interrupted()
+    return [*found, *observer.finish()]
+
+
+def column(observer: Observer, *parts: str | bytes, name: str = "E") -> list[float]:
+    return [row.values[name] for row in rows(observer, *parts) if name in row.values]
+
+
+def same(found: Sequence[float], right: Sequence[float]) -> bool:
+    return repr([*found]) == repr([*right])
+
+
+@pytest.mark.parametrize("text", RIGHT)
+@pytest.mark.parametrize("fields", [["E"], None])
+def test_no_part_of_a_value_is_a_number(text: str, fields: list[str] | None) -> None:
+    found = column(KeyValue(fields=fields), f"E=-1.5\nE={text}\n")
+    assert same(found, [-1.5, RIGHT[text]])
+
+
+@pytest.mark.parametrize(
+    "observer", [KeyValue(fields=["E"]), Patterns({"E": r"E=(\S+)"})], ids=["key-value", "regex"]
+)
+def test_value_that_cannot_be_read_is_nan_and_reported(observer: Observer) -> None:
+    found = column(observer, "E=-5.25\nE=1e3\nE=********\nother\nE=0,5\n")
+    assert same(found, [-5.25, 1000.0, math.nan, math.nan])
+    assert (
+        observer.complaint() == "E could not be read in 2 of 5 lines, first: '********' in line 3"
+    )
+
+
+def test_json_value_that_is_no_number_is_nan_and_reported() -> None:
+    observer = JsonLines(fields=["E"])
+    text = (
+        '{"E": 1}\n{"E": "NaN"}\n{"E": "-2.5"}\n{"E": null}\n{"E": true}\n{"E": 1e999}\n{"F": 1}\n'
+    )
+    assert same(column(observer, text), [1, math.nan, -2.5, math.nan, math.nan, math.nan])
+    assert observer.complaint() == "E could not be read in 3 of 7 lines, first: 'None' in line 4"
+
+
+def test_dicts_that_python_prints_are_read() -> None:
+    lines = [
+        "{'E': 0.5, 'epoch': 1.0}",
+        "{'E': nan}",
+        "{'E': -inf, 'tags': ['a', (1, 2)], None: 1}",
+        "{'E': np.float64(0.25)}",
+        '{"E": nan}',
+        "{'E': __import__('os').system('touch ran')}",
+        "{'E': 0.5, 'E': [}",
+    ]
+    found = column(JsonLines(fields=["E"]), "\n".join(lines) + "\n")
+    assert same(found, [0.5, math.nan, -math.inf, 0.25, math.nan, math.nan])
+
+
+def test_nested_and_renamed_fields_of_json_are_read() -> None:
+    observer = JsonLines(fields={"loss": "metrics.train.loss", "acc": "train/acc", "x": "a.b"})
+    line = {"metrics": {"train": {"loss": 0.5}}, "train/acc": 0.9, "a.b": 1, "a": {"b": 2}}
+    (row,) = rows(observer, json.dumps(line))
+    assert row.values == {"loss": 0.5, "acc": 0.9, "x": 1}
+
+
+def test_complaint_proposes_the_field_that_it_sees() -> None:
+    observer = JsonLines(fields=["loss"])
+    rows(observer, '{"step": 1, "metrics": {"loss": 0.5}}\n')
+    assert observer.complaint() == "no field 'loss'; found 'metrics.loss'"
+    observer = JsonLines(fields=["loss"])
+    rows(observer, '{"step": 1, "train/loss": 0.5}\n')
+    assert observer.complaint() == "no field 'loss'; found 'train/loss'"
+
+
+def test_labels_with_blanks_are_read_if_they_are_named() -> None:
+    observer = KeyValue(fields={"T": "Temperature (K)", "E": "Total energy", "n": "n"})
+    text = "Temperature (K) = 300.5\nTotal energy    -5.5 eV\nTotal energy: ****\nn=3\n"
+    found = rows(observer, text)
+    assert same(
+        [value for row in found for value in row.values.values()], [300.5, -5.5, math.nan, 3]
+    )
+
+
+def test_last_line_of_a_killed_job_is_no_line_unless_it_has_an_end() -> None:
+    for observer in (KeyValue(), Patterns({"E": r"E=(\S+)"})):
+        assert [row.values for row in rows(observer, "E=-1503.2\nE=-15", killed=True)] == [
+            {"E": -1503.2}
+        ]
+    assert column(KeyValue(), "E=-1503.2\nE=-15") == [-1503.2, -15]
+    assert len(rows(JsonLines(), '{"E": 1}\n{"E": 2}', killed=True)) == 2
+    assert len(rows(JsonLines(), '{"E": 1}\n{"E": 2', killed=True)) == 1
+    observer = KeyValue()
+    observer.feed(b"E=-1503.2\nE=-15")
+    assert observer.interrupted() == (
+        "its last line has no end and may be incomplete, so it was not read: 'E=-15'"
+    )
+
+
+def test_carriage_return_ends_a_line() -> None:
+    bar = "".join(f"\r{step}%|#### | loss={1 - step / 100:.2f}" for step in range(50))
+    for observer in (KeyValue(fields=["loss"]), Patterns({"loss": r"loss=(\S+)"})):
+        found = column(observer, *bar[:-3].partition("loss=0.8"), bar[-3:], name="loss")
+        assert len(found) == 50
+        assert found[-1] == 0.51
+    assert column(Patterns({"E": r"^E=(\d+)$"}), "E=1\r", "\nE=2\r\n\r\n") == [1, 2]
+
+
+def test_bar_without_a_line_end_may_be_longer_than_a_line() -> None:
+    observer = KeyValue(fields=["loss"])
+    update = f"\r{'#' * 2000} loss=0.5"
+    assert len(rows(observer, *[update] * 2000)) == 2000
+
+
+def test_line_that_is_too_long_is_reported() -> None:
+    observer = KeyValue(fields=["E"])
+    assert len(rows(observer, "E=1\n", *["x" * 100_000] * 20, "\nE=2\n")) == 2
+    assert observer.complaint() == "1 line of 3 lines longer than 1 MiB"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig", "utf-8"])
+def test_byte_order_mark_selects_the_encoding(encoding: str) -> None:
+    mark = {"utf-16-le": "\ufeff", "utf-16-be": "\ufeff"}.get(encoding, "")
+    data = f"{mark}E=1.5\r\nE=2.5 µ\r\n".encode(encoding)
+    assert column(KeyValue(), *(data[at : at + 1] for at in range(len(data)))) == [1.5, 2.5]
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    assert column(KeyValue(), b"\xff\xfa E=1\n\0\0\nE=2\x00\n") == [1, 2]
+
+
+def test_patterns_with_named_groups_give_several_columns() -> None:
+    observer = Patterns([r"Step\s+(?P<step>\d+)\s+T=(?P<T>\S+)(?: P=(?P<P>\S+))?"], clock="step")
+    found = rows(observer, "Step 10 T=300.5\nStep 20 T=301 P=1.0D+00\n")
+    assert [(row.clock, row.values) for row in found] == [
+        (10, {"step": 10, "T": 300.5}),
+        (20, {"step": 20, "T": 301, "P": 1.0}),
+    ]
+    with pytest.raises(EnsembleError, match="no named group"):
+        Patterns(["Step"])
+
+
+def test_last_match_of_a_line_can_be_taken() -> None:
+    line = "loss=0.9 loss=0.5 loss=0.2\n"
+    assert column(Patterns({"E": r"loss=(\S+)"}, take="last"), line) == [0.2]
+    assert column(Patterns({"E": r"loss=(\S+)"}), line) == [0.9]
+
+
+def test_rows_do_not_depend_on_the_chunks() -> None:
+    text = b"E=1\r\nx\rE=2\n\x1b[3mE=3\x1b[m\rE=********\nE=4"
+    whole = column(KeyValue(fields=["E"]), text)
+    for at in range(len(text)):
+        assert same(column(KeyValue(fields=["E"]), text[:at], text[at:]), whole)
+
+
+def test_text_without_a_value_is_not_reported() -> None:
+    observer = KeyValue(fields=["E"])
+    assert column(observer, "E=1\nE:\nE = \nthe E is fine\n") == [1]
+    assert observer.complaint() is None
