@@ -196,7 +196,7 @@ class File:
                 return False
         return self.read(ended=True)
 
-    def finish(self, *, whole: bool) -> str | None:
+    def finish(self, *, whole: bool = True) -> str | None:
         """Handle the rows that are complete at the end of the file.
 
         Without ``whole``, the job may have been killed while it wrote its last line. Return a text
