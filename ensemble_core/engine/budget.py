@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,7 @@ class Usage:
     def _found(self) -> dict[tuple[int, int, int, int], list[float]]:
         found: dict[tuple[int, int, int, int], list[float]] = {}
         for record in self._records.values():
-            if record.runs_since is not None and record.outcome is None:
+            if record.runs_since is not None:
                 known = found.setdefault(_size(record.job), [0, 0.0])
                 known[0] += 1
                 known[1] += record.runs_since - (self.since or 0.0)
@@ -86,6 +86,11 @@ class Usage:
         known = self._running[size]
         known[0] -= 1
         known[1] = known[1] - (started - (self.since or 0.0)) if known[0] else 0.0
+
+    @property
+    def running(self) -> int:
+        """Number of running attempts."""
+        return int(sum(number for number, _ in self._runs().values()))
 
     def running_for(self, now: float) -> float:
         """Return the total time that the running attempts have run, in seconds."""
@@ -238,6 +243,11 @@ class Budget:
             self._ends[at] += by * weight * until
 
     # -- queries -------------------------------------------------------------------------------
+
+    @property
+    def claims(self) -> Collection[str]:
+        """The ids of the attempts that have a claim."""
+        return self._claims.keys()
 
     def committed(self, now: float) -> tuple[float, ...]:
         """Return the committed hours of each resource in ``RESOURCES``.

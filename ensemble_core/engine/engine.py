@@ -89,6 +89,7 @@ from ensemble_core.engine.agenda import Agenda
 from ensemble_core.engine.answers import Answers
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
+from ensemble_core.engine.job_states import NOT_HANDED_OVER
 from ensemble_core.engine.names import named_fields
 from ensemble_core.engine.progress import report_of
 from ensemble_core.engine.rate_limit import HeldJob
@@ -204,11 +205,12 @@ class Engine:
 
     def in_queue(self) -> list[tuple[str, JobRecord]]:
         """Return the jobs in the queue: submitted, and without a last event so far."""
-        away = set(self.state.held())
-        away.update(job for job, record in self.state.table.records.items() if record.reused)
-        if self.state.stop is not None:
-            away.update(self.state.stop.over)
-        return [item for item in self.state.table.records.items() if item[0] not in away]
+        over = () if self.state.stop is None else self.state.stop.over
+        return [
+            (job, record)
+            for job, record in self.state.table.records.items()
+            if record.state not in NOT_HANDED_OVER and record.reused is None and job not in over
+        ]
 
     @property
     def waits_for_cancelled(self) -> bool:
@@ -549,10 +551,9 @@ class Engine:
         state = self.state
         cancelled: list[JobRecord] = []
         absent_jobs: list[HeldJob] = []
-        held = set(state.held())
         for name in absent:
             record = state.table.records.get(name)
-            if record is None or record.seen or name in held:
+            if record is None or record.seen or record.state != "queued":
                 continue
             # In contrast to jobs that an ended run left to the queue, this submit is repeated.
             record.stopping = False

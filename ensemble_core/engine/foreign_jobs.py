@@ -45,8 +45,8 @@ class ForeignJobs:
         step = TRANSITIONS.get(name) or transition_of(name)
         trigger_events = list(step.trigger_events)
         ended = job.state >= JobState.CLEANUP
-        if step.state > job.state:
-            job.state = step.state
+        if step.phase > job.state:
+            job.state = step.phase
             trigger_events = list(step.moving)
         if name == "exception" and context.get("severity", 0) == 0 and job.exception is None:
             job.exception = str(context.get("type", ""))

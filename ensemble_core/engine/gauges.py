@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ensemble_core.engine.rule_index import RuleIndex
@@ -84,11 +84,10 @@ class OwnGauges:
         for group in self._metrics.counts:
             self._active += self._metrics.count(group, "active")
         for record in self._records.values():
-            if record.job.id not in self._groups[record.job.group].held:
-                self._states[record.state] += 1
-                if record.suspended is not None and record.outcome is None:
-                    self._states[record.state] -= 1
-                    self._suspended += 1
+            if record.state == "suspended":
+                self._suspended += 1
+            elif record.state not in ("looking", "held") and record.reused is None:
+                self._states[record.phase] += 1
         over = sum(each["submitted"] for each in self._metrics.counts.values()) - len(self._records)
         self._states[JobState.INACTIVE] = over
         for record in sorted(self._records.values(), key=lambda each: each.submitted):
@@ -181,6 +180,11 @@ class OwnGauges:
             self.index.touched[watch] = None
 
     # -- queries -------------------------------------------------------------------------------
+
+    @property
+    def phases(self) -> Sequence[int]:
+        """Number of jobs in each state of RFC 21; suspended jobs do not count."""
+        return self._states
 
     def refresh(self, gauge: str) -> None:
         """Update a gauge in the metric store, if it is one of the run's own gauges."""

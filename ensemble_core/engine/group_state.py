@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import JobRecord, Reads, SliceTable
 from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.rule_index import Watch
@@ -41,7 +40,7 @@ class GroupState:
     #: The rules that wait for a count.
     watches: dict[str, Watch] = field(default_factory=dict)
     next_index: int = 0
-    #: The jobs that wait for resources, oldest first.
+    #: The paced and queued jobs, oldest first.
     waiting: dict[str, JobRecord] = field(default_factory=dict)
     #: Number of jobs that run, and of those that are suspended.
     running: int = 0
@@ -79,7 +78,7 @@ class GroupState:
     told: bool = False
     #: ``held``: the held jobs by id. ``line``: a heap of their ids by urgency and order, which may
     #: also contain jobs that were released.
-    held: dict[str, HeldJob] = field(default_factory=dict)
+    held: dict[str, JobRecord] = field(default_factory=dict)
     line: list[tuple[int, int, str]] = field(default_factory=list)
     #: Number of attempts that were handed over and have no ``clean`` event yet.
     handed_over: int = 0

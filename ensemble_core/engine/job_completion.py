@@ -92,12 +92,18 @@ class JobCompletion:
         Do nothing while an attempt, a call or a wait of the index is pending.
         """
         state = self.state
-        if index.over or index.calls or index.waits or index.record.job.id in state.table.records:
+        if index.over or index.waits or index.record.job.id in state.table.records:
+            return None
+        if index.calls:
+            if index.state != "called":
+                state.table.move_index(index, "called")
             return None
         if index.retry is not None:
             if state.ended is None and self._submission.begin_attempt(index):
                 return ()
             if state.ended is not None and state.ended is state.ended_for_now:
+                if index.state != "waiting":
+                    state.table.move_index(index, "waiting")
                 return None  # a resume revokes this end, so the index is not lost
         return self._finish_index(index.record, event)
 
@@ -134,7 +140,8 @@ class JobCompletion:
             self._rules.report_trigger_events((name,), group)
         if name in rules.by_event:
             if index is None:
-                record.index.over = True  # a rule may have created the record's index only now
+                # A rule may create the record's index only now.
+                record.index.state = "done" if done else "lost"
             match = Match(event, record)
             for rule_state in rules.waiting((name,), group):
                 self._rules.consider(rule_state, match)

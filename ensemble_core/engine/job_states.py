@@ -1,6 +1,8 @@
-"""State machines of jobs and their attempts, as tables.
+"""State machines of attempts and of indices, as tables.
 
-The events are those of Flux RFC 21. ``docs/job-states.md`` shows the tables as diagrams.
+An attempt is one submission of a job, an index is a job with all its attempts. The engine changes
+their states only through these tables: ``JobTable.move`` and ``JobTable.move_index``.
+``docs/job-states.md`` shows the tables as diagrams (``scripts/job_states.py`` writes it).
 """
 
 from __future__ import annotations
@@ -13,65 +15,82 @@ from ensemble_core.model.jobs import JOB_EVENTS, JobState
 __all__ = [
     "ATTEMPT",
     "INDEX",
+    "NOT_HANDED_OVER",
     "OUTCOME_EVENTS",
     "TRANSITIONS",
+    "AttemptState",
+    "ImpossibleMove",
+    "IndexState",
     "Outcome",
-    "States",
     "Transition",
     "events_of",
     "exit_code",
     "transition_of",
 ]
 
-#: Type of a state machine: ``{state: {cause: next states}}``. A state changes in no other way.
-States: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
+AttemptState: TypeAlias = Literal[
+    "new", "looking", "reused", "held", "paced", "queued", "running", "suspended", "ended", "gone"
+]
+IndexState: TypeAlias = Literal["open", "called", "waiting", "done", "lost"]
 
-#: States of an attempt, which is one job in the queue. The cause ``submit`` is a decision;
-#: ``start``, ``suspend``, ``unsuspend``, ``requeue``, ``finish`` and ``clean`` are events of the
-#: queue. ``submit again``: a resume repeats the attempt, because a stop has cancelled it or its
-#: queue has vanished.
-ATTEMPT: States = {
-    "new": {"submit": ("held", "paced", "queued")},
-    "held": {"there is room": ("paced", "queued"), "cancel or end": ("gone",)},
-    "paced": {"its turn": ("queued",), "cancel or end": ("gone",)},
+#: States of an attempt: ``{state: {cause: next states}}``. The causes ``start``, ``suspend``,
+#: ``unsuspend``, ``requeue``, ``finish`` and ``clean`` are events of the queue; in a state without
+#: this cause, the event has no effect. All other causes are the engine's own decisions; in a state
+#: without such a cause, the decision is an error of the engine.
+ATTEMPT: Mapping[AttemptState, Mapping[str, tuple[AttemptState, ...]]] = {
+    "new": {"submit": ("looking", "held", "paced", "queued")},
+    "looking": {"not found": ("held",), "found": ("reused",), "cancel": ("gone",)},
+    "held": {"there is room": ("paced",), "cancel": ("gone",)},
+    "paced": {"its turn": ("queued",), "cancel": ("gone",)},
     "queued": {
         "start": ("running",),
+        "requeue": ("queued",),
         "finish": ("ended",),
         "clean": ("gone",),
+        "cancel": ("gone",),
         "submit again": ("held",),
     },
     "running": {
         "suspend": ("suspended",),
+        "requeue": ("queued",),
         "finish": ("ended",),
         "clean": ("gone",),
-        "requeue": ("queued",),
         "submit again": ("held",),
     },
     "suspended": {
         "unsuspend": ("running",),
+        "requeue": ("queued",),
         "finish": ("ended",),
         "clean": ("gone",),
-        "requeue": ("queued",),
         "submit again": ("held",),
     },
+    "reused": {"start": ("reused",), "finish": ("ended",), "clean": ("gone",)},
     "ended": {"clean": ("gone",)},
     "gone": {},
 }
 
-#: States of an index, which is a job with all its attempts. "called": functions are running that
-#: rules called because of one of its attempts. "waiting": another attempt will follow.
-INDEX: States = {
+#: States of an attempt that its queue does not know.
+NOT_HANDED_OVER: frozenset[AttemptState] = frozenset({"looking", "held", "paced"})
+
+#: States of an index. "called": functions are running that rules called because of one of its
+#: attempts. "waiting": another attempt will follow.
+INDEX: Mapping[IndexState, Mapping[str, tuple[IndexState, ...]]] = {
     "open": {"attempt over": ("called", "waiting", "open", "done", "lost")},
     "called": {"last answer": ("waiting", "open", "done", "lost"), "end": ("lost",)},
-    "waiting": {"wait over": ("open", "lost"), "cancel or end": ("lost",)},
+    "waiting": {"wait over": ("waiting", "open", "lost"), "cancel or end": ("lost",)},
     "done": {},
     "lost": {},
 }
 
+
+class ImpossibleMove(Exception):
+    """A change of a state that is not in the table: an error of the engine."""
+
+
 Outcome = Literal["success", "failed", "cancelled"]
 
-#: State of a job after each event (RFC 21).
-_STATE_AFTER: dict[str, JobState] = {
+#: Phase of a job after each event (RFC 21).
+_PHASE_AFTER: dict[str, JobState] = {
     "submit": JobState.NEW,
     "validate": JobState.DEPEND,
     "depend": JobState.PRIORITY,
@@ -82,12 +101,13 @@ _STATE_AFTER: dict[str, JobState] = {
     "clean": JobState.INACTIVE,
 }
 
-#: Events that change more of a job's record than its state.
-_CHANGING = frozenset(
-    {"submit", "start", "suspend", "unsuspend", "requeue", "exception", "finish", "clean"}
-)
-#: Events that a job has at most once, or once after each ``requeue``. Duplicates are ignored.
-_ONCE = ("submit", "validate", "depend", "alloc", "start", "finish", "free", "clean")
+#: Events that change the state of an attempt, and events that change more of its record.
+_MOVING = frozenset(cause for ways in ATTEMPT.values() for cause in ways) & frozenset(JOB_EVENTS)
+_MOVING -= {"submit"}
+_CHANGING = _MOVING | {"submit", "exception"}
+#: Events that do not change the state of an attempt and that it has at most once, or once after
+#: each ``requeue``. Duplicates are ignored.
+_ONCE = ("submit", "validate", "depend", "alloc", "free")
 
 
 def exit_code(status: int) -> int:
@@ -102,9 +122,9 @@ def exit_code(status: int) -> int:
     return 128 + signal if signal else (status >> 8) & 0xFF
 
 
-#: Job states that are also names of trigger events. DEPEND and PRIORITY are missing, because RFC 21
+#: Phases that are also names of trigger events. DEPEND and PRIORITY are missing, because RFC 21
 #: has events with these names.
-_STATE_EVENT = {
+_PHASE_EVENT = {
     JobState.SCHED: "job-sched",
     JobState.RUN: "job-run",
     JobState.CLEANUP: "job-cleanup",
@@ -115,27 +135,28 @@ _STATE_EVENT = {
 class Transition(NamedTuple):
     """The effect of one event on a job."""
 
+    #: True if the event has an effect only in states of ``ATTEMPT`` that have it as a cause.
+    moves: bool
     #: If a job has the event at most once: the event's bit in the set of events that a job has had.
     #: Otherwise, 0.
     once: int
-    #: True if the event changes more of the job's record than its state.
+    #: True if the event changes more of the job's record than its phase.
     changes: bool
-    #: The new state, or 0 if the state does not change.
-    state: int
-    #: The trigger events for rules, if the event does not change the job's state.
+    #: The new phase of RFC 21, or 0 if the phase does not change.
+    phase: int
+    #: The trigger events for rules, if the event does not change the job's phase.
     trigger_events: tuple[str, ...]
-    #: The trigger events for rules, if the event changes the job's state.
+    #: The trigger events for rules, if the event changes the job's phase.
     moving: tuple[str, ...]
 
 
 def transition_of(name: str) -> Transition:
     """Return the effect of an event, even if RFC 21 does not define it."""
-    state = _STATE_AFTER.get(name, JobState.NEW)
-    changes = name in _CHANGING
+    phase = _PHASE_AFTER.get(name, JobState.NEW)
     own = (f"job-{name}", "job-sched") if name == "requeue" else (f"job-{name}",)
-    moving = (*own, _STATE_EVENT[state]) if state in _STATE_EVENT else own
+    moving = (*own, _PHASE_EVENT[phase]) if phase in _PHASE_EVENT else own
     once = 1 << _ONCE.index(name) if name in _ONCE else 0
-    return Transition(once, changes, state.value, own, moving)
+    return Transition(name in _MOVING, once, name in _CHANGING, phase.value, own, moving)
 
 
 TRANSITIONS = {name: transition_of(name) for name in JOB_EVENTS}

@@ -13,7 +13,16 @@ from ensemble_core.engine.budget import JOBS, Budget, Usage
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.gauges import OwnGauges
 from ensemble_core.engine.group_state import CHANGES, Change, GroupState
-from ensemble_core.engine.job_states import OUTCOME_EVENTS, TRANSITIONS, Outcome
+from ensemble_core.engine.job_states import (
+    ATTEMPT,
+    INDEX,
+    OUTCOME_EVENTS,
+    TRANSITIONS,
+    AttemptState,
+    ImpossibleMove,
+    IndexState,
+    Outcome,
+)
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import (
     BY_OTHERS,
@@ -56,8 +65,15 @@ _COSTS = (USED + JOBS, *_USED, *_COMMITTED)
 
 #: What the methods for events return if the event changes nothing.
 _NO_EFFECT = ""
-#: The bits of the events that a requeued job can have again.
-_BEGUN = TRANSITIONS["alloc"].once | TRANSITIONS["start"].once
+#: The bit of the event that a requeued job can have again.
+_ALLOCATED = TRANSITIONS["alloc"].once
+#: States of attempts that their executor has, or soon gets, and that have no outcome.
+_HANDED_OVER = frozenset({"paced", "queued", "running", "suspended"})
+#: For each state of an index, the states that can follow.
+_INDEX_WAYS = {
+    state: frozenset(each for ways in causes.values() for each in ways)
+    for state, causes in INDEX.items()
+}
 
 #: Number of slices of one key from which on a warning is given.
 _MANY_SLICES = 100_000
@@ -92,9 +108,9 @@ class JobTable:
         #: Number of jobs that were never handed over, because they were cancelled before or are
         #: reused.
         self.withdrawn = 0
-        #: ``looking``: the jobs that are being looked up in earlier runs, each with its place in
-        #: line. ``served``: the earlier jobs that are reused.
-        self.looking: dict[str, tuple[int, HeldJob]] = {}
+        #: ``looking``: the attempts that are being looked up in earlier runs. ``served``: the
+        #: earlier jobs that are reused.
+        self.looking: dict[str, JobRecord] = {}
         self.served: dict[str, None] = {}
         self.usage = Usage(self.records)
         #: The budget. ``None`` if no limit and no rule on a gauge ``committed.…`` needs it.
@@ -163,25 +179,19 @@ class JobTable:
         origin: tuple[str | None, int],
         *,
         index: Index | None = None,
-        held: bool = False,
-        looks: bool = False,
+        to: AttemptState = "queued",
     ) -> None:
         """Add an attempt that is about to be submitted.
 
         ``origin`` is the rule and firing that submit it. The attempt belongs to ``index``, or to a
-        new index. With ``held``, the attempt waits for a place in the queue. With ``looks``, it
-        waits for a look-up in earlier runs.
+        new index. ``to`` is its first state.
         """
         record = self.records[job.id] = JobRecord(job, now, link, source, index)
         self.submitted += 1
+        record.origin, record.place = origin, self.submitted
         group = self.groups[job.group]
         group.counts["submitted"] += 1
-        if looks:
-            self.looking[job.id] = self.submitted, (job, *origin)
-        elif not held:
-            self._hand_over(record, group)
-        else:
-            self._hold(self.submitted, (job, *origin))
+        self.move(record, "submit", now, to)
         if group.count_filters:
             self._judge_filters(record, group)
         if index is not None:
@@ -234,26 +244,131 @@ class JobTable:
             if index.record.outcome is not None:
                 found.count_passing(index.record.passed, index.record.outcome)
 
-    def _hand_over(self, record: JobRecord, group: GroupState) -> None:
-        """Record that a job is handed over to its executor."""
-        group.handed_over += 1
-        if self.budget is not None:
-            self.budget.claim(record.job)
-        if self.usage.kept:
-            self._update_costs(record.submitted)
-        self._enqueue(record, group)
+    # -- states ----------------------------------------------------------------------------------
 
-    def _enqueue(self, record: JobRecord, group: GroupState) -> None:
-        """Record that a job waits in the queue."""
-        group.waiting[record.job.id] = record
-        if self.gauges.kept:
-            self.gauges.enqueue(record.job)
+    def move(
+        self, record: JobRecord, cause: str, now: float, to: AttemptState | None = None
+    ) -> None:
+        """Change the state of an attempt, and everything that is kept by state.
 
-    def _hold(self, place: int, held: HeldJob) -> None:
-        """Record that a job is held."""
-        job, group = held[0], self.groups[held[0].group]
-        group.held[job.id] = held
-        heapq.heappush(group.line, (-job.urgency, place, job.id))
+        The table ``ATTEMPT`` has the next state; ``to`` chooses if there are several. Raises
+        :class:`ImpossibleMove` if the table does not have this change.
+        """
+        before = record.state
+        ways = ATTEMPT[before].get(cause)
+        if ways is None or (to is not None and to not in ways):
+            raise ImpossibleMove(f"{record.job.id}: {cause!r} in state {before!r} ({to})")
+        record.state = after = ways[0] if to is None else to
+        if after != before:
+            group = self.groups[record.job.group]
+            self._leave(record, group, before, now)
+            self._enter(record, group, before, now)
+
+    def _leave(
+        self, record: JobRecord, group: GroupState, before: AttemptState, now: float
+    ) -> None:
+        job, after = record.job, record.state
+        if before == "running":
+            group.running -= 1
+            since = record.runs_since or 0.0
+            self.usage.end(job, since, now)
+            if record.finished is not None:
+                record.ran += record.finished - since
+            elif after != "gone":
+                record.ran += max(0.0, now - since)
+            record.runs_since = None
+        elif before in ("queued", "paced"):
+            if after not in ("queued", "paced"):
+                del group.waiting[job.id]
+                if self.gauges.kept:
+                    self.gauges.dequeue(job)
+        elif before == "suspended":
+            group.suspended -= 1
+            record.suspended = None
+            if self.gauges.kept:
+                self.gauges.suspend(-1)
+        elif before == "held":
+            del group.held[job.id]
+        elif before == "looking":
+            del self.looking[job.id]
+
+    def _enter(
+        self, record: JobRecord, group: GroupState, before: AttemptState, now: float
+    ) -> None:
+        job, after, budget, gauges = record.job, record.state, self.budget, self.gauges
+        if after == "running":
+            group.running += 1
+            record.runs_since = now
+            if self.usage.since is None:
+                self.usage.since = now
+            if self.usage.kept:
+                self.usage.begin(job, now)
+                if budget is not None:
+                    budget.start(job.id, now)
+                self._update_costs(now)
+        elif after in ("ended", "gone"):
+            if before in _HANDED_OVER and self.usage.kept:
+                if budget is not None:
+                    budget.end(job.id)
+                self._update_costs(now)
+            if after == "gone":
+                del self.records[job.id]
+                if self.over is not None:
+                    self.over.append(record)
+                if before in ("looking", "held"):
+                    self.withdrawn += 1
+                elif record.reused is None:
+                    group.handed_over -= 1
+        elif after in ("queued", "paced"):
+            if before in ("new", "held"):
+                group.handed_over += 1
+                if budget is not None:
+                    budget.claim(job)
+                if self.usage.kept:
+                    self._update_costs(now)
+                group.waiting[job.id] = record
+                if gauges.kept:
+                    gauges.enqueue(job)
+            elif before != "paced":  # the queue has requeued it
+                group.waiting[job.id] = record
+                if gauges.kept:
+                    gauges.wait_again(job)
+                if budget is not None:
+                    budget.restart(job, now)
+                if self.usage.kept:
+                    self._update_costs(now)
+        elif after == "held":
+            if before in _HANDED_OVER:
+                group.handed_over -= 1
+                self.holds = True
+                if budget is not None:
+                    budget.end(job.id)
+                    budget.handed -= 1
+            group.held[job.id] = record
+            heapq.heappush(group.line, (-job.urgency, record.place, job.id))
+        elif after == "suspended":
+            group.suspended += 1
+            record.suspended = now
+            if gauges.kept:
+                gauges.suspend(1)
+            if budget is not None:
+                budget.pause(job.id, now)
+            if self.usage.kept:
+                self._update_costs(now)
+        elif after == "looking":
+            self.looking[job.id] = record
+        elif after == "reused":
+            self.withdrawn += 1
+
+    @staticmethod
+    def move_index(index: Index, to: IndexState) -> None:
+        """Change the state of an index.
+
+        Raises :class:`ImpossibleMove` if the table ``INDEX`` does not have this change.
+        """
+        if to not in _INDEX_WAYS[index.state]:
+            raise ImpossibleMove(f"index of {index.record.job.id}: {index.state!r} → {to!r}")
+        index.state = to
 
     def looked_up(self, job: str, found: str | None) -> JobRecord | None:
         """Handle the answer to a look-up: the earlier job ``found`` replaces the job, or else the
@@ -261,16 +376,15 @@ class JobTable:
 
         Return the job's record, or ``None`` if the job is already over.
         """
-        looked = self.looking.pop(job, None)
-        if looked is None:
+        record = self.looking.get(job)
+        if record is None:
             return None
-        record = self.records[job]
         if found is None:
-            self._hold(*looked)
+            self.move(record, "not found", record.submitted)
         else:
             record.reused = found
             self.served[found] = None
-            self.withdrawn += 1
+            self.move(record, "found", record.submitted)
         return record
 
     def free(self, group: GroupState, now: float) -> list[HeldJob]:
@@ -313,19 +427,18 @@ class JobTable:
         first = self._first(group)
         if first is None or self.budget is None:
             return None
-        return self.budget.obstacle(group.held[first][0], now)
+        return self.budget.obstacle(group.held[first].job, now)
 
     def _release(self, group: GroupState, job: str, now: float) -> HeldJob:
         heapq.heappop(group.line)
-        record = self.records[job]
+        record = group.held[job]
         record.submitted = now
-        held = group.held.pop(job)
-        self._hand_over(record, group)
-        return held
+        self.move(record, "there is room", now)
+        return record.job, *record.origin
 
     def held_jobs(self) -> list[Job]:
         """Return the jobs that ``at_once`` or a limit holds."""
-        return [job for group in self.groups.values() for job, _, _ in group.held.values()]
+        return [record.job for group in self.groups.values() for record in group.held.values()]
 
     def costs(self, now: float) -> dict[str, float]:
         """Return the gauges ``used.…`` and, if the run has a budget, ``committed.…``."""
@@ -361,13 +474,8 @@ class JobTable:
         handed = int(self.costs(0.0)[f"{USED}{JOBS}"])
         self.budget = Budget(limits, self.usage, self._metrics, handed)
         for job, record in self.records.items():
-            if (
-                record.outcome is None
-                and record.reused is None
-                and job not in self.looking
-                and job not in self.groups[record.job.group].held
-            ):
-                self.budget.handed -= 1  # the job claims the budget again when it is handed over
+            if record.state in _HANDED_OVER:
+                self.budget.handed -= 1  # `claim` counts it
                 self.budget.claim(record.job)
                 if record.started is not None:
                     self.budget.start(job, record.started)
@@ -390,7 +498,7 @@ class JobTable:
             done_jobs.add(job, result, record.duration, record.reused)
         if index is None:
             return
-        index.over = True
+        self.move_index(index, "done" if done else "lost")
         for each in index.slices:
             each.open -= 1
             each.counters[change] += 1
@@ -409,23 +517,26 @@ class JobTable:
         step = TRANSITIONS.get(name)
         if step is None:
             return (f"job-{name}",)
-        once, changes, state, trigger_events, moving = step
-        if once:
+        moves, once, changes, phase, trigger_events, moving = step
+        if moves:
+            if name not in ATTEMPT[record.state]:
+                return None
+        elif once:
             if record.seen & once:
                 return None
             record.seen |= once
         outcome = self._changes[name](self, record, event) if changes else None
-        before = record.state
-        if state > before:
+        before = record.phase
+        if phase > before:
             trigger_events = moving
-            record.state = state
+            record.phase = phase
             if self.gauges.kept and record.reused is None:
-                self.gauges.move(before, state)
+                self.gauges.move(before, phase)
         if outcome is None:
             return trigger_events
         return None if outcome is _NO_EFFECT else (*trigger_events, outcome)
 
-    # The methods below apply what an event changes in addition to the state. If the outcome is
+    # The methods below apply what an event changes in addition to the phase. If the outcome is
     # known, they return its trigger event.
 
     def _submitted(self, record: JobRecord, event: JobEvent) -> None:
@@ -436,20 +547,18 @@ class JobTable:
         context = event.context
         status = context.get("status")
         record.status = status if isinstance(status, int) else None
+        record.finished = event.timestamp
         if record.reused is not None:  # use the duration of the earlier job
-            record.started = event.timestamp - float(context.get("duration") or 0.0)
-            record.began = record.runs_since = record.started
-        record.finish(event.timestamp)
+            record.began = event.timestamp - float(context.get("duration") or 0.0)
+            record.started, record.ran = record.began, event.timestamp - record.began
         if "cause" in context and record.exception is None:
             record.cause = reported_cause(context)
+        self.move(record, "finish", event.timestamp)
         self.finishes += 1
         return self._outcome(record, event.timestamp)
 
     def _clean(self, record: JobRecord, event: JobEvent) -> str | None:
-        del self.records[record.job.id]
-        if self.over is not None:
-            self.over.append(record)
-        self.groups[record.job.group].handed_over -= record.reused is None
+        self.move(record, "clean", event.timestamp)
         return self._outcome(record, event.timestamp) if record.outcome is None else None
 
     def _except(self, record: JobRecord, event: JobEvent) -> None:
@@ -466,91 +575,31 @@ class JobTable:
 
     def _start(self, record: JobRecord, event: JobEvent) -> None:
         record.files = event.context
-        record.started = record.runs_since = now = event.timestamp
+        record.started = now = event.timestamp
         record.began = now if record.began is None else record.began
-        job = record.job
-        group = self.groups[job.group]
-        if group.waiting.pop(job.id, None) is not None:
-            group.running += 1
-            if self.gauges.kept:
-                self.gauges.dequeue(job)
-            if self.usage.since is None:
-                self.usage.since = now
-            if self.usage.kept:
-                self.usage.begin(job, now)
-                if self.budget is not None:
-                    self.budget.start(job.id, now)
-                self._update_costs(now)
-            if now >= record.waits_since:
-                self._record(job.group, "pending", now - record.waits_since, now)
+        self.move(record, "start", now)
+        if now >= record.waits_since and record.reused is None:
+            self._record(record.job.group, "pending", now - record.waits_since, now)
 
-    def _suspend(self, record: JobRecord, event: JobEvent) -> str | None:
-        now, group = event.timestamp, self.groups[record.job.group]
-        if record.runs_since is None or record.outcome is not None or record.reused is not None:
-            return _NO_EFFECT
-        self._pause(record, now)
-        record.suspended = now
-        group.running -= 1
-        group.suspended += 1
-        if self.gauges.kept:
-            self.gauges.suspend(1)
-        if self.budget is not None:
-            self.budget.pause(record.job.id, now)
-        if self.usage.kept:
-            self._update_costs(now)
-        return None
+    def _suspend(self, record: JobRecord, event: JobEvent) -> None:
+        self.move(record, "suspend", event.timestamp)
 
-    def _unsuspend(self, record: JobRecord, event: JobEvent) -> str | None:
-        now, group = event.timestamp, self.groups[record.job.group]
-        if record.suspended is None or record.outcome is not None:
-            return _NO_EFFECT
-        record.suspended, record.runs_since = None, now
-        group.suspended -= 1
-        group.running += 1
-        if self.gauges.kept:
-            self.gauges.suspend(-1)
-        if self.usage.kept:
-            self.usage.begin(record.job, now)
-            if self.budget is not None:
-                self.budget.start(record.job.id, now)
-            self._update_costs(now)
-        return None
+    def _unsuspend(self, record: JobRecord, event: JobEvent) -> None:
+        self.move(record, "unsuspend", event.timestamp)
 
     def _requeue(self, record: JobRecord, event: JobEvent) -> str | None:
-        now, group = event.timestamp, self.groups[record.job.group]
-        if record.state != JobState.RUN or record.reused is not None:
-            return _NO_EFFECT
-        record.seen &= ~_BEGUN
-        if record.suspended is not None and self.gauges.kept:
-            self.gauges.suspend(-1)
-        record.state = JobState.SCHED.value
+        if record.phase != JobState.RUN:
+            return _NO_EFFECT  # the job waits
+        now = event.timestamp
+        self.move(record, "requeue", now)
+        if record.started is not None:
+            record.waited += record.started - record.waits_since
+            record.started, record.requeued = None, now
+        record.seen &= ~_ALLOCATED
+        record.phase = JobState.SCHED.value
         if self.gauges.kept:
             self.gauges.move(JobState.RUN, JobState.SCHED)
-        if record.started is None:  # it had its resources, but did not start
-            return None
-        if record.suspended is None:
-            group.running -= 1
-            self._pause(record, now)
-        else:
-            group.suspended -= 1
-        record.waited += record.started - record.waits_since
-        record.started = record.suspended = None
-        record.requeued = now
-        group.waiting[record.job.id] = record
-        if self.gauges.kept:
-            self.gauges.wait_again(record.job)
-        if self.budget is not None:
-            self.budget.restart(record.job, now)
-        if self.usage.kept:
-            self._update_costs(now)
         return None
-
-    def _pause(self, record: JobRecord, now: float) -> None:
-        """Record that a running attempt no longer runs."""
-        assert record.runs_since is not None
-        self.usage.end(record.job, record.runs_since, now)
-        record.ran += max(0.0, now - record.runs_since)
-        record.runs_since = None
 
     _changes: ClassVar[dict[str, Callable[[JobTable, JobRecord, JobEvent], str | None]]] = {
         "submit": _submitted,
@@ -567,22 +616,6 @@ class JobTable:
         """Determine and count the outcome of a job. Return the outcome's trigger event."""
         job = record.job
         group = self.groups[job.group]
-        if record.reused is not None:
-            pass  # the job was never in the queue
-        elif group.waiting.pop(job.id, None) is not None:
-            if self.gauges.kept:
-                self.gauges.dequeue(job)
-        elif record.suspended is not None:
-            group.suspended -= 1
-            if self.gauges.kept:
-                self.gauges.suspend(-1)
-        else:
-            group.running -= 1
-            self.usage.end(job, record.runs_since or 0.0, now)
-        if self.usage.kept and record.reused is None:
-            if self.budget is not None:
-                self.budget.end(job.id)
-            self._update_costs(now)
         outcome: Outcome = "cancelled"
         if record.exception != "cancel":
             good = record.exception is None and record.status == 0
@@ -756,43 +789,33 @@ class JobTable:
 
     def requeue(self, record: JobRecord, job: Job, now: float) -> None:
         """Prepare to hand over this attempt again as ``job``, before other jobs of the group."""
-        group, gauges = self.groups[job.group], self.gauges
-        if group.waiting.pop(job.id, None) is not None:
-            if gauges.kept:
-                gauges.dequeue(record.job)
-        elif record.suspended is not None:
-            group.suspended -= 1
-            if gauges.kept:
-                gauges.suspend(-1)
-        else:
-            group.running -= 1
-        if gauges.kept:
-            gauges.leave(record.state)
-        if record.runs_since is not None:
-            self.usage.end(record.job, record.runs_since, record.finished or now)
-        if self.budget is not None:
-            self.budget.end(job.id)
-            self.budget.handed -= 1
-        group.handed_over -= 1
-        self.holds = True
+        record.place, record.origin = 0, (None, 0)
+        if self.gauges.kept:
+            self.gauges.leave(record.phase)
+        self.move(record, "submit again", record.finished or now)
         fresh = JobRecord(job, now, record.link, record.source, record.kept)
+        fresh.state, fresh.place = record.state, 0
         fresh.earlier = record.spent
         fresh.passed = record.passed
         if record.kept is not None:
             record.kept.record = fresh
-        self.records[job.id] = fresh
-        group.held[job.id] = (job, None, 0)
-        heapq.heappush(group.line, (-job.urgency, 0, job.id))
+        self.records[job.id] = self.groups[job.group].held[job.id] = fresh
 
     def forget(self, record: JobRecord) -> None:
         """Finish a cancelled job that never reached an executor."""
-        group, looked = self.groups[record.job.group], self.looking.pop(record.job.id, None)
-        if looked is not None or group.held.pop(record.job.id, None) is not None:
-            group.handed_over += 1
-            self.withdrawn += 1
-            self._enqueue(record, group)
         record.exception, record.cancelled_by = "cancel", BY_RUN
-        self.take(record, JobEvent(record.newest, record.job.id, "clean"))
+        before, now = record.state, record.newest
+        self.move(record, "cancel", now)
+        if before in ("looking", "held"):  # rules on waiting jobs and costs look again
+            if self.gauges.kept:
+                self.gauges.enqueue(record.job)
+                self.gauges.dequeue(record.job)
+            if self.usage.kept:
+                self._update_costs(now)
+        self._outcome(record, now)
+        if self.gauges.kept:
+            self.gauges.move(record.phase, JobState.INACTIVE)
+        record.phase = JobState.INACTIVE.value
 
     def observe(
         self, record: JobRecord, observer: str, values: Mapping[str, float], now: float

@@ -101,9 +101,9 @@ def report_of(state: State) -> Report:
         left = [
             each
             for each in gone
-            if each.job.group == name and each.outcome is None and each.job.id not in group.waiting
+            if each.job.group == name and each.state in ("running", "suspended")
         ]
-        suspended = sum(each.suspended is not None for each in left)
+        suspended = sum(each.state == "suspended" for each in left)
         running = group.running - len(left) + suspended
         suspended = group.suspended - suspended
         over = counts["success"] + counts["failed"] + counts["cancelled"]

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from ensemble_core.engine.job_states import Outcome
+from ensemble_core.engine.job_states import AttemptState, IndexState, Outcome
 from ensemble_core.engine.rule_index import Instance, RuleState
 from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.metrics.store import KEPT, counted, split_filter
@@ -226,7 +226,12 @@ class JobRecord:
     source: JobGroup | None = None
     #: The attempt's index, or ``None`` as long as nothing needs the index.
     kept: Index | None = None
-    state: int = JobState.NEW.value
+    #: Only ``JobTable.move`` changes the state. ``phase`` is the state in RFC 21.
+    state: AttemptState = "new"
+    phase: int = JobState.NEW.value
+    #: The rule and firing that submitted the attempt, and its place among held jobs.
+    origin: tuple[str | None, int] = (None, 0)
+    place: int = 0
     #: The time of the last start; ``None`` while the job waits, also after a ``requeue``.
     #: ``began``: the time of the first start.
     started: float | None = None
@@ -329,12 +334,6 @@ class JobRecord:
         """The seconds that the attempt waited in the queue, or ``None`` while it waits."""
         return None if self.started is None else self.waited + (self.started - self.waits_since)
 
-    def finish(self, now: float) -> None:
-        """Record the end of the attempt's command."""
-        self.finished = now
-        if self.runs_since is not None:
-            self.ran += now - self.runs_since
-
     def count_row(self, observer: str, anew: bool) -> None:
         """Count a row of an observer.
 
@@ -374,11 +373,17 @@ class Index(Scope):
     dropped: bool = False
     #: If attempts continue earlier ones: the statistics when the newest attempt started.
     base: dict[str, Series] | None = None
-    over: bool = False
+    #: Only ``JobTable.move_index`` changes the state.
+    state: IndexState = "open"
     #: Rows of observers with the option ``rows``, each with its attempt and observer.
     printed: list[tuple[int, str, Mapping[str, float]]] | None = None
     #: The values under the group's ``result``.
     result: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+
+    @property
+    def over(self) -> bool:
+        """True if no further attempt follows."""
+        return self.state in ("done", "lost")
 
     def keep_row(self, observer: str, values: Mapping[str, float]) -> None:
         """Store a row of the newest attempt."""

@@ -105,4 +105,4 @@ class Silence:
 
 
 def _is_observed(record: JobRecord) -> bool:
-    return record.runs_since is not None and record.outcome is None and bool(record.job.observe)
+    return record.state == "running" and bool(record.job.observe)

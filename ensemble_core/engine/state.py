@@ -527,7 +527,7 @@ class State:
         return len(table.records) == sum(len(group.held) for group in table.groups.values())
 
     def held(self) -> list[str]:
-        """Return the jobs that are not submitted yet.
+        """Return the jobs that are not handed over yet.
 
         They wait for a look-up, or ``at_once``, a limit or the rate limit holds them.
         """

@@ -180,13 +180,13 @@ class Stopping:
             if kind not in _ABSORBED or event.context.get("severity", 0) != 0:
                 return False
             record.exception = kind
-        elif record.exception not in _ABSORBED:
+        elif record.exception not in _ABSORBED or record.outcome is not None:
             return False
         record.newest = event.told_at
         if name == "start" and record.started is None:
             return False
         if name == "finish":
-            record.finish(event.timestamp)
+            record.finished = event.timestamp
         elif name == "clean":
             self.requeue(record)
         return True

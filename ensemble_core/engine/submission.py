@@ -11,6 +11,7 @@ from typing import Any
 
 from ensemble_core.engine import retention
 from ensemble_core.engine.group_state import GroupState
+from ensemble_core.engine.job_states import AttemptState
 from ensemble_core.engine.job_table import AT_ONCE
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import Index, JobRecord, Origin
@@ -123,16 +124,20 @@ class Submitter:
         mark = decision.rule, decision.firing
         looks = self._needs_lookup(standing)
         held = not looks and self._must_hold(standing, jobs)
-        for job, source in zip(jobs, self._sources(jobs), strict=True):
-            state.table.add(job, source, state.now, link, mark, held=held, looks=looks)
+        first: AttemptState = "looking" if looks else "held" if held else "queued"
+        free = jobs
+        if first == "queued":
+            free = state.rate_limit.admit(jobs, *mark, state.now)
+        for place, (job, source) in enumerate(zip(jobs, self._sources(jobs), strict=True)):
+            to: AttemptState = first if place < len(free) else "paced"
+            state.table.add(job, source, state.now, link, mark, to=to)
         if looks:
             self._look_up(decision.group, mark, jobs)
             return
         if held:
             self.hand_over(decision.group, mark, len(jobs))
             return
-        jobs = state.rate_limit.admit(jobs, *mark, state.now)
-        state.out.append(replace(decision, jobs=jobs) if jobs != decision.jobs else decision)
+        state.out.append(decision if free == decision.jobs else replace(decision, jobs=free))
         self._await_release()
 
     def _sources(self, jobs: Sequence[Job]) -> Sequence[JobGroup | None]:
@@ -175,8 +180,8 @@ class Submitter:
     def repeat_look_ups(self) -> None:
         """Repeat look-ups that were not answered."""
         asked: dict[tuple[str, str | None, int], list[Job]] = {}
-        for _, (job, rule, firing) in self.state.table.looking.values():
-            asked.setdefault((job.group, rule, firing), []).append(job)
+        for record in self.state.table.looking.values():
+            asked.setdefault((record.job.group, *record.origin), []).append(record.job)
         for (group, rule, firing), jobs in asked.items():
             self._look_up(group, (rule, firing), jobs)
 
@@ -191,10 +196,10 @@ class Submitter:
         for job in misses:
             if job not in table.looking:
                 continue  # the job was cancelled in the meantime
-            _, (of, rule, firing) = table.looking[job]
+            record = table.looking[job]
             table.looked_up(job, None)
-            marks = waiting.setdefault(of.group, {})
-            marks[rule, firing] = marks.get((rule, firing), 0) + 1
+            marks = waiting.setdefault(record.job.group, {})
+            marks[record.origin] = marks.get(record.origin, 0) + 1
         for group, marks in waiting.items():
             for mark, count in marks.items():
                 self.hand_over(group, mark, count)
@@ -224,6 +229,8 @@ class Submitter:
         free = table.free_all(state.now) if limited else table.free(standing, state.now)
         for decision in _batches(free):
             jobs = state.rate_limit.admit(decision.jobs, decision.rule, decision.firing, state.now)
+            for job in jobs:
+                table.move(table.records[job.id], "its turn", state.now)
             if jobs:
                 state.out.append(replace(decision, jobs=jobs))
         self._await_release()
@@ -268,6 +275,7 @@ class Submitter:
         assert decision is not None
         if decision.wait > 0 and index.waited != record.job.attempt:
             index.waited, index.waits = record.job.attempt, True
+            state.table.move_index(index, "waiting")
             state.timers.once(state.now + decision.wait, "attempt", next_attempt_id(index))
             return True
         index.retry = None
@@ -278,6 +286,7 @@ class Submitter:
         except EnsembleError as error:
             state.error(f"cannot retry {record.job.id}: {error}")
             return False
+        state.table.move_index(index, "open")
         index.result = NOTHING
         if not decision.resume:
             index.series = index.printed = None
@@ -285,13 +294,19 @@ class Submitter:
         index.base = None if kept is None else {name: kept[name].copy() for name in kept}
         mark = decision.rule, decision.firing
         standing = state.table.groups[job.group]
-        looks = self._needs_lookup(standing) and not decision.resume
-        held = not looks and self._must_hold(standing, (job,))
-        state.table.add(job, source, state.now, None, mark, index=index, held=held, looks=looks)
-        if looks:
-            self._look_up(job.group, mark, (job,))
-        elif not held:
+        to: AttemptState = "queued"
+        free: Sequence[Job] = ()
+        if self._needs_lookup(standing) and not decision.resume:
+            to = "looking"
+        elif self._must_hold(standing, (job,)):
+            to = "held"
+        else:
             free = state.rate_limit.admit((job,), *mark, state.now)
+            to = "queued" if free else "paced"
+        state.table.add(job, source, state.now, None, mark, index=index, to=to)
+        if to == "looking":
+            self._look_up(job.group, mark, (job,))
+        elif to != "held":
             self.submit_each((each, *mark) for each in free)
             self._await_release()
         else:
@@ -307,7 +322,11 @@ class Submitter:
 
     def release(self) -> None:
         """Submit the jobs whose delay by the rate limit is over."""
-        self.submit_each(self.state.rate_limit.release(self.state.now))
+        state = self.state
+        free = state.rate_limit.release(state.now)
+        for job, _, _ in free:
+            state.table.move(state.table.records[job.id], "its turn", state.now)
+        self.submit_each(free)
         self._await_release()
 
     def submit_each(self, held: Iterable[HeldJob]) -> None:
@@ -335,12 +354,8 @@ class Submitter:
     def forget_held(self, jobs: Collection[str]) -> dict[str, JobRecord]:
         """End those of these jobs that are held. Return their records by id."""
         table = self.state.table
-        groups, known = table.groups, table.records
-        held = [
-            job
-            for job in jobs
-            if job in known and (job in table.looking or job in groups[known[job].job.group].held)
-        ]
+        known = table.records
+        held = [job for job in jobs if job in known and known[job].state in ("looking", "held")]
         records = {job: known[job] for job in (*held, *self.state.rate_limit.drop(jobs))}
         for record in records.values():
             table.forget(record)

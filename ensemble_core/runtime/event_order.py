@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.job_states import TRANSITIONS
+from ensemble_core.engine.job_states import ATTEMPT, NOT_HANDED_OVER, TRANSITIONS
 from ensemble_core.engine.records import JobRecord
 from ensemble_core.errors import author_hint
 from ensemble_core.model.events import Event, JobEvent, Problem
@@ -115,7 +115,7 @@ class OrderCheck:
             else:
                 yield event  # a late event, after the job
             return
-        if event.job in self._engine.state.table.groups[record.job.group].held:
+        if record.state in NOT_HANDED_OVER:
             return  # a late event, after a stop has cancelled the job
         if self._is_echo(event, record):
             yield event
@@ -197,14 +197,16 @@ class OrderCheck:
         """Return True if the job has had this event already, so that it changes nothing."""
         if event.name == "exception":
             return record.exception is not None
-        if event.name == "unsuspend":
-            return record.suspended is None
-        if event.name == "suspend":
-            return record.runs_since is None
-        if event.name == "requeue":
-            return JobState(record.state).waiting
+        if event.name in INTERRUPTIONS and record.state == "ended":
+            return False
+        if event.name == "requeue" and JobState(record.phase).waiting:
+            return True
         step = TRANSITIONS.get(event.name)
-        return step is not None and bool(step.once & record.seen)
+        if step is None:
+            return False
+        return (
+            event.name not in ATTEMPT[record.state] if step.moves else bool(step.once & record.seen)
+        )
 
     def _with_plausible_time(self, event: JobEvent, record: JobRecord) -> Event:
         """Return the event with a plausible time."""

@@ -58,7 +58,7 @@ class Resumption:
                 name
                 for name, record in self._jobs
                 if record.newest and self._found.get(name) is False
-                and JobState(record.state).waiting and record.outcome is None
+                and record.state == "queued" and JobState(record.phase).waiting
                 and not record.cancelling and not record.stopping
             )  # fmt: skip
         return tuple(

@@ -23,6 +23,7 @@ from typing import Any
 
 from ensemble_core.cli.toolkit import load_text
 from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.validation import validate
 from ensemble_core.model.decisions import Cancel, Decision, Fired, Submit, Switch, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, JobEvent, Observed, Resumed, Started, TimerElapsed
@@ -74,6 +75,7 @@ class Story:
         decisions = self.engine.handle(event)
         self.decisions += decisions
         self._check(decisions)
+        validate(state)
         return decisions
 
     def start(self, resources: Mapping[str, float] | None = None) -> list[Decision]:
