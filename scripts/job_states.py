@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ensemble_core.engine.job_states import ATTEMPT, INDEX
 
@@ -18,12 +19,13 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "job-states.md"
 _DIAGRAM = re.compile(r"```mermaid\n.*?\n```", re.DOTALL)
 
 
-def drawn(states: Mapping[str, Mapping[str, tuple[str, ...]]]) -> str:
+def drawn(states: Mapping[Any, Mapping[str, Any]]) -> str:
     """Return the states as a Mermaid diagram."""
     lines = ["stateDiagram-v2"]
     for state, ways in states.items():
         for what, following in ways.items():
-            lines += [f"    {state} --> {each}: {what}" for each in following]
+            nexts = (following,) if isinstance(following, str) else following
+            lines += [f"    {state} --> {each}: {what}" for each in nexts]
     return "\n".join(lines)
 
 

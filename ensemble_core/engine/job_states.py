@@ -33,39 +33,39 @@ AttemptState: TypeAlias = Literal[
 ]
 IndexState: TypeAlias = Literal["open", "called", "waiting", "done", "lost"]
 
-#: States of an attempt: ``{state: {cause: next states}}``. The causes ``start``, ``suspend``,
+#: States of an attempt: ``{state: {cause: next state}}``. The causes ``start``, ``suspend``,
 #: ``unsuspend``, ``requeue``, ``finish`` and ``clean`` are events of the queue; in a state without
 #: this cause, the event has no effect. All other causes are the engine's own decisions; in a state
 #: without such a cause, the decision is an error of the engine.
-ATTEMPT: Mapping[AttemptState, Mapping[str, tuple[AttemptState, ...]]] = {
-    "new": {"submit": ("looking", "held", "paced", "queued")},
-    "looking": {"not found": ("held",), "found": ("reused",), "cancel": ("gone",)},
-    "held": {"there is room": ("paced",), "cancel": ("gone",)},
-    "paced": {"its turn": ("queued",), "cancel": ("gone",)},
+ATTEMPT: Mapping[AttemptState, Mapping[str, AttemptState]] = {
+    "new": {"look up": "looking", "hold": "held", "pace": "paced", "submit": "queued"},
+    "looking": {"not found": "held", "found": "reused", "cancel": "gone"},
+    "held": {"there is room": "paced", "cancel": "gone"},
+    "paced": {"its turn": "queued", "cancel": "gone"},
     "queued": {
-        "start": ("running",),
-        "requeue": ("queued",),
-        "finish": ("ended",),
-        "clean": ("gone",),
-        "cancel": ("gone",),
-        "submit again": ("held",),
+        "start": "running",
+        "requeue": "queued",
+        "finish": "ended",
+        "clean": "gone",
+        "cancel": "gone",
+        "submit again": "held",
     },
     "running": {
-        "suspend": ("suspended",),
-        "requeue": ("queued",),
-        "finish": ("ended",),
-        "clean": ("gone",),
-        "submit again": ("held",),
+        "suspend": "suspended",
+        "requeue": "queued",
+        "finish": "ended",
+        "clean": "gone",
+        "submit again": "held",
     },
     "suspended": {
-        "unsuspend": ("running",),
-        "requeue": ("queued",),
-        "finish": ("ended",),
-        "clean": ("gone",),
-        "submit again": ("held",),
+        "unsuspend": "running",
+        "requeue": "queued",
+        "finish": "ended",
+        "clean": "gone",
+        "submit again": "held",
     },
-    "reused": {"start": ("reused",), "finish": ("ended",), "clean": ("gone",)},
-    "ended": {"clean": ("gone",)},
+    "reused": {"start": "reused", "finish": "ended", "clean": "gone"},
+    "ended": {"clean": "gone"},
     "gone": {},
 }
 

@@ -179,19 +179,19 @@ class JobTable:
         origin: tuple[str | None, int],
         *,
         index: Index | None = None,
-        to: AttemptState = "queued",
+        cause: str = "submit",
     ) -> None:
         """Add an attempt that is about to be submitted.
 
         ``origin`` is the rule and firing that submit it. The attempt belongs to ``index``, or to a
-        new index. ``to`` is its first state.
+        new index. ``cause`` is one of those that the state ``new`` has.
         """
         record = self.records[job.id] = JobRecord(job, now, link, source, index)
         self.submitted += 1
-        record.origin, record.place = origin, self.submitted
+        record.origin, record.place, record.waits_since = origin, self.submitted, now
         group = self.groups[job.group]
         group.counts["submitted"] += 1
-        self.move(record, "submit", now, to)
+        self.move(record, cause, now)
         if group.count_filters:
             self._judge_filters(record, group)
         if index is not None:
@@ -246,39 +246,72 @@ class JobTable:
 
     # -- states ----------------------------------------------------------------------------------
 
-    def move(
-        self, record: JobRecord, cause: str, now: float, to: AttemptState | None = None
-    ) -> None:
+    def move(self, record: JobRecord, cause: str, now: float) -> None:
         """Change the state of an attempt, and everything that is kept by state.
 
-        The table ``ATTEMPT`` has the next state; ``to`` chooses if there are several. Raises
-        :class:`ImpossibleMove` if the table does not have this change.
+        Raises :class:`ImpossibleMove` if the table ``ATTEMPT`` does not have this change.
         """
-        before = record.state
-        ways = ATTEMPT[before].get(cause)
-        if ways is None or (to is not None and to not in ways):
-            raise ImpossibleMove(f"{record.job.id}: {cause!r} in state {before!r} ({to})")
-        record.state = after = ways[0] if to is None else to
-        if after != before:
-            group = self.groups[record.job.group]
-            self._leave(record, group, before, now)
-            self._enter(record, group, before, now)
-
-    def _leave(
-        self, record: JobRecord, group: GroupState, before: AttemptState, now: float
-    ) -> None:
-        job, after = record.job, record.state
+        before, job = record.state, record.job
+        after = ATTEMPT[before].get(cause)
+        if after is None:
+            raise ImpossibleMove(f"{job.id}: {cause!r} in state {before!r}")
+        record.state = after
+        group = self.groups[job.group]
+        # The usual states are here and not in the methods, because calls take time.
         if before == "running":
             group.running -= 1
-            since = record.runs_since or 0.0
-            self.usage.end(job, since, now)
-            if record.finished is not None:
-                record.ran += record.finished - since
-            elif after != "gone":
-                record.ran += max(0.0, now - since)
-            record.runs_since = None
-        elif before in ("queued", "paced"):
-            if after not in ("queued", "paced"):
+            self._stop_running(record, now)
+        elif before == "queued":
+            if after != "queued":
+                del group.waiting[job.id]
+                if self.gauges.kept:
+                    self.gauges.dequeue(job)
+        elif before != "ended":
+            self._leave(record, group, before)
+        if after == "running":
+            group.running += 1
+            record.runs_since = now
+            if self.usage.since is None:
+                self.usage.since = now
+            if self.usage.kept:
+                self.usage.begin(job, now)
+                if self.budget is not None:
+                    self.budget.start(job.id, now)
+                self._update_costs(now)
+        elif after == "ended":
+            if self.usage.kept and before in _HANDED_OVER:
+                self._release_claim(job, now)
+        elif after == "gone":
+            if self.usage.kept and before in _HANDED_OVER:
+                self._release_claim(job, now)
+            del self.records[job.id]
+            if self.over is not None:
+                self.over.append(record)
+            if before in ("looking", "held"):
+                self.withdrawn += 1
+            elif record.reused is None:
+                group.handed_over -= 1
+        elif after != before:
+            self._enter(record, group, before, now)
+
+    def _stop_running(self, record: JobRecord, now: float) -> None:
+        since = record.runs_since or 0.0
+        self.usage.end(record.job, since, now)
+        if record.finished is not None:
+            record.ran += record.finished - since
+        elif record.state != "gone":
+            record.ran += max(0.0, now - since)
+        record.runs_since = None
+
+    def _release_claim(self, job: Job, now: float) -> None:
+        if self.budget is not None:
+            self.budget.end(job.id)
+        self._update_costs(now)
+
+    def _leave(self, record: JobRecord, group: GroupState, before: AttemptState) -> None:
+        job = record.job
+        if before == "paced":
+            if record.state != "queued":
                 del group.waiting[job.id]
                 if self.gauges.kept:
                     self.gauges.dequeue(job)
@@ -296,30 +329,7 @@ class JobTable:
         self, record: JobRecord, group: GroupState, before: AttemptState, now: float
     ) -> None:
         job, after, budget, gauges = record.job, record.state, self.budget, self.gauges
-        if after == "running":
-            group.running += 1
-            record.runs_since = now
-            if self.usage.since is None:
-                self.usage.since = now
-            if self.usage.kept:
-                self.usage.begin(job, now)
-                if budget is not None:
-                    budget.start(job.id, now)
-                self._update_costs(now)
-        elif after in ("ended", "gone"):
-            if before in _HANDED_OVER and self.usage.kept:
-                if budget is not None:
-                    budget.end(job.id)
-                self._update_costs(now)
-            if after == "gone":
-                del self.records[job.id]
-                if self.over is not None:
-                    self.over.append(record)
-                if before in ("looking", "held"):
-                    self.withdrawn += 1
-                elif record.reused is None:
-                    group.handed_over -= 1
-        elif after in ("queued", "paced"):
+        if after in ("queued", "paced"):
             if before in ("new", "held"):
                 group.handed_over += 1
                 if budget is not None:
@@ -432,7 +442,7 @@ class JobTable:
     def _release(self, group: GroupState, job: str, now: float) -> HeldJob:
         heapq.heappop(group.line)
         record = group.held[job]
-        record.submitted = now
+        record.submitted = record.waits_since = now
         self.move(record, "there is room", now)
         return record.job, *record.origin
 
@@ -540,7 +550,7 @@ class JobTable:
     # known, they return its trigger event.
 
     def _submitted(self, record: JobRecord, event: JobEvent) -> None:
-        record.submitted = event.timestamp
+        record.submitted = record.waits_since = event.timestamp
         record.queue_id = event.context.get("queue_id")
 
     def _finish(self, record: JobRecord, event: JobEvent) -> str:
@@ -578,8 +588,9 @@ class JobTable:
         record.started = now = event.timestamp
         record.began = now if record.began is None else record.began
         self.move(record, "start", now)
-        if now >= record.waits_since and record.reused is None:
-            self._record(record.job.group, "pending", now - record.waits_since, now)
+        since = record.waits_since
+        if now >= since and record.reused is None:
+            self._record(record.job.group, "pending", now - since, now)
 
     def _suspend(self, record: JobRecord, event: JobEvent) -> None:
         self.move(record, "suspend", event.timestamp)
@@ -594,7 +605,7 @@ class JobTable:
         self.move(record, "requeue", now)
         if record.started is not None:
             record.waited += record.started - record.waits_since
-            record.started, record.requeued = None, now
+            record.started, record.waits_since = None, now
         record.seen &= ~_ALLOCATED
         record.phase = JobState.SCHED.value
         if self.gauges.kept:
@@ -794,7 +805,7 @@ class JobTable:
             self.gauges.leave(record.phase)
         self.move(record, "submit again", record.finished or now)
         fresh = JobRecord(job, now, record.link, record.source, record.kept)
-        fresh.state, fresh.place = record.state, 0
+        fresh.state, fresh.place, fresh.waits_since = record.state, 0, now
         fresh.earlier = record.spent
         fresh.passed = record.passed
         if record.kept is not None:

@@ -241,8 +241,9 @@ class JobRecord:
     suspended: float | None = None
     #: Seconds that it ran before ``runs_since``. At ``finish``, all seconds that it ran.
     ran: float = 0.0
-    #: When the queue last requeued the job, and the seconds that it had waited until then.
-    requeued: float | None = None
+    #: The time of the submit or of the last ``requeue``, and the seconds that the job had waited
+    #: until then.
+    waits_since: float = 0.0
     waited: float = 0.0
     finished: float | None = None
     status: int | None = None
@@ -323,11 +324,6 @@ class JobRecord:
         The time while it was suspended does not count; the time before a ``requeue`` does.
         """
         return None if self.started is None or self.finished is None else self.ran
-
-    @property
-    def waits_since(self) -> float:
-        """The time of the submit or of the last ``requeue``."""
-        return self.submitted if self.requeued is None else self.requeued
 
     @property
     def pending(self) -> float | None:

@@ -11,7 +11,6 @@ from typing import Any
 
 from ensemble_core.engine import retention
 from ensemble_core.engine.group_state import GroupState
-from ensemble_core.engine.job_states import AttemptState
 from ensemble_core.engine.job_table import AT_ONCE
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import Index, JobRecord, Origin
@@ -124,13 +123,13 @@ class Submitter:
         mark = decision.rule, decision.firing
         looks = self._needs_lookup(standing)
         held = not looks and self._must_hold(standing, jobs)
-        first: AttemptState = "looking" if looks else "held" if held else "queued"
+        cause = "look up" if looks else "hold" if held else "submit"
         free = jobs
-        if first == "queued":
+        if cause == "submit":
             free = state.rate_limit.admit(jobs, *mark, state.now)
         for place, (job, source) in enumerate(zip(jobs, self._sources(jobs), strict=True)):
-            to: AttemptState = first if place < len(free) else "paced"
-            state.table.add(job, source, state.now, link, mark, to=to)
+            way = cause if place < len(free) else "pace"
+            state.table.add(job, source, state.now, link, mark, cause=way)
         if looks:
             self._look_up(decision.group, mark, jobs)
             return
@@ -294,19 +293,18 @@ class Submitter:
         index.base = None if kept is None else {name: kept[name].copy() for name in kept}
         mark = decision.rule, decision.firing
         standing = state.table.groups[job.group]
-        to: AttemptState = "queued"
         free: Sequence[Job] = ()
         if self._needs_lookup(standing) and not decision.resume:
-            to = "looking"
+            cause = "look up"
         elif self._must_hold(standing, (job,)):
-            to = "held"
+            cause = "hold"
         else:
             free = state.rate_limit.admit((job,), *mark, state.now)
-            to = "queued" if free else "paced"
-        state.table.add(job, source, state.now, None, mark, index=index, to=to)
-        if to == "looking":
+            cause = "submit" if free else "pace"
+        state.table.add(job, source, state.now, None, mark, index=index, cause=cause)
+        if cause == "look up":
             self._look_up(job.group, mark, (job,))
-        elif to != "held":
+        elif cause != "hold":
             self.submit_each((each, *mark) for each in free)
             self._await_release()
         else:

@@ -114,7 +114,7 @@ def row_of(record: JobRecord) -> JobRow:
         columns = {"reused": record.reused, **columns}
     elif record.began is not None and record.finished is not None:
         columns = with_interruption(columns, record.finished - record.began - record.ran)
-    elif record.state == "suspended" or (record.state == "queued" and record.requeued is not None):
+    elif record.state == "suspended" or (record.state == "queued" and record.began is not None):
         columns = {**columns, "state": "suspended" if record.suspended else "requeued"}
     if outcome is None:
         outcome = "cancelled" if record.exception == "cancel" else None
