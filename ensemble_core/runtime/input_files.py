@@ -290,5 +290,5 @@ def _shell_words(text: str) -> Iterator[str]:
     except ValueError:  # an open quotation
         words = re.sub(r"['\"]", " ", text).split()
     for before, word in zip(["", *words], words, strict=False):
-        if before not in _WRITES:
+        if before not in _WRITES and word not in _WRITES:
             yield word
