@@ -122,7 +122,7 @@ class Running:
                 if all(line.get(key) == value for key, value in wanted.items())
             ]
 
-    def wait_for(self, count: int = 1, timeout: float = 100.0, **wanted: object) -> dict[str, Any]:
+    def wait_for(self, count: int = 1, timeout: float = 240.0, **wanted: object) -> dict[str, Any]:
         """Wait for ``count`` lines that have these values. Return the last of them."""
 
         def enough() -> bool:
@@ -137,7 +137,7 @@ class Running:
             pytest.fail(f"{what}; its last lines:\n{last}\n{self.errors}")
         return found[-1]
 
-    def ended(self, timeout: float = 100.0) -> int:
+    def ended(self, timeout: float = 240.0) -> int:
         """Wait for the end of the process. Return its exit code."""
         try:
             code = self.process.wait(timeout)
