@@ -79,7 +79,8 @@ class BatchRun(QueueRun):
                 if began is None:
                     continue
                 self._learn(life, began[2])
-                if end is None:
+                # A requeued job finds its old claim, so it does not start again.
+                if end is None and not life.has_begun:
                     life.started(began[0], began[1], now)
                     news = True
             if end is not None:
@@ -143,7 +144,7 @@ class BatchRun(QueueRun):
             life.refuse("cancel", self.note, self.now())
 
     def bar(self, life: JobLife) -> bool:
-        if "start" in life.told or life.barred:
+        if life.has_begun or life.barred:
             return True
 
         def claim() -> None:

@@ -212,7 +212,7 @@ class Inquiry:
         elif life.verdict or life.absent > polled.hooks.lost_after:
             seconds = f"{polled.hooks.lost_after:g} s"
             verdict = f"{name} listed other jobs, but not this one for {seconds}: it was cancelled"
-            polled.lose(life, verdict, polled.hooks.grace + timing.RESERVE)
+            polled.lose(life, verdict, polled.grace(life) + timing.RESERVE)
 
     def _count_miss(self, life: JobLife, row: QueueJob | None, asked: float) -> bool:
         """Count a reply that omits a job. Return False if it comes too early to show anything."""

@@ -52,6 +52,11 @@ class JobLife(JobEvents):
         self.restarts = max((int(context.get("restarts", 0)) for context in requeues), default=0)
         return super().restore(told, since)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the job ever ran, also before the queue requeued it."""
+        return self._began is not None
+
     def arrived(self, now: float) -> None:
         """Record that the queue has the job, from the time of submission."""
         # A job may run before the queue replies.
@@ -124,11 +129,12 @@ class JobLife(JobEvents):
         when = now if row.ended is None else row.ended
         if not self.last <= when <= now:
             when = min(now, (self._began or now) + seconds)
-        kind, why = row.exception, row.note
+        kind, why, own = row.exception, row.note, None
         if kind is not None or row.status != 0:
-            kind, why = self._own_doing(note) or (kind, why)
+            own = self._own_doing(note)
+            kind, why = own or (kind, why)
         if kind is not None:
-            more: dict[str, Any] = {} if row.cause is None else {"cause": row.cause}
+            more: dict[str, Any] = {} if own or row.cause is None else {"cause": row.cause}
             more |= {"by": row.by} if row.by else {}
             self.fail(kind, why, when, now, **more)
         self.end(row.status if kind is None else row.status or None, when, now)

@@ -229,6 +229,11 @@ class QueueRun:
 
     # -- lost jobs ---------------------------------------------------
 
+    def grace(self, life: JobLife) -> float:
+        """Return the seconds from SIGTERM to SIGKILL for a job."""
+        sent = self.sent.get(life.key)
+        return self.hooks.grace if sent is None or sent.grace is None else sent.grace
+
     def lose(self, life: JobLife, verdict: str, patience: float) -> None:
         """Cancel a job that counts as lost, because its next attempt must not run beside it.
 

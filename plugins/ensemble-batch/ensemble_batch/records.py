@@ -29,6 +29,7 @@ class Sent:
     names: list[str] = field(default_factory=list)  #: under which the batch was submitted
     at: float = 0.0  #: time of the last submission, in seconds since the epoch
     ids: list[str] | None = None  #: the queue's ids once known: of each job, or of the whole batch
+    grace: float | None = None  #: seconds from SIGTERM to SIGKILL for each of the jobs, if known
 
 
 class Records:
@@ -74,12 +75,13 @@ class Records:
     def read(self, kind: str, *rest: Any) -> None:
         """Read one line of the file."""
         if kind == "b":
-            key, name, jobs, *at = rest
+            key, name, jobs, *more = rest
             sent = self.sent.pop(key, None) or Sent(key, jobs)
             self.sent[key] = sent  # a job belongs to its last batch
             if name not in sent.names:
                 sent.names.append(name)
-            sent.at = at[0] if at else 0.0
+            sent.at = more[0] if more else 0.0
+            sent.grace = more[1] if len(more) > 1 else None
         elif kind == "a":
             self.sent[rest[0]].ids = rest[1]
         elif kind == "e":
@@ -101,7 +103,7 @@ class Records:
         new = f"{path}.new"
         with open(new, "w", encoding="utf-8", errors="surrogateescape") as file:
             for key, sent in self.sent.items():
-                file.writelines(_line("b", key, name, sent.jobs, sent.at) for name in sent.names)
+                file.writelines(_batch(sent, name) for name in sent.names)
                 if sent.ids is not None:
                     file.write(_line("a", key, sent.ids))
             file.writelines(_line("e", job, told) for job, told in self.told.items())
@@ -122,7 +124,7 @@ class Records:
 
     def send(self, sent: Sent) -> None:
         """Record that a batch is about to be submitted under the last of its names."""
-        self._write([_line("b", sent.key, sent.names[-1], sent.jobs, sent.at)])
+        self._write([_batch(sent, sent.names[-1])])
 
     def accept(self, key: str, ids: Sequence[str]) -> None:
         """Record that the queue has accepted a batch."""
@@ -172,6 +174,10 @@ class Records:
             with suppress(OSError):  # a full disk has already reported the failure
                 self._file.close()
             self._file = None
+
+
+def _batch(sent: Sent, name: str) -> str:
+    return _line("b", sent.key, name, sent.jobs, sent.at, sent.grace)
 
 
 def _line(*words: object) -> str:

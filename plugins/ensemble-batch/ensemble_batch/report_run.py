@@ -19,7 +19,7 @@ from ensemble_batch.listener import Listener, address_towards
 from ensemble_batch.output_files import Place
 from ensemble_batch.queue_run import QueueRun
 from ensemble_batch.records import Records
-from ensemble_batch.report_spool import ReportSpool
+from ensemble_batch.report_spool import VOIDED, ReportSpool
 from ensemble_batch.reports import Report, read_report
 from ensemble_core import Emit, ExecutorError, Job, Run
 
@@ -187,6 +187,10 @@ class ReportRun(QueueRun):
         if life.reported is not None:
             life.ended(life.reported, self.now(), self.note, row)
             return True
+        if row.status == VOIDED << 8 and not life.verdict:
+            sent = self.sent.get(life.key)
+            if self.spool.is_void(life.job, *(() if sent is None else sent.names)):
+                life.verdict = "its submission had been given up when it started: it ran nothing"
         return super().over_in_queue(life, row)
 
     def bar(self, life: JobLife) -> bool:

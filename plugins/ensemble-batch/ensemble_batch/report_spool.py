@@ -13,7 +13,10 @@ from contextlib import suppress
 
 from ensemble_batch.shared_folder import SharedFolder
 
-__all__ = ["ReportSpool"]
+__all__ = ["VOIDED", "ReportSpool"]
+
+#: Exit code of a wrapper script that runs nothing, because its job or batch is in ``void``.
+VOIDED = 122
 
 _TAKEN = ".taken"
 #: Largest number of bytes to read from a file, and seconds until a file that was read is deleted.
@@ -56,6 +59,10 @@ class ReportSpool(SharedFolder):
     def void(self, name: str) -> None:
         """Prevent the batch of this name from running, in case the queue has accepted it."""
         self.put(os.path.join(self._void, name), b"")
+
+    def is_void(self, *names: str) -> bool:
+        """Return whether one of these jobs or batches was prevented from running."""
+        return any(os.path.exists(os.path.join(self._void, name)) for name in names)
 
     def reports(self) -> Iterator[bytes]:
         """Yield the lines that wrappers have written since the last call; some come twice.

@@ -5,8 +5,8 @@ exec </dev/null
 _ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock= _ens_force= SECONDS=0
 
 # An attempt to submit that was given up must not run if the queue accepted it after all, nor a job
-# that counts as lost.
-{ [ -e "$_ens_dir/void/$_ens_batch" ] || [ -e "$_ens_dir/void/$_ens_job" ]; } && exit 0
+# that counts as lost. The exit code (VOIDED in report_spool.py) shows that nothing was run.
+{ [ -e "$_ens_dir/void/$_ens_batch" ] || [ -e "$_ens_dir/void/$_ens_job" ]; } && exit 122
 
 if [ -n "$_ens_messages" ]; then
     exec 2>/dev/null

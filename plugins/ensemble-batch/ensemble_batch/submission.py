@@ -87,9 +87,9 @@ class Submission:
             if at <= now:
                 orders = self._next_batch()
                 jobs = {job.id: place.files for job, place in orders}
-                return partial(
-                    self._submit, _PendingBatch(Sent(self._polled.key(orders), jobs), orders)
-                )
+                grace = self._polled.hooks.grace_of(orders[0][0])  # shared: part of the shape
+                sent = Sent(self._polled.key(orders), jobs, grace=grace)
+                return partial(self._submit, _PendingBatch(sent, orders))
             dues.append(at)
         for pending in self._unsure:
             if pending.due <= now:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
-from ensemble_batch import Batch, BatchExecutor, QueueJob, timing
+from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, timing
 from ensemble_testing import Session, wait_until
 
 from ensemble_core import Job
@@ -39,8 +39,10 @@ class Forgetful(BatchExecutor):
         self.unlisted: set[str] = set()
         self.forgotten: set[str] = set()
         self.blind = False
-        #: Whether it can be asked about a single job, and whether it obeys cancels.
-        self.knows_jobs = self.obeys = True
+        #: Whether it can be asked about a single job, and whether it accepts and obeys cancels.
+        self.knows_jobs = self.accepts = self.obeys = True
+        #: Whether new jobs wait, and whether lists show how jobs ended.
+        self.holds = self.shows_ends = False
         self.suspended: set[str] = set()
         self.restarts: dict[str, int] = {}
         self.ended: list[str] = []
@@ -68,7 +70,8 @@ class Forgetful(BatchExecutor):
         id_ = str(len(self.scripts))
         self.scripts[id_] = self.folder / f"script.{id_}"
         self.scripts[id_].write_bytes(Path(batch.script).read_bytes())
-        self.begin(id_)
+        if not self.holds:
+            self.begin(id_)
         return [id_]
 
     def rows(self) -> Iterator[QueueJob]:
@@ -80,6 +83,8 @@ class Forgetful(BatchExecutor):
                 yield QueueJob(
                     id_, "suspended" if id_ in self.suspended else "running", restarts=restarts
                 )
+            elif self.shows_ends:
+                yield QueueJob(id_, "over", status=process.returncode << 8)
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         self.lists += 1
@@ -94,6 +99,8 @@ class Forgetful(BatchExecutor):
         return None
 
     def end_jobs(self, ids: Collection[str]) -> None:
+        if not self.accepts:
+            raise CannotTake("the queue is away")
         self.ended += ids
         for id_ in ids if self.obeys else ():
             if id_ in self.processes:
@@ -217,6 +224,50 @@ def test_a_job_that_reports_its_end_while_it_is_given_up_is_not_lost(
     assert "exception" not in session.names(first)
 
 
+def test_a_lost_job_gets_the_grace_of_its_group_before_its_next_attempt(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    queue.lost_after, queue.knows_jobs = 0.1, False
+    (other,) = running(session, tmp_path)
+    script = "trap 'sleep 2; touch saved; exit 1' TERM; touch up; while :; do sleep 0.1; done"
+    job = session.job("bash", "-c", script, workdir=str(tmp_path), group="saves", grace=600.0)
+    session.submit(job)
+    session.wait_for(job, "start")
+    wait_until((tmp_path / "up").exists)
+    queue.unlisted = {session.queue_id(job)}
+    session.wait_clean(job)
+    assert (tmp_path / "saved").exists()
+    assert session.exception(job) == "lost"
+    (tmp_path / "gate").touch()
+    session.wait_clean(other)
+
+
+@pytest.mark.parametrize("queue", [False], indirect=True, ids=["reports"])
+def test_a_lost_job_that_the_queue_starts_after_all_is_no_success(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    """The queue did not accept the cancel. The wrapper runs nothing, and ends at once."""
+    queue.lost_after, queue.knows_jobs, queue.shows_ends = 0.1, False, True
+    (other,) = running(session, tmp_path)
+    queue.holds, queue.accepts = True, False
+    job = gated(session, tmp_path, group="waits")
+    session.submit(job)
+    session.wait_for(job, "submit")
+    id_ = session.queue_id(job)
+    queue.unlisted = {id_}
+    session.wait(lambda: any("a cancel" in text for text in session.problems()), "a cancel")
+    queue.begin(id_)
+    queue.processes[id_].wait(60)
+    queue.unlisted = set()
+    session.wait_clean(job)
+    assert session.exception(job) == "lost"
+    assert "it was cancelled" in session.context(job, "exception")["note"]
+    queue.accepts = True
+    (tmp_path / "gate").touch()
+    session.wait_clean(other)
+    assert ran(tmp_path) == [other.id]
+
+
 def test_a_job_that_the_queue_denies_is_lost_at_once(
     queue: Forgetful, session: Session, tmp_path: Path
 ) -> None:
@@ -329,6 +380,8 @@ def test_a_claimed_job_that_the_queue_requeues_no_longer_runs(
     queue.processes.pop("0").wait(30)
     queue.restarts["0"] = 1
     session.wait_for(job, "requeue")
+    lists(queue)
+    assert session.names(job)[-1] == "requeue"
     queue.begin("0")
     session.wait_clean(job)
     assert session.exception(job) in ("node-failure", "lost")

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from ensemble_batch import Batch, BatchExecutor, Place
 from ensemble_batch.job_script import report_script_of
+from ensemble_batch.report_spool import VOIDED
 from ensemble_testing import wait_until
 
 from ensemble_core import Job
@@ -314,7 +315,7 @@ def test_output_is_appended_and_an_unwritable_file_is_reported(tmp_path: Path) -
 def test_an_abandoned_attempt_runs_nothing(tmp_path: Path) -> None:
     (tmp_path / "void").mkdir()
     (tmp_path / "void" / "k_1").touch()
-    assert play(tmp_path, job(0, "touch", "ran")) == (0, [])
+    assert play(tmp_path, job(0, "touch", "ran")) == (VOIDED, [])
     assert not (tmp_path / "ran").exists()
 
 
