@@ -282,7 +282,7 @@ class Context:
         """
         found: set[str] = set()
         for observer in self._observers(group):
-            names = observer and self._yields(*observer)
+            names = observer and self.yields(*observer)
             if names is None:
                 return None
             found |= names
@@ -333,7 +333,7 @@ class Context:
                 return None
             hint = self._unasked_column(*observer, name)
             if hint is None:
-                names = self._yields(*observer)
+                names = self.yields(*observer)
                 if names is None or name in names:
                     return None
             asked = asked or hint or ""
@@ -368,7 +368,7 @@ class Context:
         except Exception:  # the plugin cannot list its columns: skip this check
             return None
 
-    def _yields(self, record: ObserverPlugin, options: Mapping[str, Any]) -> frozenset[str] | None:
+    def yields(self, record: ObserverPlugin, options: Mapping[str, Any]) -> frozenset[str] | None:
         """Return the fields that an observer can yield with these options, or ``None`` if
         unknown.
         """
