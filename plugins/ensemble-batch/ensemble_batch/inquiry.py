@@ -89,7 +89,7 @@ class Inquiry:
         polled, hooks = self._polled, self._polled.hooks
         with polled.lock:
             lives = [life for life in polled.lives.values() if life.queue_id is not None]
-            ids = list({**polled.by_id, **dict.fromkeys(polled.unconfirmed_cancels)})
+            ids = list({*polled.by_id, *polled.unconfirmed_cancels, *polled.strays})
             asked = time.monotonic()
             polled.ask_at = asked + timing.query_interval(hooks.poll)
         rows: dict[str, QueueJob] = {}
@@ -124,6 +124,7 @@ class Inquiry:
             polled.outlet.answered("ask")
             polled.read()  # wrappers' reports written before the queue's reply
             rows = {id_: row for id_, row in rows.items() if polled.owns(row)}
+            polled.end_strays(rows)
             for id_ in ids:
                 polled.unconfirmed.pop(id_, None)
             seconds = asked - (asked if self._saw_at is None else self._saw_at)
@@ -190,6 +191,8 @@ class Inquiry:
             life.absent = 0.0
             if listed:
                 life.misses, life.counts_at = 0, 0.0
+                if life.verdict and life.queue_id is not None and polled.has_id(life):
+                    polled.cancels.setdefault(life.queue_id, time.monotonic() + timing.HEEDS)
             else:
                 self._count_miss(life, row, asked)
             polled.still_in_queue(life, row)

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
 from ensemble_batch import timing
@@ -77,9 +77,13 @@ class QueueRun:
         self.unconfirmed: dict[str, Sent | None] = {}
         #: Time of the next query, in monotonic seconds (infinite without jobs).
         self.ask_at = math.inf
-        #: Jobs that were reported as lost, by name; those that succeeded after all, by index.
+        #: Jobs that were reported as lost, by name; of those without a newer attempt in the queue,
+        #: the names by index, and the late successes by index.
         self.lost: dict[str, JobLife] = {}
+        self.newest: dict[str, str] = {}
         self.late: dict[str, tuple[JobLife, Report]] = {}
+        #: Lost jobs with the names of their batches, by the queue's id.
+        self.strays: dict[str, tuple[JobLife, Sequence[str]]] = {}
         #: Number of jobs that have ended.
         self.drops = 0
         self.gauges: Mapping[str, float] = {}
@@ -250,22 +254,54 @@ class QueueRun:
         delivered = not self.has_id(life) or life.queue_id not in self.cancels
         if delivered and now >= life.doomed_at + patience:
             self.lost[life.job] = life
+            self.newest[index_of(life.job)] = life.job
+            if life.queue_id is not None and self.has_id(life):
+                sent = self.sent.get(life.key)
+                self.strays[life.queue_id] = life, () if sent is None else sent.names
             life.gone("lost", life.verdict, None, self.now())
 
     def ended_late(self, life: JobLife, report: Report) -> None:
         """Handle the end of a job that was reported as lost.
 
-        A success counts as the end of the job's next attempt, unless that has begun.
+        A success counts as the end of the job's next attempt, unless the queue has that.
         """
         index = index_of(life.job)
         del self.lost[life.job]
+        self.strays.pop(life.queue_id or "", None)
         if report.kind != "end" or report.status or report.why:
             return
-        self.late[index] = life, report
+        then = "its next attempt was submitted before, and continues"
+        if self.newest.get(index) == life.job:
+            self.late[index] = life, report
+            then = "a next attempt that the queue does not have yet ends with this success"
         self.outlet.warn(
-            f"{life.job} was taken for lost, but has succeeded after all: if its next attempt has "
-            f"not begun, this counts as its end\n  hint: its output is in {life.files['stdout']}"
+            f"{life.job} was taken for lost, but has succeeded after all: {then}\n"
+            f"  hint: its output is in {life.files['stdout']}"
         )
+
+    def supersede(self, jobs: Iterable[str]) -> None:
+        """Note attempts that the queue may have: no earlier attempt ends them any more."""
+        if self.newest:
+            for index in map(index_of, jobs):
+                self.newest.pop(index, None)
+                self.late.pop(index, None)
+
+    def end_strays(self, rows: Mapping[str, QueueJob]) -> None:
+        """Cancel lost jobs that the queue lists again: their next attempts must run alone."""
+        for id_ in self.strays.keys() & rows.keys():
+            row, (life, names) = rows[id_], self.strays[id_]
+            script = script_name(life.key)
+            own = not row.batch or row.batch in names or os.path.basename(row.batch) == script
+            if id_ in self.by_id or row.state in ("over", "unknown") or not own:
+                del self.strays[id_]  # it has ended, or the queue has assigned its id again
+            elif row.state != "ending" and id_ not in self.cancels:
+                self.cancels[id_] = time.monotonic() + timing.HEEDS if life.cancelled else 0.0
+                if not life.cancelled:
+                    life.cancelled = True
+                    self.outlet.warn(
+                        f"{life.job} was taken for lost, but {self.hooks.name} lists it again "
+                        f"({id_}): cancelling it"
+                    )
 
     def adopt(self, job: str) -> bool:
         """End an attempt with the late success of its predecessor; return whether there is one."""

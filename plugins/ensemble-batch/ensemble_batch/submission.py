@@ -179,6 +179,8 @@ class Submission:
         polled, sent = self._polled, pending.sent
         full, first = error.code == "full", pending.attempts == 1
         polled.early = None
+        if not (full and first):
+            polled.supersede(sent.jobs)
         if full or error.transient:
             now = time.monotonic()
             if full and first:
@@ -229,6 +231,7 @@ class Submission:
         self._most = self._most and self._most * 2
         self._fits = max(self._fits, len(pending.orders))
         early, polled.early = polled.early or {}, None
+        polled.supersede(sent.jobs)
         sent.ids = list(ids)
         polled.outlet.write(lambda: polled.records.accept(sent.key, ids))
         now = polled.now()

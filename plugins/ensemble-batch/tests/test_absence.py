@@ -302,6 +302,46 @@ def test_late_success_of_a_lost_job_counts_if_its_next_attempt_has_not_begun(
     assert len(queue.scripts) == 1
 
 
+def test_late_success_of_a_lost_job_ends_no_attempt_after_the_next(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    (job,) = running(session, tmp_path)
+    queue.obeys = False
+    queue.forgotten = {"0"}
+    session.wait_clean(job)
+
+    def attempt(number: int) -> Job:
+        return Job(
+            id=f"{job.id}-{number}", group=job.group, index=job.index, attempt=number,
+            command=("sh", "-c", "exit 3"), workdir=job.workdir,
+        )  # fmt: skip
+
+    session.run(attempt(1))
+    (tmp_path / "gate").touch()
+    session.wait(lambda: any("succeeded after all" in text for text in session.problems()), "it")
+    session.run(attempt(2))
+    assert session.context(attempt(2), "finish")["status"] == 3 << 8
+    assert len(queue.scripts) == 3
+    assert "its next attempt was submitted before" in session.problems()[-1]
+
+
+def test_a_lost_job_that_the_queue_lists_again_is_cancelled_again(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    queue.lost_after, queue.knows_jobs, queue.obeys = 0.1, False, False
+    first, second = running(session, tmp_path, 2)
+    lost = session.queue_id(first)
+    queue.unlisted = {lost}
+    session.wait_clean(first)
+    before = queue.ended.count(lost)
+    queue.obeys, queue.unlisted = True, set()
+    wait_until(lambda: queue.processes[lost].poll() is not None)
+    assert queue.ended.count(lost) == before + 1
+    (tmp_path / "gate").touch()
+    session.wait_clean(second)
+    assert sum("lists it again" in text for text in session.problems()) == 1
+
+
 def test_blind_lists_at_a_resume_lose_no_job(
     queue: Forgetful, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
