@@ -110,9 +110,11 @@ class JobLifecycle:
             self.end(record, "cancel", note)
 
     def interrupt(self, record: LocalJob) -> None:
-        """End a job because the allocation ends, unless it is being terminated already."""
+        """End a job because the allocation ends, unless it ends already."""
         if record.phase is not Phase.NONE or record.reason not in ("", "task"):
             return
+        if record in self._ended:
+            return  # its last task has exited in this turn, whose end reports that
         record.reason = "interrupted"
         if self._log.ledger is not None:
             self._log.ledger.interrupting(record.job.id)

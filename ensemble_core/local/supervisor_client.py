@@ -318,9 +318,9 @@ class SupervisorClient:
             if not piece:
                 break
             messages = self._splitter.feed(piece)
-        self.lost = reason
         if not self._leaving and not told:
             self._emit([ExecutorLost(self._run.clock(), "local", reason, self._hint())])
+        self.lost = reason
         self._answers.put(None)
 
     def close(self) -> None:

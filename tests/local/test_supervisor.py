@@ -154,6 +154,17 @@ def everything(*jobs: Job) -> dict[str, float]:
     return dict.fromkeys((job.id for job in jobs), 0.0)
 
 
+def states_of_children(parent: int) -> list[str]:
+    """Return the states of the processes with this parent, such as ``Z`` for a zombie."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            words = path.read_text().rpartition(")")[2].split()
+            if int(words[1]) == parent:
+                found.append(words[0])
+    return found
+
+
 def ordered(session: Session, jobs: Sequence[Job]) -> None:
     for job in jobs:
         times = [event.timestamp for event in session.of(job)]
@@ -429,6 +440,27 @@ def test_a_supervisor_drains_at_a_signal_that_ends_an_allocation(stage: Stage, n
         assert session.executor.reattach({waiting.id: 1.0}) == {waiting.id: True}
         session.wait_clean(waiting)
         assert session.context(waiting, "finish")["status"] == 0
+
+
+def test_a_job_that_exits_as_its_supervisor_starts_to_drain_ends_normally(stage: Stage) -> None:
+    with stage.next() as session:
+        job, waiting = stage.job("read line < go"), stage.job("true")
+        os.mkfifo(stage.work / "go")
+        session.submit(job, waiting)
+        session.wait_for(job, "start")
+        executor = session.executor
+        assert isinstance(executor, LocalExecutor)
+        assert executor._client is not None
+        supervisor = executor._client.supervisor
+        os.kill(supervisor, signal.SIGSTOP)
+        (stage.work / "go").write_text("go\n")
+        wait_until(lambda: "Z" in states_of_children(supervisor))
+        os.kill(supervisor, signal.SIGTERM)
+        os.kill(supervisor, signal.SIGCONT)
+        session.wait_clean(job)
+        assert session.context(job, "finish")["status"] == 0
+        session.wait(lambda: isinstance(session.events[-1], ExecutorLost), "the loss")
+        assert session.events[-1].drained
 
 
 def test_without_a_ledger_a_supervisor_cancels_its_jobs_at_sigterm(tmp_path: Path) -> None:

@@ -189,6 +189,11 @@ class HostedRun:
         try:
             self._handle_call(what or "", call, answer)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
+            if self._broken and what not in ("close", "reattach"):
+                # The queue was lost, so the call is repeated when it is back.
+                answer.fault.CopyFrom(self._not_open())
+                self._answer(answer)
+                return
             if not isinstance(error, EnsembleError):
                 _log.exception("run %s: %s failed", self.name, what)
             answer.fault.CopyFrom(from_error(error))
@@ -208,9 +213,12 @@ class HostedRun:
         if what == "open" or (what == "close" and self._executor is None):
             return None
         if self._executor is None or call.epoch > self._folder.epoch:
-            message = f"run {self.name} is not open here"
-            return pb.Fault(message=message, code="not-open", transient=True)
+            return self._not_open()
         return None
+
+    def _not_open(self) -> pb.Fault:
+        message = f"run {self.name} is not open here"
+        return pb.Fault(message=message, code="not-open", transient=True)
 
     def _handle_call(self, what: str, call: pb.Call, answer: pb.Answer) -> None:
         executor = self._executor

@@ -65,6 +65,8 @@ class Queue:
         self.mute = 0
         self.refuse: ExecutorError | None = None
         self.cannot_close: ExecutorError | None = None
+        #: How many submissions find that the queue has just ended.
+        self.ends = 0
         self.forgotten: list[str] = []
         self.listeners: list[QueueExecutor] = []
         self._last = 0.0
@@ -130,6 +132,10 @@ class QueueExecutor(Executor):
 
     def submit(self, jobs: Sequence[Job]) -> None:
         with self.queue.lock:
+            if self.queue.ends:
+                self.queue.ends -= 1
+                self.say(ExecutorLost(time.time(), "local", "got SIGTERM", drained=True))
+                raise ExecutorError("the local executor has stopped", code="lost")
             for job in jobs:
                 self.queue.submits.append(job.id)
                 assert job.id not in self.queue.events, "submitted twice"
@@ -561,6 +567,20 @@ def test_jobs_of_a_queue_that_lost_its_memory_are_lost_or_resubmitted(world: Wor
     assert lost[0].context["type"] == "lost"
     assert controller.names("t.2") == LIFE
     assert queue.submits == ["t.1", "t.2"]
+
+
+def test_jobs_submitted_to_a_queue_that_has_just_ended_run_when_it_is_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_service.member_proxy._AGAIN", 0.1)
+    world.agent("a")
+    queue = world.queues["a"]
+    controller = world.run("run-ended")
+    queue.ends = 2
+    controller.executor.submit(jobs(1))
+    controller.over("t.1")
+    assert controller.names("t.1") == LIFE
+    assert queue.submits == ["t.1"]
 
 
 def test_a_member_forgets_its_ended_jobs_and_no_others(world: World) -> None:
