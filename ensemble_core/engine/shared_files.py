@@ -42,8 +42,9 @@ class SharedFiles:
         for job, source in jobs:
             for claim, owner, what in _claims(job, source):
                 digest = hashlib.blake2b(repr(claim).encode(), digest_size=16).digest()
-                earlier = self.first.setdefault(digest, owner)
-                if earlier is owner:
+                earlier = self.first.get(digest)
+                if earlier is None:
+                    self.first[digest] = owner
                     new.append(digest)
                 elif earlier != owner and shared is None:
                     shared = f"{earlier} and {owner} {what}"

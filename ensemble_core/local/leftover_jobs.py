@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.ledger import NAME, boot
-from ensemble_core.local.ledger_lines import strip_checksum
+from ensemble_core.local.ledger_lines import LedgerJob, strip_checksum
 from ensemble_core.local.protocol import decode
 from ensemble_core.local.supervisor import peer
 from ensemble_core.local.supervisor_client import SECRET, address
@@ -20,8 +20,11 @@ from ensemble_core.plugin.executor import Executor, Run
 
 __all__ = ["leftover_jobs"]
 
-#: How many seconds to wait until a supervisor has ended its jobs and exits.
+#: How many seconds to wait, after the longest ``grace``, until a supervisor has ended its jobs, and
+#: then until it exits.
 _ENDING = 120.0
+#: Seconds between two looks at the ledger.
+_LOOK = 0.1
 
 
 def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
@@ -31,15 +34,29 @@ def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
     """
     supervisor = _supervisor(state)
     unfinished = _unfinished(state / NAME)
-    count = max(1, len(unfinished)) if supervisor else sum(unfinished.values())
+    running = [name for name, job in unfinished.items() if job.launched]
+    count = max(1, len(unfinished)) if supervisor else len(running)
     if ending is not None and count:
         # If it has none, a new supervisor ends the jobs of the previous one.
         ending.open(Run(tag, state.parent / "output", time.time, state), lambda events: None)
         supervisor = _supervisor(state)
-        ending.cancel(list(_unfinished(state / NAME)))
-        ending.close()
+        unfinished = _unfinished(state / NAME)
+        ending.cancel(list(unfinished))
+        _wait_for_ends(state, unfinished)
+        ending.close()  # this kills jobs whose ``grace`` is not over
         _wait_for_exit(tag, state, supervisor)
     return count
+
+
+def _wait_for_ends(state: Path, jobs: dict[str, LedgerJob]) -> None:
+    """Wait until those of these jobs that may run are over. The others have nothing to end."""
+    running = {name for name, job in jobs.items() if job.launched}
+    graces = ((jobs[name].data or {}).get("grace") or 0.0 for name in running)
+    deadline = time.monotonic() + max(graces, default=0.0) + _ENDING
+    while running.intersection(_unfinished(state / NAME)) and time.monotonic() < deadline:
+        if not _supervisor(state):
+            return
+        time.sleep(_LOOK)
 
 
 def _wait_for_exit(tag: str, state: Path, supervisor: int) -> None:
@@ -68,9 +85,9 @@ def _supervisor(state: Path) -> int:
     return pid if uid == os.getuid() else 0
 
 
-def _unfinished(ledger: Path) -> dict[str, bool]:
-    """Return the jobs in a ledger that are not over, and whether each may run on this machine."""
-    jobs: dict[str, bool] = {}
+def _unfinished(ledger: Path) -> dict[str, LedgerJob]:
+    """Return the jobs in a ledger that are not over. ``launched`` ones may run on this machine."""
+    jobs: dict[str, LedgerJob] = {}
     try:
         lines = ledger.read_bytes().splitlines(keepends=True)
     except OSError:
@@ -80,15 +97,17 @@ def _unfinished(ledger: Path) -> dict[str, bool]:
             message = decode(strip_checksum(raw, True).decode("ascii"))
             if message[0] == "k":
                 if message[1] == os.uname().nodename and message[2] != boot():
-                    jobs = dict.fromkeys(jobs, False)  # no job survives a reboot
+                    for job in jobs.values():
+                        job.launched = False  # no job survives a reboot
             elif message[0] == "f":
                 for name in message[1]:
                     jobs.pop(name, None)
             elif message[0] == "e" and message[3] == "clean":
                 jobs.pop(message[1], None)
             elif message[0] == "e":
-                now = message[3] in ("alloc", "start")
-                jobs[message[1]] = now or jobs.get(message[1], False)
-        except (ValueError, LookupError, TypeError):
+                job = jobs.setdefault(message[1], LedgerJob())
+                job.launched = job.launched or message[3] in ("alloc", "start")
+                job.take(message)
+        except (ValueError, LookupError, TypeError, AttributeError):
             continue  # a damaged line
     return jobs

@@ -112,6 +112,7 @@ TWICE = ["name: submit, label: md"] * 2
     [
         ("workdir: 'r/{T}', stdout: out", "md.0 and md.1 would both write r/280/out"),
         ("stdout: 'r/../out'", "md.0 and md.1 would both write out"),
+        ("stdout: out, stderr: out", "md.0 and md.1 would both write out"),
         ("stderr: err.txt", "md.0 and md.1 would both write err.txt"),
         ("workdir: 'r/{T}'", "md.0 and md.1 would both run T=280, replica 0 in r/280"),
         ("workdir: 'r/{T}/{replica}', stdout: out", None),

@@ -22,13 +22,27 @@ FILE = """
 jobs: [{name: a, command: "sh -c 'echo $$ > pid.$ENSEMBLE_INDEX; exec sleep 1000'", count: 3}]
 rules: [{trigger: start, action: {name: submit, label: a}}]
 """
+#: Its jobs need some of their grace to save their work.
+SLOW = """
+jobs:
+  - name: a
+    command: sh save.sh
+    count: 3
+    grace: 60s
+rules: [{trigger: start, action: {name: submit, label: a}}]
+"""
+SAVE = """trap 'sleep 1; touch saved.$ENSEMBLE_INDEX; exit 1' TERM
+echo $$ > pid.$ENSEMBLE_INDEX
+while :; do sleep 0.05; done
+"""
 
 
 class Left:
     """A run with two running jobs and a waiting one, whose controller was killed."""
 
-    def __init__(self, folder: Path) -> None:
-        (folder / "e.yaml").write_text(FILE)
+    def __init__(self, folder: Path, text: str = FILE) -> None:
+        (folder / "e.yaml").write_text(text)
+        (folder / "save.sh").write_text(SAVE)
         self.state = folder / "state"
         command = [
             sys.executable,
@@ -80,9 +94,11 @@ def overwrite(path: Path) -> None:
 
 
 @pytest.fixture
-def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
+def left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Left]:
     monkeypatch.chdir(tmp_path)
-    found = Left(tmp_path)
+    found = Left(tmp_path, getattr(request, "param", FILE))
     yield found
     for pid in (_supervisor(found.run / "executor"), *found.jobs):
         if pid and alive(pid):
@@ -129,3 +145,18 @@ def test_without_a_supervisor_leftover_jobs_are_found_in_the_ledger(left: Left) 
     assert not any(map(alive, left.jobs))
     left.ensemble("clean", "--all", "--yes")
     assert not left.run.exists()
+
+
+@pytest.mark.parametrize("left", [SLOW], indirect=True)
+@pytest.mark.parametrize("supervised", [True, False])
+def test_leftover_jobs_have_their_grace(left: Left, supervised: bool) -> None:
+    if not supervised:
+        supervisor = _supervisor(left.run / "executor")
+        os.kill(supervisor, signal.SIGKILL)
+        wait_until(lambda: not alive(supervisor))
+    left.lose(empty)
+    cancelled = left.ensemble("cancel", left.run.name)
+    assert cancelled.exit_code == 0, cancelled.output
+    folder = left.state.parent
+    assert [(folder / f"saved.{each}").exists() for each in range(3)] == [True, True, False]
+    assert not any(map(alive, left.jobs))
