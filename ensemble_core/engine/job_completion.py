@@ -46,7 +46,7 @@ class JobCompletion:
     def cleaned(self, record: JobRecord, event: Event) -> Steps:
         """Handle the end of an attempt, after the rules on its last event were considered."""
         state, source = self.state, record.source
-        if record.failed and source is not None and source.retry is not None:
+        if source is not None and source.retry is not None and record.failed:
             self._retry_by_group(record, source.retry, event)
         index = record.kept
         if index is None or (
@@ -145,7 +145,7 @@ class JobCompletion:
             match = Match(event, record)
             for rule_state in rules.waiting((name,), group):
                 self._rules.consider(rule_state, match)
-        if record.failed and not record.concern:
+        if not done and record.failed and not record.concern:
             return [(self._judge, record)]
         return () if rules.touched or state.withdrawn or state.dropped else None
 

@@ -645,17 +645,15 @@ class JobTable:
         if outcome == "failed":
             why = record.why or "unknown"
             group.causes[why] = group.causes.get(why, 0) + 1
-        elif record.cancelled_by_others:
+        elif outcome == "cancelled" and record.cancelled_by_others:
             by = record.cancelled_by or BY_OTHERS
             group.cancelled_by[by] = group.cancelled_by.get(by, 0) + 1
-        duration, waited = record.duration, record.pending
-        if duration is not None and waited is not None and record.finished is not None:
-            if (
-                (job.group, _PENDING[outcome]) in self._metrics.series
-                and waited >= 0
-                and record.reused is None
-            ):
-                self._record(job.group, _PENDING[outcome], waited, record.finished)
+        if record.started is not None and record.finished is not None:
+            duration = record.ran
+            if (job.group, _PENDING[outcome]) in self._metrics.series and record.reused is None:
+                waited = record.waited + (record.started - record.waits_since)
+                if waited >= 0:
+                    self._record(job.group, _PENDING[outcome], waited, record.finished)
             if duration >= 0:
                 if outcome != "cancelled":
                     self._record(job.group, "duration", duration, record.finished)
