@@ -1,4 +1,4 @@
-"""How long a job ran, from its events: without the time in which it was suspended or waited again.
+"""Running time of a job, from its events: without the time in which it was suspended or requeued.
 
 For readers of events. The engine keeps the same sums in ``JobRecord``.
 """
