@@ -35,15 +35,19 @@ _DEPTH = 4
 
 _ENDS = re.compile(rb"[\r\n]")
 #: Control sequences of terminals: colours and cursor movements, titles, and other escapes.
-_COLOURS = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+_COLOURS = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[@-Z\\^_])"
+)
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 _BEFORE = r"(?<![\w./-])"
 _BETWEEN = r"[ \t]{0,40}[=:][ \t]{0,40}"
 #: What must not follow a number: otherwise it is a part of something else (10ms, 12:30, 0,253).
-_AFTER = r"(?![\w#]|\.#|[.:/^*'+-]\w|,\d)"
+_AFTER = r"(?![\w#]|\.[#.]|[.:/^*'+-]\w|,\d|[\u00d7\u00b7~]\s?\d|[\u00a0\u2009\u202f\u2019]\d)"
+#: What follows a group of a pattern that ends within a number.
+_GOES_ON = re.compile(r"\d|[.,]\d|[eEdD][-+]?\d")
 _PAIR = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*){_BETWEEN}({NUMBER}){_AFTER}")
-_LABEL = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*){_BETWEEN}([^\s=:]\S*)")
+_LABEL = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}([=:])[ \t]{{0,40}}(?=(\S*))")
 
 #: The fields to read: names, or names with their names in the output.
 Fields = Collection[str] | Mapping[str, str]
@@ -155,11 +159,11 @@ class _Lines(Observer):
             self._lines += 1
             self._long += 1
             return ()
+        if b"\x1b" in line:
+            line = _COLOURS.sub(b"", line)
         if not line.strip():
             return ()
         self._lines += 1
-        if b"\x1b" in line:
-            line = _COLOURS.sub(b"", line)
         row = self._row(line)
         return () if row is None else (row,)
 
@@ -246,18 +250,35 @@ class JsonLines(_Lines):
     """
 
     _noun = "a JSON object"
+    #: Number of lines that begin like an object and are none.
+    _broken = 0
+
+    def _unread_complaint(self) -> str | None:
+        broken = None
+        if self._broken:
+            broken = f"{_count_of(self._broken)} of {_count_of(self._lines)} begin with {{ and are "
+            broken += "no JSON object"
+        return "; ".join(filter(None, (broken, super()._unread_complaint()))) or None
 
     def _is_complete(self, line: bytes) -> bool:
         return _object_in(line.strip()) is not None
 
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
-        found = _object_in(line.removeprefix(codecs.BOM_UTF8).strip())
+        line = line.removeprefix(codecs.BOM_UTF8).strip()
+        found = _object_in(line)
         if found is None:
+            self._broken += line.startswith(b"{")
             return None
-        if self._wanted is None:
-            numbers = ((name, _number(value)) for name, value in found.items())
-            return {name: number for name, number in numbers if number is not None}
         values: dict[str, float] = {}
+        if self._wanted is None:
+            for name, value in found.items():
+                number = _number(value)
+                if number is not None:
+                    values[name] = number
+                elif name in self._seen:  # it was a number before
+                    number = read_number(value) if isinstance(value, str) else None
+                    values[name] = self._unreadable(name, value) if number is None else number
+            return values
         for printed in (*self._wanted, *((self._clock,) if self._clock else ())):
             there, value = _look_up(found, printed)
             if not there:
@@ -276,10 +297,7 @@ def _object_in(line: bytes) -> dict[str, Any] | None:
     """Return the JSON object or the printed Python dict in a line, or ``None``."""
     if not line.startswith(b"{"):
         return None
-    try:
-        text = line.decode()
-    except ValueError:
-        return None
+    text = line.decode("utf-8", "replace")
     try:
         found: dict[str, Any] = json.loads(text)
         if math.inf in found.values() or -math.inf in found.values():
@@ -328,7 +346,9 @@ def _look_up(found: Mapping[str, Any], printed: str) -> tuple[bool, Any]:
         return True, found[printed]
     first, dot, rest = printed.partition(".")
     inner = found.get(first)
-    return _look_up(inner, rest) if dot and isinstance(inner, Mapping) else (False, None)
+    if not dot or first not in found:
+        return False, None
+    return _look_up(inner, rest) if isinstance(inner, Mapping) else (True, inner)
 
 
 def _similar(found: Mapping[str, Any], printed: str) -> Iterator[str]:
@@ -373,27 +393,33 @@ class KeyValue(_Lines):
         odd = [name for name in self._wanted or () if not _WORD.fullmatch(name)]
         if odd:
             names = "|".join(map(re.escape, sorted(odd, key=len, reverse=True)))
-            self._odd = re.compile(rf"(?<!\w)({names})(?:[ \t]*[=:][ \t]*|[ \t]{{2,}}|\t)(\S+)")
+            self._odd = re.compile(
+                rf"(?:^|[\t,;|]|  )[ \t]*({names})(?:[ \t]*([=:])[ \t]*|[ \t]{{2,}}|\t)(\S+)"
+            )
 
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
         text = line.decode("utf-8", "replace")
         found: dict[str, float] = {}
-        for name, spelled in _PAIR.findall(text):
+        pairs = _PAIR.findall(text)
+        for name, spelled in pairs:
             number = read_number(spelled)
-            if number is not None:
-                found[name] = number
+            found[name] = self._unreadable(name, spelled) if number is None else number
         known = self._seen if self._wanted is None else self._wanted
-        if len(found) < len(known) and text.count("=") + text.count(":") > len(found):
-            # Wanted names whose values in this line are no numbers.
-            odd = [name for name in known if name not in found and name in text]
-            if odd:
-                for name, spelled in _LABEL.findall(text):
-                    if name in odd and name not in VARIABLES:
+        if text.count("=") + text.count(":") > len(pairs) and any(name in text for name in known):
+            for match in _LABEL.finditer(text):  # names whose values may be no numbers
+                name, sign, spelled = match.groups()
+                if name in known and name not in VARIABLES:
+                    pair = _PAIR.match(text, match.start())
+                    number = None if pair is None else read_number(pair[2])
+                    if number is not None:
+                        found[name] = number  # the last value of a name counts
+                    elif spelled or sign == "=":
                         found[name] = self._unreadable(name, spelled)
         if self._odd is not None:
-            for name, spelled in self._odd.findall(text):
-                value = read_number(spelled.rstrip(",;"))
-                found[name] = self._unreadable(name, spelled) if value is None else value
+            for name, sign, spelled in self._odd.findall(text):
+                number = read_number(spelled.rstrip(",;"))
+                if number is not None or sign:  # otherwise, the line may be a header
+                    found[name] = self._unreadable(name, spelled) if number is None else number
         return found or None
 
 
@@ -457,7 +483,8 @@ class Patterns(_Lines):
             for name, group in groups.items():
                 spelled = match.group(group)
                 if spelled is not None:
-                    number = read_number(spelled)
+                    cut = spelled[-1:].isdigit() and _GOES_ON.match(text, match.end(group))
+                    number = None if cut else read_number(spelled)
                     found[name] = self._unreadable(name, spelled) if number is None else number
         return found if matched else None
 

@@ -46,6 +46,9 @@ _JOINED = re.compile(r"[\s=,:;@<>|&()]|^-\w.")
 #: A word that is a script: it has several words, or signs of the shell.
 _SCRIPT = re.compile(r"\S\s+\S|[<>|&;()]")
 
+#: How many of these signs a word may have so that all parts between two of them are tried.
+_MOST_JOINTS = 16
+
 #: The inputs found for one path or pattern: for each file below it, its digest or time.
 _Found = dict[str, str]
 
@@ -264,14 +267,19 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 @lru_cache(maxsize=1000)
 def _parts(text: str) -> tuple[str, ...]:
-    """Return the parts of a word that may name files.
+    """Return the parts of a word that may name files: the word, its parts between signs such as
+    ``=``, and the words of a script.
 
-    >>> _parts("--conf=./x"), _parts("python sim.py -ia.dat > out")
+    >>> _parts("--conf=./x"), _parts("python sim.py -ia.dat > out")[1:]
     (('--conf=./x', '--conf', './x'), ('python', 'sim.py', '-ia.dat', 'a.dat'))
     """
     found: dict[str, None] = {}
-    for word in _shell_words(text):
-        found |= dict.fromkeys((word, *_JOINTS.split(word)))
+    for word in (text, *_shell_words(text)):
+        found[word] = None
+        joints = [match.start() for match in _JOINTS.finditer(word)][:_MOST_JOINTS]
+        ends = [*joints, len(word)]
+        for first in (-1, *joints):
+            found |= {word[first + 1 : end]: None for end in ends if end > first}
         if re.match(r"-\w.", word):
             found[word[2:]] = None
     found.pop("", None)

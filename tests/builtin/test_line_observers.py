@@ -180,5 +180,51 @@ def test_rows_do_not_depend_on_the_chunks() -> None:
 
 def test_text_without_a_value_is_not_reported() -> None:
     observer = KeyValue(fields=["E"])
-    assert column(observer, "E=1\nE:\nE = \nthe E is fine\n") == [1]
+    assert column(observer, "E=1\nE:\nthe E is fine\n") == [1]
     assert observer.complaint() is None
+
+
+def test_unreadable_value_beside_a_readable_one_is_nan() -> None:
+    for fields in (["loss"], None):
+        text = (
+            "step=1 loss=0.5\nstep=2 loss=********\nloss=0.5 loss=1ms\nloss=1ms loss=0.25\nloss=\n"
+        )
+        found = column(KeyValue(fields=fields), text, name="loss")
+        assert same(found, [0.5, math.nan, math.nan, 0.25, math.nan])
+
+
+def test_json_field_that_was_a_number_is_nan_if_it_no_longer_is() -> None:
+    observer = JsonLines()
+    text = '{"loss": 0.5, "who": "me"}\n{"loss": null}\n{"loss": "NaN"}\n{"loss": true}\n{"loss": 1e999}\n'
+    assert same(column(observer, text, name="loss"), [0.5, *[math.nan] * 4])
+    assert observer.complaint() == "loss could not be read in 3 of 5 lines, first: 'None' in line 2"
+    observer = JsonLines(fields={"loss": "metrics.loss"})
+    text = '{"metrics": {"loss": 1}}\n{"metrics": null}\n{"metrics": {"loss": 2}} # x\n{"metrics\n'
+    assert same(column(observer, text, name="loss"), [1, math.nan, 2])
+    complaint = observer.complaint()
+    assert complaint is not None
+    assert complaint.startswith("1 line of 4 lines begin with { and are no JSON object; loss could")
+
+
+@pytest.mark.parametrize(
+    "text", ["1\u00a0234,5", "1\u202f234", "1\u00d710", "1\u00b710^3", "0.5..0.6", "1~2"]
+)
+def test_number_that_goes_on_is_no_number(text: str) -> None:
+    assert same(column(KeyValue(fields=["E"]), f"E={text}\n"), [math.nan])
+
+
+@pytest.mark.parametrize("text", ["1.5e-3", "1,234", "12.55"])
+def test_group_that_ends_within_a_number_is_no_number(text: str) -> None:
+    observer = Patterns({"E": r"E=([0-9]\.[0-9]|[0-9]+\.[0-9]|[0-9]+)"})
+    assert same(column(observer, f"E={text}\nE=1.5 eV\n"), [math.nan, 1.5])
+
+
+def test_label_within_a_longer_label_is_another_one() -> None:
+    observer = KeyValue(fields={"e": "Energy (eV)", "t": "Temperature (K)"})
+    text = "Kinetic Energy (eV) = 1.0\nTemperature (K)  Pressure (bar)\nEnergy (eV) = 2.0\n"
+    assert [row.values for row in rows(observer, text)] == [{"e": 2.0}]
+
+
+def test_sequences_that_reset_a_terminal_are_removed() -> None:
+    assert column(KeyValue(), "\x1b(B\x1b[mE=0.5\n") == [0.5]
+    assert column(JsonLines(), '\x1b(B\x1b[m{"E": 0.5}\n') == [0.5]

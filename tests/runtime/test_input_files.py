@@ -59,6 +59,21 @@ def test_file_that_a_command_names_is_compared(tmp_path: Path, command: tuple[st
     assert before != after
 
 
+@pytest.mark.parametrize(
+    "name", ["my file.dat", "data(1).csv", "lr=0.1/c.yaml", "a,b/x.dat", "x;y"]
+)
+@pytest.mark.parametrize("word", ["{name}", "--conf={name}", "-i{name}"])
+def test_file_whose_name_has_signs_is_compared(tmp_path: Path, name: str, word: str) -> None:
+    given = {"parameters": {"name": (name,)}, "environment": {"CONF": "{name}"}}
+    write(tmp_path / name, "before")
+    before = files(tmp_path, ("sim", word), **given)
+    write(tmp_path / name, "after")
+    after = files(tmp_path, ("sim", word), **given)
+    assert before.keys() == after.keys()
+    assert not set(before.items()) & set(after.items())
+    assert len(before) >= 1
+
+
 def test_file_that_a_variable_names_is_compared(tmp_path: Path) -> None:
     write(tmp_path / "job.conf", "before")
     before = files(tmp_path, environment={"CONF": "{here}/job.conf"})
