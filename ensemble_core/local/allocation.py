@@ -20,7 +20,9 @@ _VARIABLES = (
     *("FLUX_ENCLOSING_ID", "_CONDOR_SCRATCH_DIR", "OAR_JOB_ID", "KUBERNETES_SERVICE_HOST"),
 )
 #: Beginnings of the names of programs that start an allocation's processes and exit at its end.
-_STARTERS = ("slurmstepd", "pbs_mom", "sge_shepherd", "flux-shell", "flux-broker", "condor_starter")
+_STARTERS = ("slurmstepd", "sge_shepherd", "flux-shell", "flux-broker", "condor_starter")
+#: The daemon of a node, which outlives the allocation. The process below it is the job's script.
+_DAEMON = "pbs_mom"
 #: How many ancestors are looked at.
 _DEPTH = 100
 
@@ -31,17 +33,19 @@ def in_allocation(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def allocation_process(pid: int) -> int | None:
-    """Return the ancestor of a process that exits when the allocation ends, or ``None``."""
+    """Return the process, or its ancestor, that exits when the allocation ends, or ``None``."""
     for _ in range(_DEPTH):
         found = parent_of(pid)
         if found is None or found <= 1:
             return None
-        pid = found
         try:
-            with open(f"/proc/{pid}/comm") as file:
+            with open(f"/proc/{found}/comm") as file:
                 name = file.read()
         except OSError:
             return None
+        if name.startswith(_DAEMON):
+            return pid
+        pid = found
         if name.startswith(_STARTERS):
             return pid
     return None

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from ensemble_testing.allocation import Allocation
 from ensemble_testing.session import wait_until
 
 from ensemble_core.cli.main import main
+from ensemble_core.local.allocation import allocation_process
+from ensemble_core.local.process_tree import parent_of
 
 #: Jobs that last until the file ``go`` exists. They react to SIGTERM in four ways: they end, exit
 #: with an error, finish their work, or ignore it.
@@ -154,6 +157,25 @@ def test_a_signal_to_some_processes_loses_no_job(study: Study, who: tuple[str, .
     study.allocation.send([process for name in who for process in getattr(study, name)])
     assert study.allocation.wait_over() == 143
     study.check(once="controller" not in who)
+
+
+@pytest.mark.parametrize("starter", ["slurmstepd", "pbs_mom"])
+def test_the_process_that_exits_with_the_allocation_is_watched(
+    starter: str, tmp_path: Path
+) -> None:
+    """The daemon ``pbs_mom`` of a node outlives the allocation; its child is the job's script."""
+    inner = "sleep 1000 & echo $! > pid.new; mv pid.new pid; wait"
+    script = f"echo {starter} > /proc/self/comm; sh -c '{inner}' & wait"
+    # The shell itself writes its name, because 'echo' is built in.
+    with subprocess.Popen(["sh", "-c", script], cwd=tmp_path, start_new_session=True) as daemon:
+        try:
+            wait_until((tmp_path / "pid").exists)
+            job = int((tmp_path / "pid").read_text())
+            expected = parent_of(job) if starter == "pbs_mom" else daemon.pid
+            assert allocation_process(job) == expected
+            assert expected != job
+        finally:
+            os.killpg(daemon.pid, signal.SIGKILL)
 
 
 def test_a_controller_in_an_allocation_drains_at_sigterm(allocated: None, study: Study) -> None:
