@@ -54,7 +54,7 @@ class JobLife(JobEvents):
 
     @property
     def has_begun(self) -> bool:
-        """Whether the job ever ran, also before the queue requeued it."""
+        """True if the job ever ran, also before the queue requeued it."""
         return self._began is not None
 
     def arrived(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What slurmstepd writes to the standard error of a batch script, for example why it kills a job.
+"""Messages of slurmstepd in the standard error of a batch script, such as why it kills a job.
 
 Slurm reports some reasons nowhere else: with ``OverMemoryKill``, the state is ``FAILED`` and the
 reason ``JobLaunchFailure``.
