@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from ensemble_batch import timing
+from ensemble_batch.absences import Absences
 from ensemble_batch.hooks import QueueJob
 from ensemble_batch.job_life import JobLife
 from ensemble_batch.queue_run import QueueRun
@@ -27,6 +28,7 @@ class Inquiry:
         self._warned: set[str] = set()
         #: Time of the previous reply, if it listed any job (monotonic).
         self._saw_at: float | None = None
+        self._absences = Absences(polled.outlet.warn)
 
     def _later(self, now: float) -> float:
         """Return when to read the gauges next."""
@@ -107,9 +109,6 @@ class Inquiry:
                 and asked >= life.counts_at
             ]
             random.shuffle(missing)  # a query may concern only the first ones
-            if missing:
-                known = polled.call(lambda: list(hooks.account(missing)))
-                rows |= {row.id: row for row in known}
         except ExecutorError as error:
             with polled.lock:
                 self._saw_at = None
@@ -120,8 +119,24 @@ class Inquiry:
                 )
                 polled.ask_at = time.monotonic() + min(hooks.poll, timing.AWAY)
             return
+        silence: ExecutorError | None = None
+        try:
+            if missing:
+                known = polled.call(lambda: list(hooks.account(missing)))
+                rows |= {row.id: row for row in known}
+        except ExecutorError as error:
+            silence = error
         with polled.lock:
             polled.outlet.answered("ask")
+            if silence is None:
+                polled.outlet.answered("account")
+            else:
+                polled.outlet.trouble(
+                    "account",
+                    f"{hooks.name} does not say what became of {len(missing)} of the run's jobs; "
+                    f"retrying until it does\n  {silence}",
+                )
+            unclear = set() if silence is None else set(missing)
             polled.read()  # wrappers' reports written before the queue's reply
             rows = {id_: row for id_, row in rows.items() if polled.owns(row)}
             polled.end_strays(rows)
@@ -130,7 +145,7 @@ class Inquiry:
             seconds = asked - (asked if self._saw_at is None else self._saw_at)
             self._saw_at = asked if listed else None
             for life in lives:
-                if life.over:
+                if life.over or life.queue_id in unclear:
                     continue
                 # An id that now belongs to another job shows that the queue does not know this one.
                 own = QueueJob(life.queue_id or "", "unknown")
@@ -147,20 +162,21 @@ class Inquiry:
                 polled.ask_at = min(polled.ask_at, time.monotonic() + timing.SOON_AGAIN)
 
     def _report_unlisted(self, lives: Sequence[JobLife], *, blind: bool) -> None:
-        """Warn once while the queue does not list jobs that are not over as far as is known."""
+        """Warn while the queue does not list jobs that are not over as far as is known."""
         polled, name = self._polled, self._polled.hooks.name
-        missing = [life for life in lives if life.misses and not (life.over or life.verdict)]
-        unlisted = [life.job for life in missing]
+        missing = [life for life in lives if life.misses and not life.over]
+        unlisted, now = [life.job for life in missing], time.monotonic()
         if not any(life.misses >= timing.MISSES for life in missing):
-            polled.outlet.answered("list")
+            lost = any(life.over and life.verdict for life in lives)  # still not listed
+            self._absences.end(now, "" if lost else f"{name} responds again; the run continues")
             return
         which = ", ".join(unlisted[:3]) + (", …" if len(unlisted) > 3 else "")
         then = "waiting until it lists jobs again"
         if not blind:
             seconds = f"{polled.hooks.lost_after:g} s"
             then = f"it lists others; a job that is missing for {seconds} counts as lost"
-        polled.outlet.trouble(
-            "list",
+        self._absences.begin(
+            now,
             f"{name} lists {len(unlisted)} of the run's jobs no more ({which}), but does not say "
             f"that they have ended: {then}\n"
             "  hint: check the queue; to give up a job, use 'ensemble cancel'",

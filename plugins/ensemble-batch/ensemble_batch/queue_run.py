@@ -16,7 +16,7 @@ from ensemble_batch.hooks import QueueHooks, QueueJob
 from ensemble_batch.job_life import JobLife
 from ensemble_batch.outlet import Outlet
 from ensemble_batch.output_files import OutputFiles, Place
-from ensemble_batch.records import Records, Sent
+from ensemble_batch.records import Lost, Records, Sent
 from ensemble_batch.reports import Report
 from ensemble_batch.shared_folder import script_name
 from ensemble_core import Emit, Job, JobEvent, Run
@@ -84,6 +84,10 @@ class QueueRun:
         self.late: dict[str, tuple[JobLife, Report]] = {}
         #: Lost jobs with the names of their batches, by the queue's id.
         self.strays: dict[str, tuple[JobLife, Sequence[str]]] = {}
+        for job, lost in records.lost.items():
+            life = JobLife(job, lost.files, self.events)
+            life.key, life.queue_id, life.over = lost.key, lost.queue_id, True
+            self._note_lost(life, lost.names, newest=job not in records.superseded)
         #: Number of jobs that have ended.
         self.drops = 0
         self.gauges: Mapping[str, float] = {}
@@ -249,16 +253,25 @@ class QueueRun:
         now = time.monotonic()
         if not life.verdict:
             life.verdict, life.doomed_at = verdict, now
+            self.outlet.write(lambda: self.records.doom(life.job, verdict))
             if life.queue_id is not None and self.has_id(life):
                 self.cancels.setdefault(life.queue_id, 0.0)
         delivered = not self.has_id(life) or life.queue_id not in self.cancels
         if delivered and now >= life.doomed_at + patience:
-            self.lost[life.job] = life
-            self.newest[index_of(life.job)] = life.job
-            if life.queue_id is not None and self.has_id(life):
-                sent = self.sent.get(life.key)
-                self.strays[life.queue_id] = life, () if sent is None else sent.names
+            sent = self.sent.get(life.key)
+            names = () if sent is None else sent.names
+            queue_id = life.queue_id if self.has_id(life) else None
+            lost = Lost(life.key, names, life.files, queue_id)
+            self.outlet.write(lambda: self.records.lose(life.job, lost))
+            self._note_lost(life, names, newest=True)
             life.gone("lost", life.verdict, None, self.now())
+
+    def _note_lost(self, life: JobLife, names: Sequence[str], *, newest: bool) -> None:
+        self.lost[life.job] = life
+        if newest:
+            self.newest[index_of(life.job)] = life.job
+        if life.queue_id is not None and self.by_id.get(life.queue_id, life) is life:
+            self.strays[life.queue_id] = life, names
 
     def ended_late(self, life: JobLife, report: Report) -> None:
         """Handle the end of a job that was reported as lost.
@@ -267,6 +280,7 @@ class QueueRun:
         """
         index = index_of(life.job)
         del self.lost[life.job]
+        self.outlet.write(lambda: self.records.end_late(life.job))
         self.strays.pop(life.queue_id or "", None)
         if report.kind != "end" or report.status or report.why:
             return
@@ -282,9 +296,12 @@ class QueueRun:
     def supersede(self, jobs: Iterable[str]) -> None:
         """Note attempts that the queue may have: no earlier attempt ends them any more."""
         if self.newest:
-            for index in map(index_of, jobs):
-                self.newest.pop(index, None)
-                self.late.pop(index, None)
+            indices = set(map(index_of, jobs))
+            for index in indices & self.late.keys():
+                del self.late[index]
+            old = [self.newest.pop(index) for index in indices & self.newest.keys()]
+            if old:
+                self.outlet.write(lambda: self.records.supersede(old))
 
     def end_strays(self, rows: Mapping[str, QueueJob]) -> None:
         """Cancel lost jobs that the queue lists again: their next attempts must run alone."""

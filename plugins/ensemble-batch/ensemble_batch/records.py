@@ -9,12 +9,12 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, TextIO
 
 from ensemble_core import JobEvent
 
-__all__ = ["Records", "Sent", "Told"]
+__all__ = ["Lost", "Records", "Sent", "Told"]
 
 #: A recorded event: its time, name and context.
 Told = tuple[float, str, Mapping[str, Any]]
@@ -30,6 +30,16 @@ class Sent:
     at: float = 0.0  #: time of the last submission, in seconds since the epoch
     ids: list[str] | None = None  #: the queue's ids once known: of each job, or of the whole batch
     grace: float | None = None  #: seconds from SIGTERM to SIGKILL for each of the jobs, if known
+
+
+@dataclass(slots=True)
+class Lost:
+    """A recorded job that was reported as lost, although it may still run."""
+
+    key: str  #: of its batch
+    names: Sequence[str]  #: under which the batch was submitted
+    files: Mapping[str, Any]
+    queue_id: str | None
 
 
 class Records:
@@ -48,6 +58,11 @@ class Records:
         self.sent: dict[str, Sent] = {}
         self.told: dict[str, list[Told]] = {}
         self.cancelled: set[str] = set()
+        #: Why jobs were given up, by name.
+        self.verdicts: dict[str, str] = {}
+        #: Jobs that were reported as lost, and those that have a newer attempt in the queue.
+        self.lost: dict[str, Lost] = {}
+        self.superseded: set[str] = set()
         self._emptied: set[str] = set()
         self._forgotten: set[str] = set()
         self._count = 0
@@ -89,6 +104,15 @@ class Records:
             self.told.setdefault(rest[0], []).extend(told)
         elif kind == "c":
             self.cancelled.update(rest[0])
+        elif kind == "v":
+            self.verdicts[rest[0]] = rest[1]
+        elif kind == "l":
+            self.lost[rest[0]] = Lost(*rest[1:])
+        elif kind == "s":
+            self.superseded.update(rest[0])
+        elif kind == "o":
+            self.lost.pop(rest[0], None)
+            self.superseded.discard(rest[0])
         elif kind == "z":
             self._emptied.add(rest[0])
         elif kind == "f":
@@ -99,6 +123,7 @@ class Records:
         gone, self._forgotten = self._forgotten, set()
         self.told = {job: told for job, told in self.told.items() if job not in gone}
         self.cancelled -= gone
+        self.verdicts = {job: why for job, why in self.verdicts.items() if job not in gone}
         self.sent = {key: sent for key, sent in self.sent.items() if not gone >= sent.jobs.keys()}
         new = f"{path}.new"
         with open(new, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -110,6 +135,10 @@ class Records:
             file.writelines(_line("z", path) for path in self._emptied)
             if self.cancelled:
                 file.write(_line("c", sorted(self.cancelled)))
+            file.writelines(_line("v", job, why) for job, why in self.verdicts.items())
+            file.writelines(_line("l", job, *astuple(lost)) for job, lost in self.lost.items())
+            if self.superseded:
+                file.write(_line("s", sorted(self.superseded)))
         os.replace(new, path)
 
     def _write(self, lines: Iterable[str]) -> None:
@@ -144,6 +173,22 @@ class Records:
         """Record jobs that are about to be cancelled."""
         self._write([_line("c", list(jobs))])
 
+    def doom(self, job: str, verdict: str) -> None:
+        """Record that a job is about to be cancelled, because the queue seems to have lost it."""
+        self._write([_line("v", job, verdict)])
+
+    def lose(self, job: str, lost: Lost) -> None:
+        """Record a job that is about to be reported as lost; :meth:`forget` keeps it."""
+        self._write([_line("l", job, *astuple(lost))])
+
+    def supersede(self, jobs: Sequence[str]) -> None:
+        """Record lost jobs whose next attempts the queue may have."""
+        self._write([_line("s", list(jobs))])
+
+    def end_late(self, job: str) -> None:
+        """Record that a lost job has ended."""
+        self._write([_line("o", job)])
+
     def empty(self, path: str) -> None:
         """Record that this output file belongs to the run."""
         self._emptied.add(path)
@@ -168,6 +213,9 @@ class Records:
         self.sent.clear()
         self.told.clear()
         self.cancelled.clear()
+        self.verdicts.clear()
+        self.lost.clear()
+        self.superseded.clear()
 
     def close(self) -> None:
         if self._file is not None:

@@ -72,6 +72,9 @@ def _restore(
     elif polled.never_runs(life):
         return False  # not in the queue, and cannot run if it arrives later
     life.cancelled = job in polled.records.cancelled
+    life.verdict, life.doomed_at = polled.records.verdicts.get(job, ""), time.monotonic()
+    if life.verdict and queue_id is not None:
+        polled.cancels[queue_id] = 0.0
     polled.lives[job] = life
     if sent is not None:
         polled.sent[sent.key] = sent

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, timing
+from ensemble_batch.absences import Absences
 from ensemble_testing import Session, wait_until
 
 from ensemble_core import Job
@@ -43,6 +44,8 @@ class Forgetful(BatchExecutor):
         self.knows_jobs = self.accepts = self.obeys = True
         #: Whether new jobs wait, and whether lists show how jobs ended.
         self.holds = self.shows_ends = False
+        #: Whether questions about single jobs get an answer.
+        self.answers = True
         self.suspended: set[str] = set()
         self.restarts: dict[str, int] = {}
         self.ended: list[str] = []
@@ -91,6 +94,8 @@ class Forgetful(BatchExecutor):
         return [row for row in self.rows() if not (self.blind or row.id in self.unlisted)]
 
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        if not self.answers:
+            raise CannotTake("the accounting is away")
         if self.knows_jobs:
             rows = {row.id: row for row in self.rows()}
             yield from (rows.get(id_, QueueJob(id_, "unknown")) for id_ in ids)
@@ -340,6 +345,96 @@ def test_a_lost_job_that_the_queue_lists_again_is_cancelled_again(
     (tmp_path / "gate").touch()
     session.wait_clean(second)
     assert sum("lists it again" in text for text in session.problems()) == 1
+
+
+@pytest.mark.parametrize("queue", [False], indirect=True, ids=["reports"])
+def test_a_job_that_was_given_up_before_a_resume_is_lost(queue: Forgetful, tmp_path: Path) -> None:
+    queue.lost_after, queue.knows_jobs, queue.obeys, queue.grace = 0.1, False, False, 600.0
+    with Session(queue, tmp_path) as first:
+        job, other = running(first, tmp_path, 2)
+        queue.unlisted = {first.queue_id(job)}
+        wait_until(lambda: queue.ended)
+    process = queue.processes[first.queue_id(job)]
+    process.terminate()
+    process.wait(60)
+    queue.shows_ends, queue.unlisted = True, set()
+    again = Session(queue, tmp_path)
+    again.resume(first)
+    with again:
+        queue.reattach({job.id: 0.0, other.id: 0.0})
+        (tmp_path / "gate").touch()
+        again.wait_clean(job, other)
+        assert again.exception(job) == "lost"
+
+
+@pytest.mark.parametrize("next_attempt", [False, True])
+def test_late_success_of_a_lost_job_is_noticed_after_a_resume(
+    queue: Forgetful, tmp_path: Path, next_attempt: bool
+) -> None:
+    again = Job(id="sim.0-1", group="sim", index=0, command=("sh", "-c", "exit 3"), attempt=1)
+    with Session(queue, tmp_path) as first:
+        job = gated(first, tmp_path, group="sim")
+        first.submit(job)
+        first.wait_for(job, "start")
+        queue.obeys = False
+        queue.forgotten = {"0"}
+        first.wait_clean(job)
+        queue.forget([job.id])
+        if next_attempt:
+            first.run(again)
+    second = Session(queue, tmp_path)
+    second.resume(first)
+    with second:  # which rewrites the records
+        queue.reattach({})
+    third = Session(queue, tmp_path)
+    third.resume(second)
+    with third:
+        queue.reattach({})
+        (tmp_path / "gate").touch()
+        third.wait(lambda: any("succeeded after all" in text for text in third.problems()), "it")
+        (text,) = third.problems()
+        assert ("its next attempt was submitted before" in text) == next_attempt
+
+
+def test_one_unanswered_question_hides_no_other_job(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    first, second = running(session, tmp_path, 2)
+    queue.answers = False
+    queue.lost_after, queue.unlisted = 0.0, {session.queue_id(first)}
+    session.wait(lambda: bool(session.problems()), "a warning")
+    queue.suspended = {session.queue_id(second)}
+    session.wait_for(second, "suspend")
+    lists(queue)
+    assert "exception" not in session.names(first)
+    (text,) = session.problems()
+    assert "does not say what became of 1 of the run's jobs" in text
+    queue.answers, queue.unlisted, queue.suspended = True, set(), set()
+    (tmp_path / "gate").touch()
+    session.wait_clean(first, second)
+
+
+def test_a_lost_job_does_not_count_as_listed_again(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    queue.lost_after, queue.knows_jobs, queue.obeys = 1.0, False, False
+    first, second = running(session, tmp_path, 2)
+    queue.unlisted = {session.queue_id(first)}
+    session.wait_clean(first)
+    lists(queue)
+    assert not any("responds again" in text for text in session.problems())
+    (tmp_path / "gate").touch()
+    session.wait_clean(second)
+
+
+def test_only_unusually_long_absences_are_reported_again() -> None:
+    told: list[str] = []
+    absences = Absences(told.append)
+    for since, until in ((0.0, 10.0), (20.0, 30.0), (40.0, 45.0), (50.0, 71.0), (100.0, 110.0)):
+        absences.begin(since, f"from {since:g}")
+        absences.begin(until, f"from {since:g}")
+        absences.end(until, f"to {until:g}")
+    assert told == ["from 0", "to 10", "from 50", "to 71"]
 
 
 def test_blind_lists_at_a_resume_lose_no_job(
