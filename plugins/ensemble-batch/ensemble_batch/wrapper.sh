@@ -78,9 +78,11 @@ _ens_follow() {
 set -m
 _ens_signals='TERM USR1 USR2 XCPU INT HUP QUIT'
 trap '_ens_stop stopped' $_ens_signals
-# Grid Engine sends this signal before it kills a deleted job (qsub -notify).
-trap '_ens_stop deleted' USR2
-[ -z "$_ens_notice" ] || trap _ens_follow $_ens_notice
+if [ -n "$_ens_notice" ]; then
+    # Grid Engine sends this signal before it kills a deleted job (qsub -notify).
+    trap '_ens_stop deleted' USR2
+    trap _ens_follow $_ens_notice
+fi
 trap '_ens_stop timeout' ALRM
 for ((_ens_rank = 0; _ens_rank < _ens_tasks; _ens_rank++)); do
     (

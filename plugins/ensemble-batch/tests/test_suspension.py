@@ -223,6 +223,19 @@ def test_notice_of_a_suspension_does_not_end_the_job(noticed: Wrapped) -> None:
     wait_until(lambda: not noticed.family())
 
 
+@pytest.mark.parametrize(("notice", "reason"), [("USR1", "deleted"), ("", "stopped")])
+def test_only_a_queue_with_notices_says_by_usr2_that_it_has_deleted_the_job(
+    tmp_path: Path, notice: str, reason: str
+) -> None:
+    job = Wrapped("claims", tmp_path, GATED, notice=notice)
+    try:
+        wait_until((tmp_path / "began").exists)
+        job.signal(signal.SIGUSR2, only=[job.process.pid])
+        assert job.end()[1] == reason
+    finally:
+        job.close()
+
+
 def test_tasks_stop_and_continue_with_their_wrapper(noticed: Wrapped) -> None:
     wrapper = noticed.process.pid
     tasks = [pid for pid in noticed.family() if pid != wrapper]
