@@ -92,6 +92,11 @@ class EnsembleError(Exception):
             parts.append(f"  hint: {self.hint}")
         return "\n".join(parts)
 
+    def unquote(self) -> None:
+        """Prevent messages from quoting the line that this error is about."""
+        if self.where is not None:
+            self.where = self.where._replace(quoted=False)
+
     def to_dict(self) -> dict[str, object]:
         """Return the error as plain data, for ``--json``."""
         return {
@@ -128,6 +133,11 @@ class FileErrors(UsageError):
             else None,
             code="file",
         )
+
+    def unquote(self) -> None:
+        super().unquote()
+        for error in self.errors:
+            error.unquote()
 
     def __str__(self) -> str:
         return "\n".join(str(error) for error in self.errors)

@@ -66,7 +66,9 @@ def open_run_file(path: Path, folder: Path, *, follow: bool = True) -> BinaryIO:
             raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
         if not is_own(folder):
             owner, me = folder.stat().st_uid, os.geteuid()
-            below = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+            # Look at the opened file: the path may lead elsewhere by now.
+            opened = os.readlink(f"/proc/self/fd/{file.fileno()}")
+            below = Path(opened).is_relative_to(os.path.realpath(folder))
             if status.st_uid != owner or (owner == me and not below):
                 text = "not read: other users can write this run, and the file is not part of it"
                 raise PermissionError(errno.EACCES, text, os.fspath(path))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.filesystem import read_note
 from ensemble_core.journal.lock import Lock
+from ensemble_core.journal.ownership import require_own
 from ensemble_core.journal.run_store import look
 from ensemble_core.model.decisions import Decision
 
@@ -37,8 +38,10 @@ Request = Callable[[Mapping[str, Any], str], "Future[tuple[Decision, ...]]"]
 def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
     """Request an action from the run in this folder, and return the resulting decisions.
 
-    Raises :class:`UsageError` if the run has no controller or rejects the request.
+    Raises :class:`UsageError` if the run belongs to another user, has no controller or rejects the
+    request.
     """
+    require_own(folder)
     lock = Lock(folder)
     if lock.controller() is None:
         raise _not_live(folder)
@@ -46,7 +49,7 @@ def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]
     question, answer = (folder / _FOLDER / f"{name}.{kind}" for kind in ("json", "answer"))
     try:
         question.parent.mkdir(mode=0o700, exist_ok=True)
-        _write(question, {"by": by, "action": dict(action)})
+        _write(question, json.dumps({"by": by, "action": dict(action)}))
     except OSError as error:
         raise EnsembleError(
             f"cannot write a request file into the folder of run {folder.name}",
@@ -77,13 +80,12 @@ def _not_live(folder: Path) -> UsageError:
     return UsageError(what, hint=hint, code="not-under-way")
 
 
-def _write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a file atomically."""
+def _write(path: Path, text: str) -> None:
+    """Write a file atomically. A link or a named pipe in its place is replaced, never opened."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
-    # Create a new file, because opening a named pipe would block.
-    with open(part, "x", encoding="utf-8") as file:
-        file.write(json.dumps(data))
+    with open(part, "x", encoding="utf-8") as file:  # O_EXCL does not follow links
+        file.write(text)
     os.replace(part, path)
 
 
@@ -121,12 +123,13 @@ def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
     """Request that the controller stops, ends or leaves the run.
 
     This writes the files ``names`` into the run's folder, for example ``run_store.STOP``. They
-    contain ``word``, or else the user's name. Raises :class:`EnsembleError` if the files cannot be
-    written.
+    contain ``word``, or else the user's name. Raises :class:`EnsembleError` if the run belongs to
+    another user or the files cannot be written.
     """
+    require_own(folder)
     try:
         for name in names:
-            (folder / name).write_text(f"{word or requester()}\n", encoding="utf-8")
+            _write(folder / name, f"{word or requester()}\n")
     except OSError as error:
         raise EnsembleError(
             f"cannot ask the controller of run {folder.name} to stop",
@@ -191,4 +194,4 @@ class RequestInbox:
     ) -> None:
         answer = {"decided": [each.to_dict() for each in decided]}
         with contextlib.suppress(OSError):  # the process that made the request no longer waits
-            _write(path, answer if error is None else {"error": error.to_dict()})
+            _write(path, json.dumps(answer if error is None else {"error": error.to_dict()}))

@@ -173,30 +173,40 @@ class KeptRun:
     @property
     def loading(self) -> Callable[[Text], Ensemble]:
         """A function that creates an ensemble from a text in the journal."""
-        return self._loading("check")
+        return self._loading("check", quoted=False)
 
     def loading_new(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
         """Return a function that creates an ensemble from a text that is not in the journal yet."""
-        return self._loading(purpose)
+        return self._loading(purpose, quoted=self._own)
 
-    def _loading(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
+    def _loading(self, purpose: Purpose, quoted: bool) -> Callable[[Text], Ensemble]:
+        """``quoted``: whether errors may quote the file on disk.
+
+        A text in the journal may name any file, and its own file may have changed since.
+        """
         from ensemble_core.config import load_text
+        from ensemble_core.errors import EnsembleError
 
         record = self.registry.executors.get(str(self.executor.get("name")))
         cwd = str(self.journal.about.get("cwd", "."))
 
         def load(text: Text) -> Ensemble:
-            return load_text(
-                text.text,
-                self.registry,
-                file=text.file,
-                executor=record,
-                overrides=list(text.overrides),
-                attached=text.attached,
-                functions=self.program.functions,
-                here=None if text.file else cwd,
-                purpose=purpose,
-            ).begun(self.tag, cwd, self.journal.about.get("reuse", ()))
+            try:
+                return load_text(
+                    text.text,
+                    self.registry,
+                    file=text.file,
+                    executor=record,
+                    overrides=list(text.overrides),
+                    attached=text.attached,
+                    functions=self.program.functions,
+                    here=None if text.file else cwd,
+                    purpose=purpose,
+                ).begun(self.tag, cwd, self.journal.about.get("reuse", ()))
+            except EnsembleError as error:
+                if not quoted:
+                    error.unquote()
+                raise
 
         return load
 

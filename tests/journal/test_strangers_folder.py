@@ -14,12 +14,14 @@ import pytest
 from ensemble_core.journal.ownership import is_own, open_run_file
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 from ensemble_core.journal.removal import is_run
+from ensemble_core.journal.request_files import leave_request, requester
 from ensemble_core.journal.run_store import (
     BEGAN,
     HALT,
     LOCK,
     STOP,
     Lock,
+    halt_requester,
     look,
     stop_requester,
 )
@@ -204,3 +206,58 @@ def test_logs_of_a_strangers_run_do_not_show_private_files(
     assert "my-secret" not in seen.output
     assert "not part of it" in seen.output, seen.output
     assert seen.exit_code == 1
+
+
+def test_errors_of_a_text_in_the_journal_quote_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from ensemble_core.cli.main import main
+
+    private = tmp_path / "private"
+    private.write_text("first\npassword: hunter2\n")
+    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+    folder = a_run(tmp_path / "run-1")
+    (folder / NAME).unlink()
+    writer = JournalWriter(folder / NAME)
+    writer.describe({"tag": "run-1", "name": "run", "executor": {"name": "local", "options": {}}})
+    writer.text(str(private), "unknown1: 1\nunknown2: 2\n", (), None)
+    writer.close()
+    folder.chmod(0o777)
+    for command in ("status", "jobs", "why", "results"):
+        seen = CliRunner().invoke(main, [command, str(folder)])
+        assert "hunter2" not in seen.output, command
+        assert "unknown2" in seen.output, seen.output
+
+
+def test_a_request_to_stop_follows_no_link_and_opens_no_pipe(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run-1")
+    mine = tmp_path / "thesis.tex"
+    mine.write_text("my thesis")
+    (folder / HALT).symlink_to(mine)
+    (folder / f"{HALT}.part").symlink_to(mine)
+    os.mkfifo(folder / STOP)
+    in_time(lambda: leave_request(folder, HALT, STOP) or "written")
+    assert mine.read_text() == "my thesis"
+    assert stop_requester(folder) == halt_requester(folder) == requester()
+
+
+@pytest.mark.parametrize(
+    "command", [["stop", "--no-wait"], ["cancel", "--no-wait"], ["clean", "-y"]]
+)
+def test_a_run_that_others_can_write_gets_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    from click.testing import CliRunner
+
+    from ensemble_core.cli.main import main
+
+    folder = a_run(tmp_path / "run-1")
+    if command[0] != "clean":
+        monkeypatch.setattr(Lock, "controller", lambda lock: {"pid": 1, "host": "far", "since": 1})
+    folder.chmod(0o777)
+    seen = CliRunner().invoke(main, [*command, str(folder)])
+    assert seen.exit_code == (1 if command[0] == "clean" else 2), seen.output
+    assert "others can write in its folder" in seen.output
+    assert {path.name for path in folder.iterdir()} <= {NAME, f"{NAME}-wal", f"{NAME}-shm"}

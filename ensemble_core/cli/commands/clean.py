@@ -23,6 +23,7 @@ from ensemble_core.cli.options import (
 from ensemble_core.display.text_style import count_of, format_size, in_one_line, print_line
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.lock import Lock
+from ensemble_core.journal.ownership import is_own
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.removal import is_run, remove
 from ensemble_core.journal.run_store import RunInfo, find, folders, look, state_folder
@@ -141,6 +142,8 @@ def _keep_reason(info: RunInfo, named: bool, everything: bool, age: float | None
     if info.state == "running":
         who = info.controller or {}
         return f"in use by process {who.get('pid')} on {who.get('host')}" if named else None
+    if not is_own(info.folder):
+        return "it belongs to another user, or others can write in its folder"
     if not is_run(info.folder):
         return f"{info.folder / NAME} is not a journal of Ensemble"
     return ""

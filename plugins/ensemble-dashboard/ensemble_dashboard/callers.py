@@ -7,6 +7,7 @@ connections or fill the disk with error messages.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import resource
 import sys
@@ -24,6 +25,8 @@ __all__ = ["GuardedConnection", "report_errors_rarely", "uid_of_peer"]
 _FIRST_REQUEST = 10.0
 #: Seconds between two error messages.
 _PAUSE = 60.0
+#: How ``/proc/net/tcp6`` begins an IPv4 address (``::ffff:``).
+_MAPPED = "0" * 16 + f"{int.from_bytes(bytes((0, 0, 255, 255)), sys.byteorder):08X}"
 
 
 def _most_connections() -> int:
@@ -51,26 +54,37 @@ def _is_ours(transport: asyncio.Transport) -> bool:
     peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if not isinstance(own, tuple):
         return True  # a Unix socket, which only this user can open
-    uid = uid_of_peer(peer[1], own[1]) if isinstance(peer, tuple) else None
+    uid = uid_of_peer(peer, own) if isinstance(peer, tuple) else None
     return uid is None or uid in (0, os.geteuid())
 
 
-def uid_of_peer(port: int, own: int, net: Path = Path("/proc/self/net")) -> int | None:
+def uid_of_peer(
+    peer: tuple[Any, ...], own: tuple[Any, ...], net: Path = Path("/proc/self/net")
+) -> int | None:
     """Return the user id at the other end of a connection on this machine.
 
-    ``port`` is the other end's port, and ``own`` is ours. Returns ``None`` if the system does not
-    list connections, and -1 if it does not list this one, because it has been closed.
+    ``peer`` and ``own`` are the addresses and ports of its two ends: other addresses have the same
+    ports. Returns ``None`` if the system does not list connections, and -1 if it does not list this
+    one, because it has been closed.
     """
+    ends = [_end(*peer[:2]), _end(*own[:2])]
     found = None
     for name in ("tcp", "tcp6"):
         with suppress(OSError), open(net / name, encoding="ascii") as lines:
             found = -1
             for line in lines:
                 fields = line.split()
-                here, there = fields[1].rpartition(":")[2], fields[2].rpartition(":")[2]
-                if (here, there) == (f"{port:04X}", f"{own:04X}"):
+                if [field.removeprefix(_MAPPED) for field in fields[1:3]] == ends:
                     return int(fields[7])
     return found
+
+
+def _end(address: str, port: int) -> str:
+    """Return one end of a connection as ``/proc/net/tcp`` writes it, in words of the machine."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    words = (ip.packed[at : at + 4] for at in range(0, len(ip.packed), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words) + f":{port:04X}"
 
 
 def report_errors_rarely(loop: asyncio.AbstractEventLoop) -> None:

@@ -59,14 +59,33 @@ def test_another_user_cannot_connect_to_the_port(port: int) -> None:
     assert seen(12345) == "closed"
 
 
-def test_owner_of_a_connection_is_found() -> None:
+def test_owner_of_a_connection_is_found(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        own = server.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", own)) as connection:
-            peer = connection.getsockname()[1]
+        own = server.getsockname()
+        with socket.create_connection(own) as connection:
+            peer = connection.getsockname()
             assert uid_of_peer(peer, own) == os.geteuid()
-        assert uid_of_peer(peer, own + 1) == -1
+            assert uid_of_peer(("::ffff:127.0.0.1", peer[1], 0, 0), own) == os.geteuid()
+        assert uid_of_peer(peer, ("127.0.0.1", own[1] + 1)) == -1
     assert uid_of_peer(peer, own, Path("/nowhere")) is None
+
+
+@pytest.mark.skipif(sys.byteorder == "big", reason="the table is of a little-endian machine")
+def test_a_connection_with_the_same_ports_and_other_addresses_is_another_one(
+    tmp_path: Path,
+) -> None:
+    mapped = "0000000000000000FFFF0000"
+    row = "0: {} {} 01 00000000:00000000 00:00000000 00000000 {} 0 1 1\n"
+    (tmp_path / "tcp").write_text(
+        "title line of the table\n" + row.format("0100007F:C350", "0200007F:1F90", 6666)
+    )
+    (tmp_path / "tcp6").write_text(
+        row.format(f"{mapped}0100007F:C350", f"{mapped}0100007F:1F90", 1000)
+    )
+    peer, own = ("127.0.0.1", 50000), ("127.0.0.1", 8080)
+    assert uid_of_peer(peer, own, tmp_path) == 1000
+    assert uid_of_peer(peer, ("127.0.0.2", 8080), tmp_path) == 6666
+    assert uid_of_peer(("127.0.0.3", 50000), own, tmp_path) == -1
 
 
 def test_idle_connections_are_dropped_and_block_nobody(
