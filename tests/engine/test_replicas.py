@@ -112,7 +112,6 @@ TWICE = ["name: submit, label: md"] * 2
     [
         ("workdir: 'r/{T}', stdout: out", "md.0 and md.1 would both write r/280/out"),
         ("stdout: 'r/../out'", "md.0 and md.1 would both write out"),
-        ("stdout: out, stderr: out", "md.0 and md.1 would both write out"),
         ("stderr: err.txt", "md.0 and md.1 would both write err.txt"),
         ("workdir: 'r/{T}'", "md.0 and md.1 would both run T=280, replica 0 in r/280"),
         ("workdir: 'r/{T}/{replica}', stdout: out", None),
@@ -140,8 +139,9 @@ def test_files_of_two_groups_are_compared() -> None:
     assert warnings(story) == ["a and b would both write {index}.out"]
 
 
-def test_a_refused_submit_owns_no_files() -> None:
-    text = "limits: {strict: true}\njobs: [{name: a, command: 'x {f}', parameters: {f: [p, p]}, stdout: '{f}'}]\n"
+@pytest.mark.parametrize("files", ["stdout: '{f}'", "stdout: '{f}', stderr: '{f}'"])
+def test_a_refused_submit_owns_no_files(files: str) -> None:
+    text = f"limits: {{strict: true}}\njobs: [{{name: a, command: 'x {{f}}', parameters: {{f: [p, p]}}, {files}}}]\n"
     story = Story(text + rules("name: submit, label: a"))
     story.start()
     assert story.submitted() == []
