@@ -93,7 +93,8 @@ def test_submitted_jobs_are_recorded_with_the_requester(under: Under) -> None:
     assert under.ensemble("set", "b", "nodes=1", "duration=10m").exit_code == 0
     new = under.ensemble("set", "b", "command=echo {U} {T}")
     assert new.exit_code == 0, new.output
-    other = under.ensemble("set", "b", "command=echo {V}", "parameters={V: [1, 2]}")
+    given = "parameters={V: [1, 2], T: null, U: null}"
+    other = under.ensemble("set", "b", "command=echo {V}", given)
     assert other.exit_code == 0, other.output
     assert under.ensemble("disable", "other").output == "disabled other\n"
     under.go()
