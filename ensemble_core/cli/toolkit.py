@@ -154,10 +154,11 @@ else:
         "ensemble_core.config.source": "read_file=read",
         "ensemble_core.config.writer": "write_yaml",
         "ensemble_core.journal.codec": "JournalRow",
+        "ensemble_core.journal.ownership": "is_private",
         "ensemble_core.journal.reader": "Journal JournalError",
         "ensemble_core.journal.replay": "Replay",
         "ensemble_core.journal.run_store": (
-            "find_run=find fit_tag=fit is_private new_tag run_folders=folders state_folder"
+            "find_run=find fit_tag=fit new_tag run_folders=folders state_folder"
         ),
         "ensemble_core.session.inspection": "Inspection",
         "ensemble_core.metrics.store": "parse_path",

@@ -14,7 +14,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.groups import change_group
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER, placeholders
 from ensemble_core.model.retry_policy import LITERAL_FIELDS
 
 __all__ = ["JOB_FIELDS", "check_merge", "known_at_load"]
@@ -48,8 +48,8 @@ def known_at_load(path: Path, fields: Mapping[str, Any], check: CheckText) -> di
     """Return the changes as far as they are known before the rule fires.
 
     An expression is left out or, inside another list or mapping than ``options``, replaced by a
-    stand-in. The function
-    ``check`` is called with each expression, and with each text that has placeholders.
+    stand-in. The function ``check`` is called with each expression, and with each text that has
+    placeholders.
     """
     found: dict[str, Any] = {}
     for key, value in fields.items():
@@ -83,7 +83,7 @@ def _resolve(
     if not isinstance(value, str):
         return value
     formula = value.startswith("=")
-    filled = not formula and pattern.search(value) is not None
+    filled = not formula and next(placeholders(value, pattern), None) is not None
     if formula or filled:
         check(path, value, pattern)
     return stand_in if formula or (filled and pattern is FIELD_PLACEHOLDER) else value
