@@ -309,6 +309,8 @@ def _object_in(line: bytes) -> dict[str, Any] | None:
 
 
 def _dict_in(text: str) -> dict[str, Any] | None:
+    if "\\" in text:  # an invalid escape sequence would cause a warning of Python
+        return None
     try:
         node = ast.parse(text, mode="eval").body
         return _literal(node) if isinstance(node, ast.Dict) else None
@@ -401,10 +403,13 @@ class KeyValue(_Lines):
         text = line.decode("utf-8", "replace")
         found: dict[str, float] = {}
         pairs = _PAIR.findall(text)
+        known = self._seen if self._wanted is None else self._wanted
         for name, spelled in pairs:
             number = read_number(spelled)
-            found[name] = self._unreadable(name, spelled) if number is None else number
-        known = self._seen if self._wanted is None else self._wanted
+            if number is not None:
+                found[name] = number
+            elif name in known:  # too large for a float
+                found[name] = self._unreadable(name, spelled)
         if text.count("=") + text.count(":") > len(pairs) and any(name in text for name in known):
             for match in _LABEL.finditer(text):  # names whose values may be no numbers
                 name, sign, spelled = match.groups()

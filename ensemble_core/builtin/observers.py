@@ -49,18 +49,16 @@ _STREAM = {
     "description": "Read standard error instead of standard output.",
     "enum": ["stdout", "stderr"],
 }
-_LIST = {"type": "array", "items": _FIELD, "minItems": 1, "uniqueItems": True}
-_NAMES = {
-    "description": "For each field, its name in the output: {loss: metrics.train.loss}.",
-    "type": "object",
+_FIELDS = {
+    "description": f"Names of the fields to read. Default: all numbers, up to {MOST_FIELDS} names. "
+    "As a mapping: each name with its name in the output, as in {loss: metrics.train.loss}.",
+    "type": ["array", "object"],
+    "items": _FIELD,
+    "minItems": 1,
+    "uniqueItems": True,
     "minProperties": 1,
     "propertyNames": _FIELD,
     "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 200},
-}
-_FIELDS = {
-    "description": f"Names of the fields to read. Default: all numbers, up to {MOST_FIELDS} names. "
-    "As a mapping: each name with its name in the output.",
-    "anyOf": [_LIST, _NAMES],
 }
 _CLOCK = {
     "description": "Name of the field with the step or time of the line.",
@@ -76,15 +74,12 @@ _PATTERN = {
 _PATTERNS = {
     "description": "A pattern for each field name: its first group is the number; without a group, "
     "each line that matches counts as 1. Or a list of patterns with named groups, the fields.",
-    "anyOf": [
-        {
-            "type": "object",
-            "minProperties": 1,
-            "propertyNames": _FIELD,
-            "additionalProperties": _PATTERN,
-        },
-        {"type": "array", "items": _PATTERN, "minItems": 1},
-    ],
+    "type": ["object", "array"],
+    "minProperties": 1,
+    "propertyNames": _FIELD,
+    "additionalProperties": _PATTERN,
+    "items": _PATTERN,
+    "minItems": 1,
 }
 _TAKE = {
     "description": "Which match of a line counts. Default: first.",

@@ -134,7 +134,7 @@ class TestJsonLines(ObserverContract):
         Row({"step": 1.0, "loss": 0.5}, 1.0),
         Row({"step": 2.0, "loss": math.nan, "lr": 1e-3}, 2.0),
         Row({"step": math.inf, "loss": -math.inf}, None),
-        Row({"step": 3.0}, 3.0),
+        Row({"step": 3.0, "loss": 0.25}, 3.0),
         Row({"loss": 0.125}, None),
     )
     samples = (b'\xef\xbb\xbf{"a": 1}\n', b'{"a": 1, "a": 2}\n{"a": \xff}\n', b"{" * 5000 + b"\n")

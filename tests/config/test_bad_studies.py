@@ -56,7 +56,9 @@ TYPES = [
     wrong("{E: last.energy}", "«[E]", "'result'", "a mapping"),
     wrong("{E: last.energy}", "{E: «[1]}", "'E'", "a number or a string"),
     wrong("json-lines: {fields: [energy]}", "key-value: «3", "'key-value'", "a mapping"),
-    wrong("json-lines: {fields: [energy]}", "regex: {fields: «3}", "'fields'", "a mapping"),
+    wrong(
+        "json-lines: {fields: [energy]}", "regex: {fields: «3}", "'fields'", "a mapping or a list"
+    ),
     wrong("fields: [energy]", "fields: [energy], rows: «3", "'rows'", "true or false"),
     wrong("each: [T]", "each: «3", "'each'", "a string or a list"),
     wrong("each: [T]", "each: [«3]", "item 1 of 'each'", "a string"),
