@@ -16,7 +16,12 @@ from ensemble_core.journal.request_files import forget_requests
 from ensemble_core.journal.run_store import HALT, LEAVE, STOP
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Resumed, StopRequested
-from ensemble_core.session.executor_choice import ExecutorChoice, build_executor, check_environment
+from ensemble_core.session.executor_choice import (
+    ExecutorChoice,
+    build_executor,
+    check_environment,
+    webhook_errors,
+)
 from ensemble_core.session.leftover_jobs import check_not_lost
 from ensemble_core.session.run_control import ControlledRun
 
@@ -179,6 +184,8 @@ def _prepare(
             ensemble = past.loading_new("run")(text)
         if stop_first is None:
             check_environment(ensemble, past.warn)
+        else:
+            webhook_errors(ensemble)  # withholds webhooks from jobs that start in between
         writer.describe({"home": str(past.folder.absolute())})
         if text is not None:
             _adopt(engine, ensemble, past.warn)

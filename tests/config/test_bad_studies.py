@@ -57,7 +57,7 @@ TYPES = [
     wrong("{E: last.energy}", "{E: «[1]}", "'E'", "a number or a string"),
     wrong("json-lines: {fields: [energy]}", "key-value: «3", "'key-value'", "a mapping"),
     wrong(
-        "json-lines: {fields: [energy]}", "regex: {fields: «3}", "'fields'", "a mapping or a list"
+        "json-lines: {fields: [energy]}", "regex: {fields: «3}", "'fields'", "a list or a mapping"
     ),
     wrong("fields: [energy]", "fields: [energy], rows: «3", "'rows'", "true or false"),
     wrong("each: [T]", "each: «3", "'each'", "a string or a list"),

@@ -124,6 +124,7 @@ class QueueExecutor(QueueHooks):
             polled.gauges = dict(polled.call(self.nodes))
         except ExecutorError as error:
             if not error.transient:
+                polled.drop_secrets()
                 records.close()
                 raise
         self._polled = polled

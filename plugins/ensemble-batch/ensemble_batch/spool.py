@@ -41,13 +41,15 @@ class Spool(SharedFolder):
             for name, value in environment.items()
             if name.isidentifier() and name not in ("SHELLOPTS", "BASHOPTS", "_", "PWD", "SHLVL")
         ]
-        self._environment = os.path.join(folder, "environment")
-        self.put(self._environment, os.fsencode("".join(lines)))
+        self.put(os.path.join(folder, "environment"), os.fsencode("".join(lines)))
 
     def drop_environment(self) -> None:
         """Remove the variables, after the last job has started."""
         with suppress(OSError):
-            os.unlink(self._environment)
+            for name in os.listdir(self.folder):
+                # A controller that was killed in put() left the file under another name.
+                if name.partition(".")[0] == "environment":
+                    os.unlink(os.path.join(self.folder, name))
 
     def claim(self, job: str, key: str) -> bool:
         """Prevent a job from ever running. Return False if the job has begun.

@@ -399,6 +399,20 @@ def test_an_unreachable_queue_is_reported_once_and_costs_nothing(
     assert "no route to the queue" in away[0]
 
 
+def test_a_queue_that_cannot_be_opened_keeps_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(Odd):
+        def nodes(self) -> dict[str, float]:
+            raise ExecutorError("no such queue", code="no-queue")
+
+    monkeypatch.setenv("DB_PASSWORD", "hunter2-and-more")
+    with pytest.raises(ExecutorError, match="no such queue"), Session(Closed(), tmp_path):
+        pass
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if b"hunter2-and-more" in path.read_bytes()] == []
+
+
 def test_a_full_queue_is_retried(odd: Odd, tmp_path: Path) -> None:
     odd.instead["submit"] = [ExecutorError("100 jobs are the most", code="full")] * 3
     with Session(odd, tmp_path) as session:
