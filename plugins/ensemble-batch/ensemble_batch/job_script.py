@@ -122,8 +122,8 @@ def _own_lines(job: Job, place: Place, tag: str) -> list[str]:
 def _quote_path(path: str) -> str:
     """Return a path as one word of a shell in which only ``$_ens_id`` is expanded.
 
-    >>> _quote_path("/a b/$_ens_id.err")
-    "'/a b/'\"$_ens_id\"'.err'"
+    >>> print(_quote_path("/a b/$_ens_id.err"))
+    '/a b/'"$_ens_id"'.err'
     """
     return '"$_ens_id"'.join(map(quote, path.split("$_ens_id")))
 
