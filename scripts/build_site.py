@@ -388,7 +388,8 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (
             "Start, read and steer runs, and errors: public names of `ensemble_core`. "
             "[From Python](python.md) shows how they are used. Other pages have "
-            "[jobs, rules and generators](api-model.md), [executors and events](api-executors.md) "
+            "[jobs, rules and generators](api-model.md), [events](api-events.md), "
+            "[executors](api-executors.md) "
             "and [records of plugins](api-plugins.md)."
         ),
         (),
@@ -398,15 +399,20 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "What rules, conditions and functions work with. All names are in `ensemble_core`.",
         ("model.jobs", "model.rules", "model.generators", "model.expressions"),
     ),
+    "api-events": (
+        "Python API: events",
+        "What happens in a run, as executors report it. All names are in `ensemble_core`.",
+        ("model.events", "model.decisions", "model.causes", "CAUSES", "Cause", "WhenBusy"),
+    ),
     "api-executors": (
-        "Python API: executors and events",
+        "Python API: executors",
         (
-            "What an executor implements, and what it reports. All names are in `ensemble_core`. "
+            "What an executor implements. All names are in `ensemble_core`. "
             "[Write an executor](executor-tutorial.md) is step by step."
         ),
         (
             *("plugin.executor", "plugin.resizer", "plugin.rendering", "model.", "journal."),
-            *("CAUSES", "Cause", "Emit", "WhenBusy"),
+            "Emit",
         ),
     ),
     "api-plugins": (

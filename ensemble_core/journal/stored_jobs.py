@@ -108,6 +108,11 @@ class StoredJobs(Jobs):
         """Yield the jobs of a group in portions. Active jobs replace their rows in the journal."""
         active = dict(sorted(self._active.get(group, {}).items()))
         for jobs in self._journal.job_rows(group):
+            if any(layout not in self._places for _, layout, _ in jobs):
+                # These jobs of a live run ended after the layouts were read. Show them next time.
+                jobs = [job for job in jobs if job[1] in self._places]
+                if not jobs:
+                    continue
             if active:
                 last = jobs[-1][0]
                 ahead = {index: active.pop(index) for index in list(active) if index <= last}

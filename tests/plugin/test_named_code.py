@@ -97,7 +97,7 @@ job.command job.environment job.environment_from job.executor job.inputs job.inp
   job.name job.observe.json-lines.clock
   job.observe.json-lines.fields job.observe.json-lines.path job.observe.key-value.clock
   job.observe.key-value.fields job.observe.key-value.path job.observe.lammps.columns
-  job.observe.lammps.log job.observe.regex.fields job.observe.regex.path job.options.flux.attributes
+  job.observe.lammps.log job.observe.regex.clock job.observe.regex.fields job.observe.regex.path job.options.flux.attributes
   job.options.flux.bank job.options.flux.queue job.options.flux.shell job.options.gridengine.project
   job.options.gridengine.queue job.options.gridengine.resources
   job.options.kubernetes.container job.options.kubernetes.image job.options.kubernetes.pod job.options.local

@@ -106,9 +106,11 @@ def prepare(folder: Path, on_stop: str) -> Path:
 
 
 def command(*words: str) -> tuple[int, str]:
-    """Run a command in this process; return its exit code and output."""
+    """Run a command in this process; return its exit code and its output without notes, or its
+    errors.
+    """
     done = CliRunner().invoke(ensemble, words, prog_name="ensemble")
-    return done.exit_code, done.output
+    return done.exit_code, done.output if done.exit_code else done.stdout
 
 
 def tables(folder: Path) -> dict[str, Any]:
