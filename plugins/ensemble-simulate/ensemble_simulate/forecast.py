@@ -111,12 +111,15 @@ class Study:
     def limits(self) -> Mapping[str, float]:
         """The limits of the file by name, including the default limit on chains of rules.
 
-        The limit ``stop`` is omitted: it limits how long a controller waits for a real queue.
+        ``stop`` is omitted, because it limits how long a controller waits for a real queue, and
+        ``strict``, because it is no number.
         """
         limits = self.ensemble.limits
         given = {each.name: getattr(limits, each.name) for each in fields(limits)}
         return {
-            name: value for name, value in given.items() if value is not None and name != "stop"
+            name: value
+            for name, value in given.items()
+            if value is not None and name not in ("stop", "strict")
         }
 
 
