@@ -75,6 +75,8 @@ class TestTaskSpooler(TaskSpoolerServer, tsp_test.TestTaskSpooler):  # type: ign
 class TestStops(TaskSpoolerServer, tsp_test.TestStops):  # type: ignore[misc,name-defined]
     """Stopped runs continue where they stopped."""
 
+    ends_with_allocation = True
+
 
 class TestFaults(TaskSpoolerServer, tsp_test.TestFaults):  # type: ignore[misc,name-defined]
     """A task-spooler that is unreachable, slow, prints garbage or forgets jobs."""

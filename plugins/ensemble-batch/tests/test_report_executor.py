@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, timing
-from ensemble_batch.report_spool import ReportSpool
+from ensemble_batch.report_spool import VOIDED, ReportSpool
 from ensemble_testing import Session, wait_until
 
 from ensemble_core import ExecutorError, Job
@@ -228,7 +228,7 @@ def test_a_submission_that_arrives_after_it_was_repeated_runs_nothing(
         job = counted(session, tmp_path)
         session.run(job)
         node.begin("0")
-        assert node.processes["0"].wait(30) == 0
+        assert node.processes["0"].wait(30) == VOIDED
         session.check_ended_once()
     assert len(node.batches) == 2
     assert ran(tmp_path) == 1
