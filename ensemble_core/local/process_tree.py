@@ -13,7 +13,6 @@ descendants become its children. The first of these rules that applies assigns a
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +29,8 @@ J = TypeVar("J")
 
 def become_subreaper() -> bool:
     """Make orphaned descendants children of this process. Return False if that is not supported."""
+    import ctypes  # not at the top: most commands start no process
+
     try:
         prctl = ctypes.CDLL(None, use_errno=True).prctl
     except (OSError, AttributeError):

@@ -69,7 +69,14 @@ class ControlledRun:
         """
         folder = new_folder(state, str(about["tag"]))
         lock = Lock(folder)
-        lock.acquire()  # outside of 'try': if this fails, another start owns the folder
+        try:
+            lock.acquire()
+        except EnsembleError as error:
+            if error.code in ("full", "unwritable"):  # otherwise, another start owns the folder
+                with contextlib.suppress(OSError):
+                    lock.path.unlink(missing_ok=True)
+                    folder.rmdir()
+            raise
         try:
             # The executor makes its preparations during imports and the first writes of the
             # journal.

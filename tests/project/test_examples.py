@@ -349,7 +349,7 @@ def parameter_sweep(ran: Ran) -> None:
     assert cause == {"T": 1.5, "P": 10}
     coarse = [(T, P) for T in (0.5, 1.0, 1.5) for P in (1, 10)]
     values = [*coarse, (1.4, 10), (1.6, 10)]
-    wanted = [f"T={T} P={P} seed={seed}" for seed, (T, P) in enumerate(values)]
+    wanted = [f"T={T:g} P={P} seed={seed}" for seed, (T, P) in enumerate(values)]
     (folder,) = (ran.folder / "runs").iterdir()
     assert [(folder / f"{n}" / "result.txt").read_text().strip() for n in range(8)] == wanted
     assert sorted(ran.output("collect.0").splitlines()) == sorted(wanted)
