@@ -12,6 +12,7 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 from ensemble_core.errors import EnsembleError
@@ -250,7 +251,7 @@ class JsonLines(_Lines):
     """
 
     _noun = "a JSON object"
-    #: Number of lines that begin like an object and are none.
+    #: Number of lines that begin with ``{`` but are no valid object.
     _broken = 0
 
     def _unread_complaint(self) -> str | None:
@@ -382,22 +383,16 @@ class KeyValue(_Lines):
 
     _noun = "with name=NUMBER or name: NUMBER"
 
-    def __init__(
-        self,
-        path: str | None = None,
-        fields: Fields | None = None,
-        clock: str | None = None,
-        stream: Literal["stdout", "stderr"] = "stdout",
-    ) -> None:
-        super().__init__(path, fields, clock, stream)
-        #: Pattern of labels that are no words, such as ``Temperature (K)``.
-        self._odd: re.Pattern[str] | None = None
+    @cached_property
+    def _odd(self) -> re.Pattern[str] | None:
+        """Pattern of wanted labels that are not single words, such as ``Temperature (K)``."""
         odd = [name for name in self._wanted or () if not _WORD.fullmatch(name)]
-        if odd:
-            names = "|".join(map(re.escape, sorted(odd, key=len, reverse=True)))
-            self._odd = re.compile(
-                rf"(?:^|[\t,;|]|  )[ \t]*({names})(?:[ \t]*([=:])[ \t]*|[ \t]{{2,}}|\t)(\S+)"
-            )
+        if not odd:
+            return None
+        names = "|".join(map(re.escape, sorted(odd, key=len, reverse=True)))
+        return re.compile(
+            rf"(?:^|[\t,;|]|  )[ \t]*({names})(?:[ \t]*([=:])[ \t]*|[ \t]{{2,}}|\t)(\S+)"
+        )
 
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
         text = line.decode("utf-8", "replace")

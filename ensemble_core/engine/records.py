@@ -46,7 +46,7 @@ __all__ = [
     "add_read",
 ]
 
-#: Values of ``JobRecord.cancelled_by``: the run asked for the cancel, or nobody knows who did.
+#: Values of ``JobRecord.cancelled_by``: the run asked for the cancel, or the canceller is unknown.
 BY_RUN, BY_OTHERS = "run", "others"
 
 #: For how many rows of one job ``submit-rows`` can submit jobs at most.

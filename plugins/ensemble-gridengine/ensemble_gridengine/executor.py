@@ -271,7 +271,7 @@ _UNITS = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20, "g": 10**9, "G": 
 
 
 def _bytes(text: str) -> float:
-    """Return a size such as ``1.5G``; 0 if it is none."""
+    """Parse a size such as ``1.5G``. Return 0 for any other text."""
     match = re.match(r"([\d.]+)([kKmMgG]?)", text)
     return float(match[1]) * _UNITS[match[2]] if match else 0.0
 

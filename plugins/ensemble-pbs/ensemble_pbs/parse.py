@@ -93,7 +93,7 @@ _UNITS = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
 
 
 def _bytes(text: str) -> int:
-    """Return a size such as ``300kb``; 0 if it is none."""
+    """Parse a size such as ``300kb``. Return 0 for any other text."""
     match = re.fullmatch(r"(\d+)([kmgt]?b)", text.lower())
     return int(match[1]) * _UNITS[match[2]] if match else 0
 
