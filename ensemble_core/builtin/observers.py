@@ -6,7 +6,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.builtin.line_observers import MOST_FIELDS, JsonLines, KeyValue, Patterns
+from ensemble_core.builtin.json_lines import JsonLines
+from ensemble_core.builtin.key_value import KeyValue
+from ensemble_core.builtin.line_observer import MOST_FIELDS
+from ensemble_core.builtin.patterns import Patterns
 from ensemble_core.errors import closest
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.model.jobs import Job

@@ -21,8 +21,10 @@ from ensemble_testing import (
 from river import stats as river
 
 from ensemble_core import Row
-from ensemble_core.builtin import actions, generators, line_observers, observers, triggers
+from ensemble_core.builtin import actions, generators, observers, triggers
 from ensemble_core.builtin import statistics as builtin_statistics
+from ensemble_core.builtin.json_lines import JsonLines
+from ensemble_core.builtin.line_observer import MOST_FIELDS
 from ensemble_core.builtin.quantile_estimate import QuantileEstimate
 from ensemble_core.builtin.statistics import EXACT, LONGEST
 from ensemble_core.errors import EnsembleError
@@ -244,14 +246,14 @@ def test_invalid_pattern_is_an_error_with_a_hint() -> None:
 
 
 def test_json_lines_limits_the_number_of_names() -> None:
-    observer = line_observers.JsonLines()
+    observer = JsonLines()
     names = {
         name
         for number in range(5000)
         for row in observer.feed(b'{"x%d": 1}\n' % number)
         for name in row.values
     }
-    assert len(names) == line_observers.MOST_FIELDS
+    assert len(names) == MOST_FIELDS
 
 
 def feed(name: str, values: list[float], **options: Any) -> float | None:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from ensemble_core.builtin.line_observers import JsonLines, KeyValue, Patterns
+from ensemble_core.builtin.json_lines import JsonLines
+from ensemble_core.builtin.key_value import KeyValue
+from ensemble_core.builtin.patterns import Patterns
 from ensemble_core.errors import EnsembleError
 from ensemble_core.plugin.observer import Observer, Row
 

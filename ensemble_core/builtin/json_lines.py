@@ -1,0 +1,169 @@
+"""Observer of programs that print JSON objects or Python dicts, one per line."""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ensemble_core.builtin.line_observer import MOST_TOLD, LineObserver, count_of
+from ensemble_core.model.numbers import MOST_EXACT, finite_or_none, read_number
+
+__all__ = ["JsonLines"]
+
+#: Longest line that is read as a printed Python dict, in bytes.
+_LONGEST_DICT = 1 << 16
+#: How many levels of nested objects a complaint searches for a field.
+_DEPTH = 4
+
+
+class JsonLines(LineObserver):
+    """Observer of JSON objects, one per line: the numeric fields of an object form a row.
+
+    Printed Python dicts are read, too. A wanted field may be nested (``metrics.loss``), and its
+    value may be a text such as ``"NaN"``. The option ``clock`` names the field with the time or
+    step of the row. Unlisted values that are no numbers, lines that are not JSON objects, and the
+    reserved names ``duration`` and ``pending`` are skipped.
+    """
+
+    _noun = "a JSON object"
+    #: Number of lines that begin with ``{`` but are no valid object.
+    _broken = 0
+
+    def _unread_complaint(self) -> str | None:
+        broken = None
+        if self._broken:
+            broken = f"{count_of(self._broken)} of {count_of(self._lines)} begin with {{ and are "
+            broken += "no JSON object"
+        return "; ".join(filter(None, (broken, super()._unread_complaint()))) or None
+
+    def _is_complete(self, line: bytes) -> bool:
+        return _object_in(line.strip()) is not None
+
+    def _parse(self, line: bytes) -> Mapping[str, float] | None:
+        line = line.removeprefix(codecs.BOM_UTF8).strip()
+        found = _object_in(line)
+        if found is None:
+            self._broken += line.startswith(b"{")
+            return None
+        values: dict[str, float] = {}
+        if self._wanted is None:
+            for name, value in found.items():
+                number = _number(value)
+                if number is not None:
+                    values[name] = number
+                elif name in self._seen:  # it was a number before
+                    number = read_number(value) if isinstance(value, str) else None
+                    values[name] = self._unreadable(name, value) if number is None else number
+            return values
+        for printed in (*self._wanted, *((self._clock,) if self._clock else ())):
+            there, value = _look_up(found, printed)
+            if not there:
+                if len(self._unasked) < MOST_TOLD and self._wanted.get(printed) not in self._found:
+                    self._unasked |= dict.fromkeys(_similar(found, printed))
+                continue
+            number = read_number(value) if isinstance(value, str) else _number(value)
+            if number is not None:
+                values[printed] = number
+            elif printed in self._wanted:
+                values[printed] = self._unreadable(printed, value)
+        return values
+
+
+def _object_in(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object or the printed Python dict in a line, or ``None``."""
+    if not line.startswith(b"{"):
+        return None
+    text = line.decode("utf-8", "replace")
+    try:
+        found: dict[str, Any] = json.loads(text)
+        if math.inf in found.values() or -math.inf in found.values():
+            # 1e999 is not infinity, but a number too large for a float.
+            found = json.loads(text, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return _dict_in(text) if len(line) <= _LONGEST_DICT else None
+    return found
+
+
+def _dict_in(text: str) -> dict[str, Any] | None:
+    if "\\" in text:  # an invalid escape sequence would cause a warning of Python
+        return None
+    try:
+        node = ast.parse(text, mode="eval").body
+        return _literal(node) if isinstance(node, ast.Dict) else None
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def _literal(node: ast.AST) -> Any:
+    """Return the value of a literal, of a name such as nan, or of ``np.float64(0.5)``; ``None``
+    for any other expression.
+    """
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Dict):
+        keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+        pairs = zip(keys, node.values, strict=True)
+        return {key: _literal(value) for key, value in pairs if isinstance(key, str)}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        value = _literal(node.operand)
+        known = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return (-value if isinstance(node.op, ast.USub) else value) if known else None
+    if isinstance(node, ast.Name):
+        return read_number(node.id)
+    if isinstance(node, ast.Call) and len(node.args) == 1:
+        value = _literal(node.args[0])
+        return value if isinstance(value, (int, float)) else None
+    return None
+
+
+def _look_up(found: Mapping[str, Any], printed: str) -> tuple[bool, Any]:
+    """Return whether an object has a field, and its value. ``a.b`` is a field ``a.b``, or the field
+    ``b`` of the object ``a``.
+    """
+    if printed in found:
+        return True, found[printed]
+    first, dot, rest = printed.partition(".")
+    inner = found.get(first)
+    if not dot or first not in found:
+        return False, None
+    return _look_up(inner, rest) if isinstance(inner, Mapping) else (True, inner)
+
+
+def _similar(found: Mapping[str, Any], printed: str) -> Iterator[str]:
+    """Yield the fields of an object with this name at any depth, or otherwise its fields that have
+    numbers.
+    """
+    last = re.split(r"[./]", printed)[-1]
+    deep = [path for path in _paths(found, _DEPTH) if re.split(r"[./]", path)[-1] == last]
+    if deep:
+        yield from deep[:MOST_TOLD]
+        return
+    names = (name for name, value in found.items() if _number(value) is not None)
+    yield from (name for name, _ in zip(names, range(MOST_TOLD), strict=False))
+
+
+def _paths(found: Mapping[str, Any], depth: int) -> Iterator[str]:
+    for name, value in found.items():
+        yield name
+        if isinstance(value, Mapping) and depth > 1:
+            yield from (f"{name}.{inner}" for inner in _paths(value, depth - 1))
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if isinstance(value, int) and abs(value) <= MOST_EXACT:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _finite(text: str) -> float | None:
+    return finite_or_none(float(text))

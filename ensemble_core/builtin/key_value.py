@@ -1,0 +1,70 @@
+"""Observer of ``name=NUMBER`` and ``name: NUMBER`` in any text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+
+from ensemble_core.builtin.line_observer import LineObserver
+from ensemble_core.metrics.store import VARIABLES
+from ensemble_core.model.numbers import NUMBER, read_number
+
+__all__ = ["KeyValue"]
+
+_BEFORE = r"(?<![\w./-])"
+_BETWEEN = r"[ \t]{0,40}[=:][ \t]{0,40}"
+#: What must not follow a number: otherwise it is a part of something else (10ms, 12:30, 0,253).
+_AFTER = r"(?![\w#]|\.[#.]|[.:/^*'+-]\w|,\d|[\u00d7\u00b7~]\s?\d|[\u00a0\u2009\u202f\u2019]\d)"
+_PAIR = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*){_BETWEEN}({NUMBER}){_AFTER}")
+_LABEL = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}([=:])[ \t]{{0,40}}(?=(\S*))")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+class KeyValue(LineObserver):
+    """Observer of ``name=value`` and ``name: value`` pairs with numeric values.
+
+    The pairs in a line form a row. If a name occurs twice, the last value counts. Numbers that are
+    part of a longer word (``10ms``, ``12:30``, ``0,253``) are no numbers.
+    """
+
+    _noun = "with name=NUMBER or name: NUMBER"
+
+    @cached_property
+    def _odd(self) -> re.Pattern[str] | None:
+        """Pattern of wanted labels that are not single words, such as ``Temperature (K)``."""
+        odd = [name for name in self._wanted or () if not _WORD.fullmatch(name)]
+        if not odd:
+            return None
+        names = "|".join(map(re.escape, sorted(odd, key=len, reverse=True)))
+        return re.compile(
+            rf"(?:^|[\t,;|]|  )[ \t]*({names})(?:[ \t]*([=:])[ \t]*|[ \t]{{2,}}|\t)(\S+)"
+        )
+
+    def _parse(self, line: bytes) -> Mapping[str, float] | None:
+        text = line.decode("utf-8", "replace")
+        found: dict[str, float] = {}
+        pairs = _PAIR.findall(text)
+        known = self._seen if self._wanted is None else self._wanted
+        for name, spelled in pairs:
+            number = read_number(spelled)
+            if number is not None:
+                found[name] = number
+            elif name in known:  # too large for a float
+                found[name] = self._unreadable(name, spelled)
+        if text.count("=") + text.count(":") > len(pairs) and any(name in text for name in known):
+            for match in _LABEL.finditer(text):  # names whose values may be no numbers
+                name, sign, spelled = match.groups()
+                if name in known and name not in VARIABLES:
+                    pair = _PAIR.match(text, match.start())
+                    number = None if pair is None else read_number(pair[2])
+                    if number is not None:
+                        found[name] = number  # the last value of a name counts
+                    elif spelled or sign == "=":
+                        found[name] = self._unreadable(name, spelled)
+        if self._odd is not None:
+            for name, sign, spelled in self._odd.findall(text):
+                number = read_number(spelled.rstrip(",;"))
+                if number is not None or sign:  # otherwise, the line may be a header
+                    found[name] = self._unreadable(name, spelled) if number is None else number
+        return found or None

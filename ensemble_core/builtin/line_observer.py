@@ -1,0 +1,224 @@
+"""Base class of observers that read a job's output line by line.
+
+A carriage return ends a line, too, as in progress bars. Sequences for colours are removed.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import re
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal
+
+from ensemble_core.metrics.store import VARIABLES
+from ensemble_core.plugin.observer import Observer, Row
+
+__all__ = ["LONGEST_LINE", "MOST_FIELDS", "MOST_TOLD", "Fields", "LineObserver", "count_of"]
+
+#: Maximum length of a line in bytes. Longer ones are skipped.
+LONGEST_LINE = 1 << 20
+#: Maximum number of fields in an output file if the ensemble file does not list the fields. Each
+#: field costs memory, and a job may print any number of names.
+MOST_FIELDS = 200
+#: How many names a complaint lists.
+MOST_TOLD = 5
+
+_ENDS = re.compile(rb"[\r\n]")
+#: Control sequences of terminals: colours and cursor movements, titles, and other escapes.
+_COLOURS = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[@-Z\\^_])"
+)
+_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+#: The fields to read: names, or names with their names in the output.
+Fields = Collection[str] | Mapping[str, str]
+
+
+class LineObserver(Observer):
+    """Base class of observers that read lines. Subclasses parse a line."""
+
+    #: What the expected lines are called in complaints.
+    _noun = "lines"
+
+    def __init__(
+        self,
+        path: str | None = None,
+        fields: Fields | None = None,
+        clock: str | None = None,
+        stream: Literal["stdout", "stderr"] = "stdout",
+    ) -> None:
+        self._path = path
+        self._stream = stream
+        #: The wanted fields by their names in the output; ``None``: all.
+        self._wanted: dict[str, str] | None = None
+        if fields is not None:
+            names = fields if isinstance(fields, Mapping) else {name: name for name in fields}
+            self._wanted = {printed: name for name, printed in names.items()}
+        self._clock = clock
+        self._seen: set[str] = set()
+        self._line = bytearray()
+        self._skipping = False
+        #: The first bytes of the file, until they show whether it is UTF-16.
+        self._start: bytes | None = b""
+        self._decoder: codecs.IncrementalDecoder | None = None
+        # All of these are counted for the complaint.
+        self._lines = self._understood = self._long = 0
+        self._found: set[str] = set()
+        self._unasked: dict[str, None] = {}
+        #: Values that could not be read: how many, the first one, and its line.
+        self._unread: dict[str, tuple[int, str, int]] = {}
+
+    @property
+    def path(self) -> str | None:
+        return self._path
+
+    @property
+    def stream(self) -> Literal["stdout", "stderr"]:
+        return self._stream
+
+    def feed(self, data: bytes) -> Iterable[Row]:
+        if self._start is not None or self._decoder is not None:
+            data = self._decode(data)
+        *ends, begun = _ENDS.split(data) if b"\r" in data else data.split(b"\n")
+        rows: list[Row] = []
+        for end in ends:
+            self._append(end)
+            rows += self._end_of_line()
+        self._append(begun)
+        return rows
+
+    def _decode(self, data: bytes) -> bytes:
+        """Convert UTF-16 to UTF-8. A byte-order mark at the start of the file selects it."""
+        if self._start is not None:
+            data = self._start + data
+            if data in (b"", b"\xff", b"\xfe"):
+                self._start = data
+                return b""
+            self._start = None
+            encoding = _MARKS.get(data[:2])
+            if encoding is not None:
+                self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+                data = data[2:]
+        return data if self._decoder is None else self._decoder.decode(data).encode()
+
+    def _append(self, piece: bytes) -> None:
+        """Append a piece to the current line."""
+        if self._skipping or len(self._line) + len(piece) > LONGEST_LINE:
+            self._line.clear()
+            self._skipping = True
+        else:
+            self._line += piece
+
+    def truncated(self) -> None:
+        self._begin_line()
+        self._start, self._decoder = b"", None
+        self._lines = self._understood = self._long = 0
+
+    def interrupted(self) -> str | None:
+        line = bytes(self._line)
+        if not line.strip() or self._is_complete(line):
+            return None
+        self._begin_line()
+        text = line[-60:].decode("utf-8", "replace")
+        return f"its last line has no end and may be incomplete, so it was not read: {text!r}"
+
+    def _is_complete(self, line: bytes) -> bool:
+        """Return True if no part is missing at the end of this line."""
+        return False
+
+    def finish(self) -> Iterable[Row]:
+        return self._end_of_line()
+
+    def _begin_line(self) -> None:
+        self._line.clear()
+        self._skipping = False
+
+    def _end_of_line(self) -> Iterable[Row]:
+        line, skipped = bytes(self._line), self._skipping
+        self._begin_line()
+        if skipped:
+            self._lines += 1
+            self._long += 1
+            return ()
+        if b"\x1b" in line:
+            line = _COLOURS.sub(b"", line)
+        if not line.strip():
+            return ()
+        self._lines += 1
+        row = self._row(line)
+        return () if row is None else (row,)
+
+    def _row(self, line: bytes) -> Row | None:
+        found = self._parse(line)
+        if found is None:
+            return None
+        self._understood += 1
+        values = {
+            name: value for printed, value in found.items() if (name := self._name_of(printed))
+        }
+        if not values:
+            return None
+        clock = None if self._clock is None else found.get(self._clock)
+        return Row(values, clock if clock is None or math.isfinite(clock) else None)
+
+    @abstractmethod
+    def _parse(self, line: bytes) -> Mapping[str, float] | None:
+        """Return the numbers in a line by their printed names, or ``None`` if it cannot be
+        parsed. A wanted value that is no number is nan (see ``_unreadable``).
+        """
+
+    def _unreadable(self, printed: str, text: object) -> float:
+        """Count a wanted value that is no number, and return nan."""
+        name = printed if self._wanted is None else self._wanted.get(printed, printed)
+        count, first, line = self._unread.get(name, (0, str(text)[:40], self._lines))
+        self._unread[name] = (count + 1, first, line)
+        return math.nan
+
+    def _name_of(self, printed: str) -> str | None:
+        """Return the column's name for a printed name, or ``None`` if it is not wanted."""
+        if self._wanted is not None:
+            name = self._wanted.get(printed)
+            if name is not None:
+                self._found.add(name)
+            elif len(self._unasked) < MOST_TOLD and printed != self._clock:
+                self._unasked[printed] = None
+            return name
+        if printed in VARIABLES:
+            return None
+        if printed not in self._seen:
+            if len(self._seen) >= MOST_FIELDS:
+                return None
+            self._seen.add(printed)
+        return printed
+
+    def complaint(self) -> str | None:
+        if not self._lines:
+            return "no lines"
+        lines = count_of(self._lines)
+        if self._long:
+            return f"{count_of(self._long)} of {lines} longer than {LONGEST_LINE >> 20} MiB"
+        if not self._understood:
+            return f"{lines}, none of them {self._noun}"
+        missing = sorted(set((self._wanted or {}).values()) - self._found)
+        if missing:
+            there = f"; found {', '.join(map(repr, self._unasked))}" if self._unasked else ""
+            several = "s" if len(missing) > 1 else ""
+            return f"no field{several} {', '.join(map(repr, missing))}{there}"
+        if self._wanted is None and not self._seen:
+            return f"{lines}, none of them with a number"
+        return self._unread_complaint()
+
+    def _unread_complaint(self) -> str | None:
+        texts = [
+            f"{name} could not be read in {count} of {count_of(self._lines)}, "
+            f"first: {first!r} in line {line}"
+            for name, (count, first, line) in self._unread.items()
+        ]
+        return "; ".join(texts[:MOST_TOLD]) or None
+
+
+def count_of(lines: int) -> str:
+    """Return a number of lines as text."""
+    return "1 line" if lines == 1 else f"{lines} lines"
