@@ -23,7 +23,8 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, Identified, JobEvent, LookedUp, Observed, Problem
 from ensemble_core.model.identity import Source, identity_of, parts_of, short
 from ensemble_core.model.jobs import Job, JobGroup
-from ensemble_core.runtime.input_files import Inputs, unknown
+from ensemble_core.runtime.file_digests import unknown
+from ensemble_core.runtime.input_files import Inputs
 
 if TYPE_CHECKING:  # needed only if jobs are reused
     from ensemble_core.journal.earlier_jobs import EarlierJob, EarlierJobs

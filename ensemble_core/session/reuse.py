@@ -19,8 +19,9 @@ from ensemble_core.journal.run_store import find, look
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.identity import Source, parts_of
 from ensemble_core.model.jobs import JobGroup
+from ensemble_core.runtime.file_digests import unknown
 from ensemble_core.runtime.identities import identify, uses_job_files
-from ensemble_core.runtime.input_files import Inputs, has_shell_text, unknown
+from ensemble_core.runtime.input_files import Inputs, has_shell_text
 
 __all__ = ["EarlierIdentities", "Preview", "Reason", "explain", "open_earlier", "preview"]
 

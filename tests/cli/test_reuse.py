@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 import ensemble_core
 from ensemble_core.api.notebook import as_html
 from ensemble_core.cli.main import main
+from ensemble_core.runtime.file_digests import FileDigests
 from ensemble_core.runtime.identities import Identities
-from ensemble_core.runtime.input_files import Inputs
 
 #: Ensemble A of the docs page: eight jobs, whose U is 1 3 5 5 4 8 2 2.
 FILE = """
@@ -148,13 +148,13 @@ def test_large_file_compared_by_time_is_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read: list[str] = []
-    content = Inputs._content
+    content = FileDigests._content
 
-    def noted(self: Inputs, path: str, status: os.stat_result) -> str:
+    def noted(self: FileDigests, path: str, status: os.stat_result) -> str:
         read.append(path)
         return content(self, path, status)
 
-    monkeypatch.setattr(Inputs, "_content", noted)
+    monkeypatch.setattr(FileDigests, "_content", noted)
     Path("big.h5").write_text("data")
     change('{replica}"', '{replica} {here}/big.h5"')
     change("    replicas: 2", '    replicas: 2\n    inputs: [{path: "{here}/big.h5", by: mtime}]')

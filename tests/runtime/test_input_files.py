@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.runtime.input_files import Inputs, unknown
+from ensemble_core.runtime import file_digests
+from ensemble_core.runtime.file_digests import unknown
+from ensemble_core.runtime.input_files import Inputs
 
 
 def files(folder: Path, command: str | tuple[str, ...] = "x", **fields: object) -> dict[str, str]:
@@ -158,11 +163,12 @@ def test_input_without_known_content_equals_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "folder/pipe")
     states = {
         name: unknown(files(tmp_path, inputs=((name, "content"),)))
-        for name in ("absent", "no*", "pipe", "folder", "nul\0")
+        for name in ("absent", "no*", "no/**", "pipe", "folder", "nul\0")
     }
     assert states == {
         "absent": ("absent", "missing"),
         "no*": ("no*", "missing"),
+        "no/**": ("no/**", "missing"),
         "pipe": ("pipe", "neither a file nor a folder"),
         "folder": ("folder", "neither a file nor a folder"),
         "nul\0": ("nul\0", "cannot be read"),
@@ -172,35 +178,117 @@ def test_input_without_known_content_equals_nothing(tmp_path: Path) -> None:
 def test_file_that_keeps_changing_while_it_is_read_equals_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ensemble_core.runtime import input_files
-
     path = write(tmp_path / "log")
-    digest = input_files._digest
+    digest = file_digests._digest
 
     def slow(parts: object) -> str:
         with path.open("a") as file:
             file.write("more")
         return digest(parts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(input_files, "_digest", slow)
+    monkeypatch.setattr(file_digests, "_digest", slow)
     found = files(tmp_path, inputs=(("log", "content"),))
     assert unknown(found) == ("log", "changed while it was read")
 
 
-def test_unchanged_files_are_read_once_for_all_jobs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pattern", ["data/**", "data/*", "data/**/*", "d*/*", "data/.*", "*"])
+def test_patterns_match_hidden_files(tmp_path: Path, pattern: str) -> None:
+    write(tmp_path / "data/in")
+    write(tmp_path / "data/.params", "before")
+    before = files(tmp_path, inputs=((pattern, "content"),))
+    write(tmp_path / "data/.params", "after")
+    after = files(tmp_path, inputs=((pattern, "content"),))
+    assert before.keys() == after.keys()
+    assert before != after
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"),
+    [
+        ("**/in", ["in", "a/in", "a/b/in"]),
+        ("a/**/in", ["in", "b/in"]),
+        ("**", ["a/b/in", "a/b/out", "a/in", "in"]),
+        ("**/**/*", ["a/b/in", "a/b/out", "a/in", "in"]),
+        ("**/b/*", ["a/b/in", "a/b/out"]),
+        ("a/[b-z]/o?t", ["b/out"]),
+        ("a/**/[!ic]*", ["b", "b/out"]),
+    ],
+)
+def test_pattern_matches_at_each_depth(tmp_path: Path, pattern: str, matches: list[str]) -> None:
+    for name in ("in", "a/in", "a/b/in", "a/b/out"):
+        write(tmp_path / name)
+    (tmp_path / "a/circle").symlink_to(".")
+    found = files(tmp_path, inputs=((pattern, "content"),))
+    shown = [os.path.normpath(name.partition(": ")[2]) for name in found]
+    assert shown == [os.path.normpath(name) for name in matches]
+
+
+def test_pattern_with_a_folder_that_cannot_be_read_equals_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "data/in")
+    (tmp_path / "data/loop").symlink_to("loop")
+    found = files(tmp_path, inputs=(("data/**", "content"),))
+    assert unknown(found) == ("data/**", "cannot be read")
+
+
+def test_many_matches_have_one_digest(tmp_path: Path) -> None:
+    for number in range(101):
+        write(tmp_path / f"data/{number}.dat")
+    seen = [files(tmp_path, inputs=(("data/*.dat", "content"),))]
+    write(tmp_path / "data/7.dat", "changed")
+    seen.append(files(tmp_path, inputs=(("data/*.dat", "content"),)))
+    (tmp_path / "data/8.dat").rename(tmp_path / "data/new.dat")
+    seen.append(files(tmp_path, inputs=(("data/*.dat", "content"),)))
+    states = [found["data/*.dat"] for found in seen]
+    assert len(set(states)) == 3
+    assert all(state.startswith("101 files ") for state in states)
+
+
+def test_unchanged_files_are_read_once_for_all_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(20):
         write(tmp_path / f"conf/{number}.dat")
     group = JobGroup(name="g", command=("x",), inputs=(("conf/*", "content"),), cwd=str(tmp_path))
-    inputs, read = Inputs(), []
-    content = inputs._content
-
-    def noted(path: str, status: os.stat_result) -> str:
-        size = len(inputs._known)
-        found = content(path, status)
-        read.append(len(inputs._known) - size)
-        return found
-
-    inputs._content = noted  # type: ignore[method-assign]
+    read = count_reads(monkeypatch)
+    later(monkeypatch, 10)
+    inputs = Inputs()
     for _ in range(3):
         assert len(inputs.of(group.job(0, {}), group, {})) == 20
-    assert sum(read) == 20
+    assert len(read) == 20
+
+
+def test_digest_of_a_file_that_has_just_changed_is_not_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A second change within the same tick of the file system leaves no trace in size and times.
+    path = write(tmp_path / "in")
+    group = JobGroup(name="g", command=("x",), inputs=(("in", "content"),), cwd=str(tmp_path))
+    read = count_reads(monkeypatch)
+    inputs = Inputs()
+    then = path.stat().st_ctime - time.time()
+    later(monkeypatch, then + 0.5)
+    for _ in range(2):
+        inputs.of(group.job(0, {}), group, {})
+    assert len(read) == 2
+    later(monkeypatch, then + 60)
+    for _ in range(2):
+        inputs.of(group.job(0, {}), group, {})
+    assert len(read) == 3
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which each read of a file will add."""
+    digest, read = file_digests._digest, list[str]()
+
+    def noted(parts: Iterable[bytes]) -> str:
+        read.append(digest(parts))
+        return read[-1]
+
+    monkeypatch.setattr(file_digests, "_digest", noted)
+    return read
+
+
+def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let the module's clock show a time that is ``seconds`` from now."""
+    then = time.time() + seconds
+    monkeypatch.setattr(file_digests, "time", SimpleNamespace(time=lambda: then))
