@@ -2,7 +2,7 @@
 # it at its time limit, and reports its start and end. The preceding lines of the script define the
 # job; see job_script.py.
 exec </dev/null
-_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_clock= _ens_force= SECONDS=0
+_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_early= _ens_clock= _ens_force= SECONDS=0
 
 # An attempt to submit that was given up must not run if the queue accepted it after all, nor a job
 # that counts as lost. The exit code (VOIDED in report_spool.py) shows that nothing was run.
@@ -69,8 +69,10 @@ _ens_fail() {
 }
 
 # Ends the command, for the queue (which uses force itself) or for the clock (which does not).
-# It gets SIGTERM only once: many programs abort at a second one.
+# It gets SIGTERM only once: many programs abort at a second one. A signal that comes before the
+# command's id is known is acted on when it is.
 _ens_stop() {
+    [ -n "$_ens_pid" ] || { _ens_early=$1; return; }
     if [ "$_ens_why" = - ]; then
         _ens_why=$1
         kill -TERM -- "-$_ens_pid"
@@ -108,16 +110,28 @@ for _ens_signal in HUP INT QUIT USR1 USR2; do
 done
 _ens_now
 _ens_t0=$_ens_time
-( trap - HUP INT QUIT USR1 USR2 TERM ALRM; exec -- "${_ens_env[@]}" "${_ens_launch[@]}" "$@" ) >&6 2>&7 6>&- 7>&- &
+(
+    trap - HUP INT QUIT USR1 USR2 TERM ALRM
+    [ -z "$_ens_early" ] || exit 143
+    exec -- "${_ens_env[@]}" "${_ens_launch[@]}" "$@"
+) >&6 2>&7 6>&- 7>&- &
 _ens_pid=$!
+[ -z "$_ens_early" ] || _ens_stop "$_ens_early"
 exec 6>&- 7>&-
 _ens_tell start "$_ens_t0" "$HOSTNAME" &
 _ens_told=$!
 if [ "$_ens_limit" != 0 ]; then
     # In slices, because one long sleep would also count time while the job is suspended
     # (preemption, gang scheduling).
-    { while [ "$_ens_slices" -gt 0 ]; do sleep "$_ens_slice"; _ens_slices=$((_ens_slices - 1)); done
-      kill -ALRM $$; } &
+    {
+        while [ "$_ens_slices" -gt 0 ]; do
+            sleep "$_ens_slice"
+            # A queue stops one process after another and may miss this one.
+            read -r line </proc/$$/stat
+            case ${line##*) } in T*) ;; *) _ens_slices=$((_ens_slices - 1)) ;; esac
+        done
+        kill -ALRM $$
+    } 2>/dev/null &
     _ens_clock=$!
 fi
 # With job control, bash would leave the loop when SIGTSTP stops the child.

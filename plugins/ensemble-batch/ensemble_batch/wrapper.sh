@@ -21,6 +21,7 @@ _ens_fail() {
 }
 _ens_now
 _ens_t0=$_ens_time _ens_why=- _ens_rc=0 _ens_clock= _ens_force= _ens_follower= _ens_pids=()
+_ens_early= _ens_started=
 # The process that creates this file runs the job. A second copy, a restarted one and a cancelled
 # one find it and end with a special exit code (CLAIMED in spool.py).
 if ! ( set -C; printf '%s\n' "$_ens_t0 $HOSTNAME $_ens_id" >"$_ens_report" ) 2>/dev/null; then
@@ -42,8 +43,10 @@ _ens_signal() {
     shift
     for pid in "${_ens_pids[@]}" "$@"; do kill "-$signal" -- "-$pid"; done
 }
-# Only once: many programs abort at a second SIGTERM.
+# Only once: many programs abort at a second SIGTERM. A signal that comes while tasks are started is
+# acted on when all their ids are known.
 _ens_stop() {
+    [ -n "$_ens_started" ] || { _ens_early=$1; return; }
     [ "$_ens_why" = - ] || { _ens_signal CONT; return; }
     _ens_why=$1
     _ens_signal TERM
@@ -87,16 +90,26 @@ trap '_ens_stop timeout' ALRM
 for ((_ens_rank = 0; _ens_rank < _ens_tasks; _ens_rank++)); do
     (
         trap - $_ens_signals ALRM
+        [ -z "$_ens_early" ] || exit 143
         export ENSEMBLE_TASK_RANK=$_ens_rank
         exec -- "${_ens_env[@]}" "$@"
     ) >&6 2>&7 6>&- 7>&- &
     _ens_pids+=($!)
 done
+_ens_started=1
+[ -z "$_ens_early" ] || _ens_stop "$_ens_early"
 exec 6>&- 7>&-
 if [ "$_ens_limit" != 0 ]; then
     # In slices, because one long sleep would also count time while the job is suspended.
-    { while [ "$_ens_slices" -gt 0 ]; do sleep "$_ens_slice"; _ens_slices=$((_ens_slices - 1)); done
-      kill -ALRM $$; } &
+    {
+        while [ "$_ens_slices" -gt 0 ]; do
+            sleep "$_ens_slice"
+            # A queue stops one process after another and may miss this one.
+            read -r line </proc/$$/stat
+            case ${line##*) } in T*) ;; *) _ens_slices=$((_ens_slices - 1)) ;; esac
+        done
+        kill -ALRM $$
+    } 2>/dev/null &
     _ens_clock=$!
 fi
 # With job control, bash would leave the loops when SIGTSTP stops a child.

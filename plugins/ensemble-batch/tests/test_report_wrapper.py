@@ -121,17 +121,6 @@ def wrapped(tmp_path: Path) -> Iterator[Callable[..., Wrapped]]:
         each.close()
 
 
-def test_time_while_suspended_does_not_count(wrapped: Callable[..., Wrapped]) -> None:
-    job = wrapped("sh", "-c", "touch began; until [ -e end ]; do sleep 0.1; done", duration=6.0)
-    wait_until((job.folder / "began").exists)
-    job.signal(signal.SIGSTOP)
-    time.sleep(6.3)
-    (job.folder / "end").touch()
-    job.signal(signal.SIGCONT)
-    assert job.wait() == 0
-    assert job.told()[-1][2:5] == ["end", "0", "-"]
-
-
 def test_a_stopped_command_uses_no_cpu_and_has_not_ended(
     wrapped: Callable[..., Wrapped],
 ) -> None:

@@ -40,6 +40,7 @@ class Wrapped:
     def __init__(self, kind: Kind, folder: Path, script: str, **more: Any) -> None:
         self.kind, self.folder = kind, folder
         notice = more.pop("notice", "")
+        environment = {**os.environ, **more.pop("outer", {})}
         job = Job(id="sim.0", group="sim", index=0, command=("sh", "-c", script), **more)
         out = str(folder / "out")
         orders = [(job, Place(str(folder), out, out))]
@@ -57,7 +58,11 @@ class Wrapped:
         path = folder / "script"
         path.write_bytes(text)
         self.process = subprocess.Popen(
-            ["bash", str(path)], cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True
+            ["bash", str(path)],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
     def family(self) -> list[int]:
@@ -169,14 +174,115 @@ def test_a_command_that_stops_itself_at_once_ends_by_itself(start: Start) -> Non
     assert job.end() == (3, "-")
 
 
-def test_time_while_suspended_does_not_count_for_the_limit(start: Start) -> None:
-    job = start(GATED, duration=6.0)
+#: A ``sleep`` whose minutes the test counts. As with the real one, time goes on while it is stopped.
+SLEEP = """#!/bin/bash
+case $1 in 60*) ;; *) PATH=$SLEEP_PATH exec sleep "$@" ;; esac
+now() { read -r minutes <"$SLEEP_CLOCK"; }
+until now; do :; done
+end=$((minutes + 1))
+echo >>"$SLEEP_CLOCK.calls"
+until now && [ "$minutes" -ge "$end" ]; do PATH=$SLEEP_PATH sleep 0.05; done
+"""
+LIMIT = 10  #: minutes
+
+
+class Clock:
+    """The time of a job whose limit is ten minutes, counted by the wrapper one by one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file, self._minutes = folder / "clock", 0
+        self._set()
+        tools = folder / "tools"
+        tools.mkdir()
+        (tools / "sleep").write_text(SLEEP)
+        (tools / "sleep").chmod(0o755)
+        path = os.environ["PATH"]
+        self.job = {
+            "duration": 60.0 * LIMIT,
+            "outer": {
+                "PATH": f"{tools}{os.pathsep}{path}",
+                "SLEEP_PATH": path,
+                "SLEEP_CLOCK": str(self._file),
+            },
+        }
+
+    def _set(self) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{self._minutes}\n")
+        new.replace(self._file)
+
+    def calls(self) -> int:
+        """Return how many minutes the wrapper has begun to wait for."""
+        with suppress(FileNotFoundError):
+            return self._file.with_suffix(".calls").read_text().count("\n")
+        return 0
+
+    def wait(self, calls: int) -> None:
+        wait_until(lambda: self.calls() >= calls)
+
+    def forward(self, minutes: int) -> None:
+        self._minutes += minutes
+        self._set()
+
+
+def test_a_job_ends_at_its_limit_in_slices(start: Start, tmp_path: Path) -> None:
+    clock = Clock(tmp_path)
+    job = start(GATED, **clock.job)
+    for minute in range(1, LIMIT + 1):
+        clock.wait(minute)
+        assert job.process.poll() is None
+        clock.forward(1)
+    assert job.end() == (143, "timeout")
+
+
+def test_time_while_suspended_does_not_count_for_the_limit(start: Start, tmp_path: Path) -> None:
+    clock = Clock(tmp_path)
+    job = start(GATED, **clock.job)
+    clock.wait(1)
     job.signal(signal.SIGTSTP, signal.SIGSTOP)
     wait_until(lambda: stopped(job))
-    time.sleep(6.5)
-    (job.folder / "end").touch()
+    clock.forward(5 * LIMIT)
     job.signal(signal.SIGCONT)
+    clock.wait(2)
+    (job.folder / "end").touch()
     assert job.end() == (3, "-")
+
+
+def test_a_clock_that_runs_while_the_job_is_stopped_does_not_count(
+    start: Start, tmp_path: Path
+) -> None:
+    """A queue lists the processes and then stops them, so it misses one that is just started."""
+    clock = Clock(tmp_path)
+    job = start(GATED, **clock.job)
+    clock.wait(1)
+    wrapper = [job.process.pid]
+    job.signal(signal.SIGSTOP, only=wrapper)
+    wait_until(lambda: job.state(wrapper[0]) == "T")
+    for minute in range(2, 2 * LIMIT):
+        clock.forward(1)
+        clock.wait(minute)
+    (job.folder / "end").touch()
+    job.signal(signal.SIGCONT, only=wrapper)
+    assert job.end() == (3, "-")
+
+
+@pytest.mark.parametrize("line", ["_ens_now", "_ens_pid=$!", "_ens_pids+=($!)"])
+def test_a_job_that_is_cancelled_while_it_starts_ends(
+    request: pytest.FixtureRequest, tmp_path: Path, line: str
+) -> None:
+    """The signal comes when the wrapper does not know its command's id yet."""
+    begin = tmp_path / "begin"
+    begin.write_text(
+        "trap 'case $BASH_COMMAND in $LINE_OF_SIGNAL*) trap - DEBUG; kill -TERM $$ ;; esac' DEBUG\n"
+    )
+    kind: Kind = "claims" if line == "_ens_pids+=($!)" else "reports"
+    outer = {"BASH_ENV": str(begin), "LINE_OF_SIGNAL": line.replace("(", "\\(").replace("$", "\\$")}
+    job = Wrapped(kind, tmp_path, "exec sleep 1000", outer=outer)
+    try:
+        assert job.end() == (143, "stopped")
+        wait_until(lambda: not job.family())
+    finally:
+        job.close()
 
 
 def test_a_suspended_job_that_is_ended_leaves_no_process(start: Start) -> None:
