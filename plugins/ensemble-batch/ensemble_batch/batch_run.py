@@ -57,7 +57,7 @@ class BatchRun(QueueRun):
             grace=self.hooks.grace_of(orders[0][0]),
             notice=self.hooks.suspend_notice,
         )
-        return self.spool.script(key, text)
+        return self.spool.batch(key, text, [job.id for job, _ in orders])
 
     # -- what wrappers have written ------------------------------------------------------------
 
@@ -180,4 +180,4 @@ class BatchRun(QueueRun):
         self.spool.remove()
 
     def drop_secrets(self) -> None:
-        self.spool.drop_environment()
+        self.spool.drop_variables([f"{life.job}@{life.key}" for life in self.lives.values()])

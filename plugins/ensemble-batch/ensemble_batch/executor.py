@@ -124,7 +124,6 @@ class QueueExecutor(QueueHooks):
             polled.gauges = dict(polled.call(self.nodes))
         except ExecutorError as error:
             if not error.transient:
-                polled.drop_secrets()
                 records.close()
                 raise
         self._polled = polled
@@ -184,8 +183,6 @@ class QueueExecutor(QueueHooks):
         finally:
             if not polled.lives and polled.run.state is None:
                 polled.remove()
-            elif all(life.over or "start" in life.told for life in polled.lives.values()):
-                polled.drop_secrets()
             polled.records.close()
 
     def _wake_threads(self) -> None:

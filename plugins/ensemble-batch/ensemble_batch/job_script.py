@@ -162,7 +162,7 @@ def script_of(
     lines = [
         "#!/bin/bash",
         "set +aeu",
-        f". {quote(f'{folder}/environment')}",
+        f"_ens_folder={quote(folder)}",
         f"_ens_id={queue_id}",
         f'_ens_place="{place}"',  # may be "$1", which a job's command replaces
         f"_ens_grace={grace:g}",
@@ -172,7 +172,7 @@ def script_of(
     ]
     tables = [
         [
-            f"_ens_report={quote(f'{folder}/reports/{job.id}@{key}')}",
+            f"_ens_name={quote(f'{job.id}@{key}')}",
             *_own_lines(job, where, tag),
         ]
         for job, where in jobs

@@ -233,7 +233,7 @@ class QueueRun:
         """Remove all files, after the last job has ended."""
 
     def drop_secrets(self) -> None:
-        """Remove what jobs inherit from files, after the last job has started."""
+        """Remove files with variables that no job can start with any more."""
 
     # -- lost jobs ---------------------------------------------------
 

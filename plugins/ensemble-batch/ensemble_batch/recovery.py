@@ -41,6 +41,7 @@ def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
             for job, since in jobs.items()
         }
         records.drop()
+        polled.drop_secrets()
         polled.ids |= {job for job, known in found.items() if known}
         polled.read()
         for life in list(polled.lives.values()):

@@ -51,6 +51,9 @@ class SharedFolder:
         os.chmod(path, 0o700)
         return path
 
+    def has_script(self, key: str) -> bool:
+        return os.path.exists(self._script(key))
+
     def drop_script(self, key: str) -> None:
         """Remove a batch's script."""
         with suppress(OSError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,6 +15,11 @@ __all__ = ["CLAIMED", "Spool"]
 
 #: Exit code of a wrapper that has run nothing, because it found its job claimed.
 CLAIMED = 121
+#: Variables of the controller that jobs do not get.
+_KEPT = frozenset({
+    "SHELLOPTS", "BASHOPTS", "_", "PWD", "SHLVL", "HOSTNAME", "ENSEMBLE_JOB_ID", "ENSEMBLE_INDEX",
+    "ENSEMBLE_ATTEMPT", "ENSEMBLE_GROUP", "ENSEMBLE_RUN", "ENSEMBLE_TASK_COUNT",
+})  # fmt: skip
 #: Content of a claim by a controller.
 _CONTROLLER = "controller"
 
@@ -26,30 +31,53 @@ class Spool(SharedFolder):
       this file runs nothing.
     - ``reports/JOB@KEY.end``: how the job ended
     - ``scripts``: the batches' scripts
-    - ``environment``: the variables that jobs start with, among them secrets. It is removed as
-      soon as no further job can start.
+    - ``variables/JOB@KEY``: the variables that the job starts with, among them secrets. The files
+      of a batch are links to one file. A wrapper removes its job's link when it has read it, so
+      the variables are in no file once all jobs have started, even without a controller.
 
     Raises :class:`OSError` if the folder cannot be created or written.
     """
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
-        super().__init__(folder, "reports", "scripts")
+        super().__init__(folder, "reports", "scripts", "variables")
         self._reports = os.path.join(folder, "reports")
-        # Keep the variables that the queue sets for its job, and the shell's own.
+        self._variables = os.path.join(folder, "variables")
+        # Keep the variables that the queue sets for its job, the shell's, and the wrapper's.
         lines = [
             f"export {name}={quote(value)}\n"
             for name, value in environment.items()
-            if name.isidentifier() and name not in ("SHELLOPTS", "BASHOPTS", "_", "PWD", "SHLVL")
+            if name.isidentifier() and name not in _KEPT and not name.startswith("_ens_")
         ]
-        self.put(os.path.join(folder, "environment"), os.fsencode("".join(lines)))
+        self._text = os.fsencode("".join(lines))
 
-    def drop_environment(self) -> None:
-        """Remove the variables, after the last job has started."""
+    def batch(self, key: str, text: bytes, jobs: Collection[str]) -> str:
+        """Write the script of a batch, and at first the variables of its jobs; return the script's
+        path.
+        """
+        if not self.has_script(key):
+            self._put_variables([f"{job}@{key}" for job in jobs])
+        return self.script(key, text)
+
+    def _put_variables(self, names: Collection[str]) -> None:
+        first = ""
+        for path in [os.path.join(self._variables, name) for name in names]:
+            try:
+                if not first:
+                    raise OSError
+                os.link(first, path)
+            except OSError:  # also if the file system has no links, or allows no more
+                self.put(path, self._text)
+                first = path
+
+    def drop_variables(self, waiting: Collection[str] = ()) -> None:
+        """Remove the variables of all jobs but the waiting ones (``JOB@KEY``)."""
         with suppress(OSError):
-            for name in os.listdir(self.folder):
-                # A controller that was killed in put() left the file under another name.
-                if name.partition(".")[0] == "environment":
-                    os.unlink(os.path.join(self.folder, name))
+            for name in set(os.listdir(self._variables)).difference(waiting):
+                self._unlink_variables(name)
+
+    def _unlink_variables(self, name: str) -> None:
+        with suppress(OSError):
+            os.unlink(os.path.join(self._variables, name))
 
     def claim(self, job: str, key: str) -> bool:
         """Prevent a job from ever running. Return False if the job has begun.
@@ -69,6 +97,7 @@ class Spool(SharedFolder):
         except OSError:
             os.unlink(path)  # an empty claim would look like that of a job that has begun
             raise
+        self._unlink_variables(name)
         return True
 
     def names(self) -> list[str]:
@@ -104,6 +133,7 @@ class Spool(SharedFolder):
 
     def drop(self, job: str, key: str, *, claim: bool) -> None:
         """Remove the files of a job that is over, and its claim if no other copy can exist."""
+        self._unlink_variables(f"{job}@{key}")
         for ending in (".end", "") if claim else (".end",):
             with suppress(OSError):
                 os.unlink(os.path.join(self._reports, f"{job}@{key}{ending}"))

@@ -2,6 +2,7 @@
 # limit, and records its start and end. The preceding lines of the script define the job; see
 # job_script.py.
 exec </dev/null
+_ens_report=$_ens_folder/reports/$_ens_name _ens_variables=$_ens_folder/variables/$_ens_name
 _ens_now() {
     if [ -n "$EPOCHREALTIME" ]; then _ens_time=${EPOCHREALTIME/[!0-9]/.}; else _ens_time=$(date +%s.%N); fi
 }
@@ -29,6 +30,10 @@ if ! ( set -C; printf '%s\n' "$_ens_t0 $HOSTNAME $_ens_id" >"$_ens_report" ) 2>/
     echo "ensemble: cannot write $_ens_report; nothing was run" >&2
     exit 125
 fi
+# The file has secrets, so it is removed as soon as it was read.
+[ -r "$_ens_variables" ] || _ens_fail 126 launch "cannot read $_ens_variables on $HOSTNAME"
+. "$_ens_variables"
+rm -f -- "$_ens_variables"
 [ -d "$_ens_workdir" ] || mkdir -p -- "$_ens_workdir" || _ens_fail 126 workdir "cannot create the workdir $_ens_workdir on $HOSTNAME"
 cd -- "$_ens_workdir" || _ens_fail 126 workdir "cannot enter the workdir $_ens_workdir on $HOSTNAME"
 _ens_open() {

@@ -682,7 +682,9 @@ def test_the_place_in_a_script_may_be_an_argument(tmp_path: Path) -> None:
         for job in jobs
     ]
     (tmp_path / "reports").mkdir()
-    (tmp_path / "environment").touch()
+    (tmp_path / "variables").mkdir()
+    for job in jobs:
+        (tmp_path / "variables" / f"{job.id}@k").touch()
     words = {"folder": str(tmp_path), "place": "$1", "queue_id": "$2", "grace": 1.0}
     script = tmp_path / "script"
     script.write_bytes(script_of("k", orders, tag="run", **words))  # type: ignore[arg-type]

@@ -45,7 +45,8 @@ class Wrapped:
         out = str(folder / "out")
         orders = [(job, Place(str(folder), out, out))]
         (folder / "reports").mkdir()
-        (folder / "environment").touch()
+        (folder / "variables").mkdir()
+        (folder / "variables" / "sim.0@k").touch()
         shared: Mapping[str, Any] = {"tag": "melt-1", "folder": str(folder)}
         if kind == "claims":
             text = script_of(

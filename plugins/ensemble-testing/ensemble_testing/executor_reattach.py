@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import signal
 import threading
 import time
@@ -54,6 +55,32 @@ class LeavingContract(ExecutorKnobs):
             session.wait_for(job, "start")
         may_end.touch()
         wait_until(ended.exists, self.timeout)
+
+    def test_inherited_secret_is_in_no_file_after_jobs_left_waiting_have_started(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Jobs that wait when the controller closes start without it, with their variables."""
+        if "detach" not in self.make_executor().capabilities or not self.same_machine:
+            pytest.skip("its jobs end with it, or are on another machine")
+        secret = "hunter2-and-more"
+        monkeypatch.setenv("DB_PASSWORD", secret)
+        may_end, told = tmp_path / "may end", tmp_path / "told"
+        wait = (
+            f'echo "$DB_PASSWORD" >> {shlex.quote(str(told))}; '
+            f"while [ ! -e {shlex.quote(str(may_end))} ]; do sleep 0.1; done"
+        )
+        with self.new_session(tmp_path) as session:
+            slots = self.slots or int(session.executor.resources().get("cores.up", self.many))
+            jobs = [session.job("sh", "-c", wait) for _ in range(min(self.many, slots + 2))]
+            session.submit(*jobs)
+            session.wait_for(jobs[0], "start")
+        may_end.touch()
+        lines = f"{secret}\n" * len(jobs)
+        wait_until(lambda: told.exists() and len(told.read_text()) >= len(lines), self.timeout)
+        assert told.read_text() == lines
+        told.unlink()
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert [path for path in files if secret.encode() in path.read_bytes()] == []
 
     def test_run_without_stored_state_works(self, tmp_path: Path) -> None:
         with self.new_session(tmp_path, kept=False, tidy=True) as session:
