@@ -409,7 +409,7 @@ class Inspection:
                 f"unknown stream {stream!r}: expected stdout or stderr", code="no-such-stream"
             )
         start = self._starts({job}).get(job, {})
-        return log_tail(start, stream, min(most, _LOG), self._kept.folder)
+        return log_tail(start, stream, min(most, _LOG), self._kept.files)
 
     def _events(self, holding: Sequence[str], after: int = 0, **options: Any) -> Iterator[Any]:
         try:
@@ -449,7 +449,7 @@ class Inspection:
         """Return the node of an attempt, and the last line that the attempt has written."""
         node = _node(start)
         for stream in ("stderr", "stdout"):
-            lines = log_tail(start, stream, 4096, self._kept.folder)["text"].strip().splitlines()
+            lines = log_tail(start, stream, 4096, self._kept.files)["text"].strip().splitlines()
             if lines:
                 return {"node": node, "line": lines[-1][:_LINE], "stream": stream}
         return {"node": node, "line": "", "stream": ""}

@@ -63,7 +63,7 @@ class KeptRun:
         whole: bool = False,
         program: Program | None = None,
     ) -> None:
-        from ensemble_core.journal.ownership import is_own
+        from ensemble_core.journal.ownership import RunFiles
         from ensemble_core.journal.reader import NAME, Journal
         from ensemble_core.journal.run_store import find, state_folder
 
@@ -73,7 +73,7 @@ class KeptRun:
         self.warn = warn
         self._whole = whole
         self._damage_reported = salvage
-        self._own = is_own(self.folder)
+        self.files = RunFiles(self.folder)
         self.has_program = program is not None
         self._program = program
         self._registry: Registry | None = None
@@ -142,7 +142,7 @@ class KeptRun:
             from ensemble_core.plugin.named_code import is_loaded
 
             files = tuple(self.journal.about.get("plugins", ()))
-            loaded = is_loaded("plugin", "look" if self._own else "check")
+            loaded = is_loaded("plugin", "look" if self.files.own else "check")
             if files and not loaded:
                 self.warn(
                     f"run {self.tag} belongs to another user: its plugin files are not loaded "
@@ -177,7 +177,7 @@ class KeptRun:
 
     def loading_new(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
         """Return a function that creates an ensemble from a text that is not in the journal yet."""
-        return self._loading(purpose, quoted=self._own)
+        return self._loading(purpose, quoted=self.files.own)
 
     def _loading(self, purpose: Purpose, quoted: bool) -> Callable[[Text], Ensemble]:
         """``quoted``: whether errors may quote the file on disk.
@@ -215,7 +215,7 @@ class KeptRun:
         """The versions of the installed programs, or ``None`` if no snapshot may be read."""
         from ensemble_core.journal.replay import maker_of
 
-        return maker_of(versions(self.registry)) if self._own else None
+        return maker_of(versions(self.registry)) if self.files.own else None
 
     def recover(self, *, compare: bool = True, pending: bool = True) -> Replay:
         """Return a replay at the last event of the run. See ``replay.recover``."""

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ensemble_core.journal.ownership import open_run_file
+from ensemble_core.journal.ownership import RunFiles
 
 __all__ = ["log_tail"]
 
 
-def log_tail(start: Mapping[str, Any], stream: str, most: int, folder: Path) -> dict[str, Any]:
+def log_tail(start: Mapping[str, Any], stream: str, most: int, files: RunFiles) -> dict[str, Any]:
     """Return the last ``most`` bytes of a job's log file as ``text``, and the file's ``size``.
 
-    ``start`` is the context of the job's start event, ``stream`` is ``stdout`` or ``stderr``, and
-    ``folder`` is the run's folder. If the file cannot be read, ``problem`` says why.
+    ``start`` is the context of the job's start event, and ``stream`` is ``stdout`` or ``stderr``.
+    If the file cannot be read, ``problem`` says why.
     """
     found: dict[str, Any] = {"text": "", "size": None, "problem": ""}
     if not start.get(stream):
@@ -25,7 +25,7 @@ def log_tail(start: Mapping[str, Any], stream: str, most: int, folder: Path) -> 
         return found
     path = Path(str(start.get("workdir") or "."), str(start[stream]))
     try:
-        with open_run_file(path, folder, follow=False) as file:
+        with files.open(path, follow=False) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - most))
             found["text"], found["size"] = file.read(most).decode("utf-8", "replace"), size

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.journal.ownership import is_own, open_run_file
+from ensemble_core.journal.ownership import RunFiles, is_own
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 from ensemble_core.journal.removal import is_run
 from ensemble_core.journal.request_files import leave_request, requester
@@ -26,6 +26,9 @@ from ensemble_core.journal.run_store import (
     stop_requester,
 )
 from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.session.kept_run import KeptRun
+from ensemble_core.session.log_tail import log_tail
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
 
@@ -157,13 +160,16 @@ def test_strangers_run_shows_only_files_of_its_owner(tmp_path: Path) -> None:
     theirs.write_text("output")
     (folder / "link").symlink_to(tmp_path)
     (folder / "hard.out").hardlink_to(mine)
-    open_run_file(mine, folder).close()  # in one's own run
+    with Journal(folder / NAME):
+        RunFiles(folder).open(mine).close()  # in one's own run
     for path in (folder, folder / NAME, theirs):
         os.chown(path, 12345, 12345)
+    with Journal(folder / NAME):
+        files = RunFiles(folder)
     for path in (mine, folder / "link" / "private", folder / "hard.out", Path("/etc/shadow")):
         with pytest.raises(PermissionError):
-            open_run_file(path, folder)
-    with open_run_file(theirs, folder) as file:
+            files.open(path)
+    with files.open(theirs) as file:
         assert file.read() == b"output"
 
 
@@ -174,10 +180,42 @@ def test_run_that_others_can_write_shows_only_files_below_its_folder(tmp_path: P
     (folder / "sim.0.out").write_text("output")
     (folder / "link").symlink_to(mine)
     folder.chmod(0o777)
+    with Journal(folder / NAME):
+        files = RunFiles(folder)
     for path in (mine, folder / "link"):
         with pytest.raises(PermissionError):
-            open_run_file(path, folder)
-    open_run_file(folder / "sim.0.out", folder).close()
+            files.open(path)
+    files.open(folder / "sim.0.out").close()
+
+
+def test_a_run_is_the_users_own_only_if_the_open_journal_is(tmp_path: Path) -> None:
+    """A link in another user's state folder may lead to a private folder for a moment."""
+    theirs, mine = a_run(tmp_path / "theirs"), a_run(tmp_path / "mine")
+    link = tmp_path / "link"
+    link.symlink_to(theirs)
+    theirs.chmod(0o777)
+    with Journal(link / NAME):
+        link.unlink()
+        link.symlink_to(mine)
+        assert not RunFiles(link).own
+    with Journal(link / NAME):
+        assert RunFiles(link).own
+
+
+def test_whose_run_it_is_does_not_change_while_it_is_open(tmp_path: Path) -> None:
+    theirs, mine = a_run(tmp_path / "theirs"), a_run(tmp_path / "mine")
+    secret = tmp_path / "private"
+    secret.write_text("my secret")
+    theirs.chmod(0o777)
+    link = tmp_path / "link"
+    link.symlink_to(theirs)
+    start = {"stdout": str(secret), "started": 1.0}
+    with KeptRun(None, f"{link}{os.sep}", find_plugins=discover, warn=print) as kept:
+        assert log_tail(start, "stdout", 100, kept.files)["text"] == ""
+        link.unlink()
+        link.symlink_to(mine)
+        assert log_tail(start, "stdout", 100, kept.files)["text"] == ""
+        assert kept.maker is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")

@@ -25,7 +25,7 @@ from ensemble_core.display.text_style import (
     style_of,
 )
 from ensemble_core.errors import UsageError, did_you_mean
-from ensemble_core.journal.ownership import open_run_file
+from ensemble_core.journal.ownership import RunFiles
 
 __all__ = ["logs"]
 
@@ -71,7 +71,7 @@ class _Output:
     """The output file of a job, or the reason why it has none."""
 
     job: _Job
-    folder: Path  #: the run's folder
+    files: RunFiles
     stream: str | None = None
     path: Path | None = None
     size: int | None = None
@@ -86,7 +86,7 @@ class _Output:
     def open(self) -> BinaryIO:
         """Open the file. Raises :class:`OSError`."""
         assert self.path is not None
-        return open_run_file(self.path, self.folder)
+        return self.files.open(self.path)
 
     def fail(self, error: OSError) -> None:
         """Note that the file exists but cannot be read."""
@@ -176,13 +176,13 @@ def _is_large(outputs: list[_Output]) -> bool:
     return len(sizes) > _MOST_FILES or sum(sizes) > _MOST_BYTES
 
 
-def _size(path: Path, folder: Path) -> int | None:
+def _size(path: Path, files: RunFiles) -> int | None:
     """Return the size of a file, or ``None`` if the file does not exist.
 
     Raises :class:`PermissionError` if the file must not be read.
     """
     try:
-        with open_run_file(path, folder) as file:
+        with files.open(path) as file:
             return os.fstat(file.fileno()).st_size
     except PermissionError:
         raise
@@ -223,12 +223,12 @@ def _outputs(kept: KeptRun, job: _Job, alone: bool) -> Iterator[_Output]:
     if not files:
         # A job that never ran has no output. Report this only if the user has asked for this job.
         yield _Output(
-            job, kept.folder, note=_explain_missing(kept, job), missed=alone or job.started
+            job, kept.files, note=_explain_missing(kept, job), missed=alone or job.started
         )
     for stream, path in files:
-        output = _Output(job, kept.folder, stream, path)
+        output = _Output(job, kept.files, stream, path)
         try:
-            output.size = _size(path, kept.folder)
+            output.size = _size(path, kept.files)
         except PermissionError as error:
             output.fail(error)
         else:
