@@ -34,6 +34,7 @@ __all__ = [
     "mad",
     "mean",
     "moving_average",
+    "newest",
     "quantile",
     "variance",
 ]  # fmt: skip
@@ -80,13 +81,17 @@ def add_in_order(values: Sequence[float]) -> float:
 def moving_average(alpha: float, values: Sequence[float]) -> float | None:
     """Return the exponentially weighted moving average.
 
-    The first of the ``values`` is the previous average, or ``None``. With ``alpha`` 1, the result
-    is the last value.
+    The first of the ``values`` is the previous average, or ``None``.
     """
     mean, rest = None, 1.0 - alpha
     for value in values:
         mean = value if mean is None else alpha * value + rest * mean
     return mean
+
+
+def newest(values: Sequence[float]) -> float:
+    """Return the last of the values."""
+    return values[-1]
 
 
 def in_order(reduce: Reduce, values: Sequence[float]) -> float | None:

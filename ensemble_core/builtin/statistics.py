@@ -97,14 +97,16 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
                 "default": 1,
             }
         ),
+        nonfinite=True,  # the difference between the values around nan would be no change
         timed_when=_has_time_window,
     )
     yield StatisticPlugin(
         name="last",
         summary="The latest value",
-        build=lambda options: _build_ewma(1.0),
+        build=lambda options: reducers.Fold(reducers.newest, None),
         options=_schema(),
         within=True,
+        nonfinite=True,
     )
     yield StatisticPlugin(
         name="ewma",

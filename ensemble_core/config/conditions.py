@@ -81,14 +81,32 @@ def bind_condition(
                 f"{condition.text!r} is always true, because {certain} is; compare it with "
                 'something, as in \'group in ("a", "b")\''
             )
-    if condition.asks_metric_for_nan:
-        context.report(
-            place,
-            f"{condition.text!r} is never true: metrics ignore values that are not finite",
-            hint=conditions.NAN_HINT,
-            code="never-holds",
-        )
+    _check_nonfinite(context, place, condition, scoped, bound)
     return condition, scoped
+
+
+def _check_nonfinite(
+    context: Context,
+    path: Path,
+    condition: Condition,
+    scoped: Collection[str],
+    bound: BoundTrigger | None,
+) -> None:
+    """Report a condition that is true only if a statistic that skips nan is nan."""
+    for name in sorted(condition.must_be_nonfinite):
+        if name == "value" and bound is not None and bound.path is not None:
+            name = bound.path.text
+        elif name not in scoped and name not in condition.metrics:
+            continue
+        statistic = name.partition(".")[0]
+        spec = context.known.statistics.get(statistic)
+        if spec is None or not spec.nonfinite:
+            context.report(
+                path,
+                f"{condition.text!r} is never true: {statistic!r} skips values that are not finite",
+                hint=conditions.NAN_HINT,
+                code="never-holds",
+            )
 
 
 def _check_job_names(

@@ -411,7 +411,14 @@ class Engine:
             table.told = True  # one report for the whole group
             state.error(f"{message}, because no observer could read its output")
         elif name not in table.without_value:
-            state.out.append(Log(message=message, level="warning"))
+            values = [(each, known.get(each)) for each in formula.spoken]
+            odd = [
+                f"{each} is {value}"
+                for each, value in values
+                if isinstance(value, float) and value - value != 0.0
+            ]
+            why = f": {', '.join(odd)}" if odd else ""
+            state.out.append(Log(message=message + why, level="warning"))
         else:
             return
         table.without_value.append(name)

@@ -786,14 +786,17 @@ class JobTable:
                     self._record(name, variable, value, now)
 
     def _record(self, group: str, variable: str, value: float, now: float) -> None:
-        if value - value != 0.0:
-            return  # nan or infinity does not change the metric, so no rule is triggered
         key = (group, variable)
         series = self._metrics.series.get(key)
         if series is not None:
             series.record(value, now)
             watches = self._index.series.get(key)
             if watches is not None:
+                if value - value != 0.0:  # most statistics skip nan and infinity
+                    concerned = [
+                        each for each in watches if self._metrics.may_be_nonfinite(each.path)
+                    ]
+                    watches = dict.fromkeys(concerned)
                 self._index.touched.update(watches)
 
     def requeue(self, record: JobRecord, job: Job, now: float) -> None:
@@ -847,7 +850,7 @@ class JobTable:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
                 continue  # a bug in the observer: no value is better than a wrong one
-            if self._metrics.everything and number - number == 0.0:
+            if self._metrics.everything:
                 self._metrics.add(group, variable)
             self._record(group, variable, number, now)
             if variable in state.spoken:

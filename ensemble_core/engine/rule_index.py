@@ -295,6 +295,9 @@ class Watch:
 
     def match(self, value: float, found: list[RuleState]) -> None:
         """Add the rules that ``value`` satisfies, or may satisfy, to ``found``."""
+        if value != value:  # nan satisfies no comparison with a number
+            found += self._other
+            return
         if self._equal and value in self._equal:
             found += self._equal[value]
         if self._above.states:

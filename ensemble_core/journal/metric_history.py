@@ -51,7 +51,7 @@ def metric_of_rows(
 
 
 def _record(series: Series, value: object, now: float) -> None:
-    if isinstance(value, (int, float)) and value - value == 0.0:
+    if isinstance(value, (int, float)):
         try:
             series.record(float(value), now)
         except OverflowError as error:

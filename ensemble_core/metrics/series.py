@@ -23,7 +23,7 @@ _BUFFER = 128
 class Statistic(Protocol):
     """Interface of a streaming statistic.
 
-    Only finite numbers are added. The result is read only after the first number.
+    Only finite numbers are added, unless the statistic is declared as ``nonfinite``.
     """
 
     def update(self, value: float, /) -> Any:
@@ -73,6 +73,7 @@ class StatisticSpec:
     timed: bool = False
     default: bool = False
     within: bool = False
+    nonfinite: bool = False
     #: The plugin that registered the statistic, for messages. Empty for a built-in statistic.
     plugin: str = ""
 
@@ -116,10 +117,11 @@ class NoNumber(TypeError):
     """Error: a statistic returned something other than a number."""
 
 
-def _number(value: object) -> float | None:
-    """Return a statistic's result as a number, or ``None`` if it is not finite.
+def _number(value: object, nonfinite: bool) -> float | None:
+    """Return a statistic's result as a number, or ``None``.
 
-    Raises :class:`NoNumber` if it is no number at all.
+    A result that is not finite counts as ``None``, except with ``nonfinite``. Raises
+    :class:`NoNumber` if it is no number at all.
     """
     if value is None:
         return None
@@ -127,7 +129,7 @@ def _number(value: object) -> float | None:
         if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
             raise NoNumber(f"get() returned {_shown(value)}, expected a number or None")
         value = float(value)
-    return value if value - value == 0.0 else None
+    return value if nonfinite or value - value == 0.0 else None
 
 
 def _shown(value: object) -> str:
@@ -148,11 +150,15 @@ class _Nothing:
 class _Cell:
     """One statistic in a series, and how many values in the series' buffer it has received."""
 
-    __slots__ = ("broken", "done", "get", "name", "statistic", "timed", "update", "update_all")
+    __slots__ = (
+        *("broken", "done", "get", "name", "nonfinite"),
+        *("statistic", "timed", "update", "update_all"),
+    )
 
     def __init__(self, spec: StatisticSpec, statistic: Any = None) -> None:
         self.name = spec.name
         self.timed = spec.timed
+        self.nonfinite = spec.nonfinite
         self.done = 0
         self.broken = False
         self.hold(spec.build() if statistic is None else statistic)
@@ -215,10 +221,12 @@ class Series:
             self._timed = self._timed or spec.timed
 
     def record(self, value: float, timestamp: float) -> None:
-        """Record a value. nan and infinity are skipped, because they would spoil all later
-        results.
+        """Record a value.
+
+        Most statistics skip nan and infinity, which would spoil all later results.
         """
         if value - value != 0.0:
+            self._record_nonfinite(value, timestamp)
             return
         self.count += 1
         self.total += value
@@ -232,6 +240,19 @@ class Series:
             self._stamps.append(timestamp)
         if len(buffer) >= _BUFFER:
             self._flush()
+
+    def _record_nonfinite(self, value: float, timestamp: float) -> None:
+        """Pass nan or infinity to the statistics that accept it."""
+        for cell in self._cells.values():
+            if cell.nonfinite:
+                self._catch_up(cell)
+                if value == value:
+                    self.high, self.low = max(self.high, value), min(self.low, value)
+                try:
+                    if not cell.broken:
+                        cell.update(value, timestamp) if cell.timed else cell.update(value)
+                except Exception as error:  # a plugin's statistic must not end the run
+                    self._break(cell, error)
 
     def extend(self, values: Sequence[float]) -> None:
         """Record finite numbers for which the time does not matter."""
@@ -315,13 +336,13 @@ class Series:
                     self._break(cell, error)
             else:
                 self._catch_up(cell)
-        if cell.broken or not self.count:
+        if cell.broken or not (self.count or cell.nonfinite):
             return None
         try:
             value = cell.get(now) if cell.timed else cell.get()
             if type(value) is float:
-                return value if value - value == 0.0 else None
-            return _number(value)
+                return value if cell.nonfinite or value - value == 0.0 else None
+            return _number(value, cell.nonfinite)
         except Exception as error:  # as above
             self._break(cell, error)
             return None
@@ -344,7 +365,7 @@ class Series:
                 trial.update(value, now) if cell.timed else trial.update(value)
             if empty:
                 return None
-            return _number(trial.get(now) if cell.timed else trial.get())
+            return _number(trial.get(now) if cell.timed else trial.get(), cell.nonfinite)
         except Exception as error:  # as above
             self._break(cell, error)
             return None

@@ -37,8 +37,11 @@ _CONDITION_HINT = (
 )
 #: Hint for a condition on the columns of a row.
 _COLUMNS_HINT = 'write an expression over names of columns, as "energy < 2.5 and T > 300"'
-#: Hint for a comparison of a metric with nan: metrics are never nan, but values in rows can be.
-NAN_HINT = "for a row that has nan, write trigger: observed with when: isnan(COLUMN)"
+#: Hint for a comparison of a metric with nan: most statistics skip nan.
+NAN_HINT = (
+    "for the last value, write isnan(last.COLUMN); for a row that has nan, write trigger: observed "
+    "with when: isnan(COLUMN)"
+)
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _COMPARISON = re.compile(rf"\s*(==|!=|>=|<=|>|<)\s*({_NUMBER})\s*\Z")
 _LEADING = re.compile(r"(?:^|(?<=\()|\b(?:and|or|not)\b)\s*(?=(?:==|!=|>=|<=|>|<))")
@@ -61,10 +64,9 @@ class Condition(Formula):
     comparison: tuple[str, float] | None = None
 
     @property
-    def asks_metric_for_nan(self) -> bool:
-        """True if the condition requires a metric to be nan or infinite. Metrics never are, so such
-        a condition is never true.
-        """
+    def must_be_nonfinite(self) -> frozenset[str]:
+        """The metric paths and names that must be nan or infinite for the condition to be true."""
+        found = set()
         nodes = [self.tree] if self.tree is not None else []
         while nodes:
             node = nodes.pop()
@@ -72,11 +74,11 @@ class Condition(Formula):
                 nodes += node.values
             elif isinstance(node, ast.Call) and called(node) in ("isnan", "isinf"):
                 asked = node.args[0] if len(node.args) == 1 else None
-                if isinstance(asked, ast.Name) and asked.id == "value":
-                    return True
+                if isinstance(asked, ast.Name):
+                    found.add(asked.id)
                 if isinstance(asked, ast.Call) and called(asked) == "metric":
-                    return True
-        return False
+                    found |= {str(ast.literal_eval(path)) for path in asked.args}
+        return frozenset(found)
 
     def holds(
         self,

@@ -373,8 +373,8 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:  # type: ignore[empty-body
     The run reads the growing file and passes its bytes on in arbitrary chunks; the observer returns
     rows of values. With ``observe: {energies: {log: md.log}}`` on the group ``sim``, this example
     turns lines like ``energy -1.5`` into ``last.sim-energy``, ``mean.sim-energy`` … If the file
-    contains ``nan``, so does the row: a rule can test ``isnan(energy)``, and metrics skip the
-    value.
+    contains ``nan``, so does the row: a rule can test ``isnan(energy)`` or
+    ``isnan(last.energy)``. Statistics such as the mean skip the value.
 
     ```python
     from ensemble_core import Observer, ObserverPlugin, Row, hookimpl

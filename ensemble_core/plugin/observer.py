@@ -20,7 +20,7 @@ __all__ = ["Observer", "Row"]
 class Row(Value):
     """Values of an observer's variables at one time or simulation step (``clock``).
 
-    A value may be nan or infinite; statistics skip such values. The clock must be finite.
+    A value may be nan or infinite; most statistics skip such values. The clock must be finite.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)

@@ -210,6 +210,8 @@ class StatisticPlugin(Value):
       be ``default``, and a path can use it only through an entry under ``statistics:`` in the file.
     - ``within`` promises that the result always lies between the smallest and the largest value, as
       for a mean or a quantile. A rule whose threshold is outside this range then costs nothing.
+    - ``nonfinite`` is true if the statistic also receives nan and infinity. Its result may then be
+      such a value; other statistics have no value instead.
 
     If there is a faster way to add many values, the object may have a method ``update_all(values)``
     with the same result. It receives only finite numbers. The object must not read a clock. It is
@@ -227,6 +229,7 @@ class StatisticPlugin(Value):
     timed: bool = False
     default: bool = False
     within: bool = False
+    nonfinite: bool = False
     timed_when: Callable[[Mapping[str, Any]], bool] | None = None
 
     def spec(self, options: Mapping[str, Any] = _NOTHING, name: str | None = None) -> StatisticSpec:
@@ -240,6 +243,7 @@ class StatisticPlugin(Value):
             timed=self.timed or (self.timed_when is not None and self.timed_when(options)),
             default=self.default and name in (None, self.name),
             within=self.within,
+            nonfinite=self.nonfinite,
         )
 
 

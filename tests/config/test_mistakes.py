@@ -111,7 +111,8 @@ MISTAKES = {
         f"trigger: metric, name: mean.sim-E, when: «value == nan, {END}",
         RULE,
         "'value == nan' compares with nan, which is never above, below or equal to a number",
-        "for a row that has nan, write trigger: observed with when: isnan(COLUMN)",
+        "for the last value, write isnan(last.COLUMN); for a row that has nan, write trigger: "
+        "observed with when: isnan(COLUMN)",
     ),
     "nan in a table": Mistake(
         "by: [L], where: «E == nan",
