@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.hookspecs import StatisticPlugin as StatisticPlugin
     from ensemble_core.plugin.hookspecs import TriggerPlugin as TriggerPlugin
     from ensemble_core.plugin.hookspecs import hookimpl as hookimpl
+    from ensemble_core.plugin.observer import UNREADABLE as UNREADABLE
     from ensemble_core.plugin.observer import Observer as Observer
     from ensemble_core.plugin.observer import Row as Row
     from ensemble_core.plugin.rendering import Rendered as Rendered
@@ -126,7 +127,7 @@ else:
             "GeneratorPlugin ObserverPlugin ResizerPlugin "
             "SourcePlugin SourceView StatisticPlugin TriggerPlugin hookimpl"
         ),
-        "plugin.observer": "Observer Row",
+        "plugin.observer": "UNREADABLE Observer Row",
         "plugin.rendering": "Rendered shell_line",
         "plugin.resizer": "Resized Resizer",
     }

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
+from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.plugin.observer import Observer, Row
 
@@ -166,15 +167,15 @@ class LineObserver(Observer):
     @abstractmethod
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
         """Return the numbers in a line by their printed names, or ``None`` if it cannot be
-        parsed. A wanted value that is no number is nan (see ``_unreadable``).
+        parsed. A wanted value that is no number is ``UNREADABLE``.
         """
 
     def _unreadable(self, printed: str, text: object) -> float:
-        """Count a wanted value that is no number, and return nan."""
+        """Count a wanted value that is no number, and return a nan that stands for it."""
         name = printed if self._wanted is None else self._wanted.get(printed, printed)
         count, first, line = self._unread.get(name, (0, str(text)[:40], self._lines))
         self._unread[name] = (count + 1, first, line)
-        return math.nan
+        return UNREADABLE
 
     def _name_of(self, printed: str) -> str | None:
         """Return the column's name for a printed name, or ``None`` if it is not wanted."""

@@ -26,6 +26,7 @@ __all__ = [
     "Reduce",
     "StandardError",
     "TimeWindow",
+    "Unreadable",
     "add_in_order",
     "change",
     "error",
@@ -155,6 +156,24 @@ class Fold:
         if self._function in (min, max):
             return Extreme(1 if self._function is min else -1, grows=grows)
         return ExactMoments("sum") if self._function is add_in_order else None
+
+
+class Unreadable:
+    """Number of values that could not be read, which arrive as nan."""
+
+    __slots__ = ("_count",)
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def update(self, value: float) -> None:
+        self._count += value != value
+
+    def update_all(self, values: Sequence[float]) -> None:
+        """Ignore finite numbers."""
+
+    def get(self) -> int:
+        return self._count
 
 
 class Moments:

@@ -97,7 +97,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
                 "default": 1,
             }
         ),
-        nonfinite=True,  # the difference between the values around nan would be no change
+        accepts="all",  # the difference between the values around nan would be no change
         timed_when=_has_time_window,
     )
     yield StatisticPlugin(
@@ -106,7 +106,14 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
         build=lambda options: reducers.Fold(reducers.newest, None),
         options=_schema(),
         within=True,
-        nonfinite=True,
+        accepts="all",
+    )
+    yield StatisticPlugin(
+        name="unreadable",
+        summary="Number of values that an observer could not read",
+        build=lambda options: reducers.Unreadable(),
+        options=_schema(),
+        accepts="unreadable",
     )
     yield StatisticPlugin(
         name="ewma",

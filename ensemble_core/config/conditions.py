@@ -100,7 +100,7 @@ def _check_nonfinite(
             continue
         statistic = name.partition(".")[0]
         spec = context.known.statistics.get(statistic)
-        if spec is None or not spec.nonfinite:
+        if spec is None or spec.accepts != "all":
             context.report(
                 path,
                 f"{condition.text!r} is never true: {statistic!r} skips values that are not finite",

@@ -442,7 +442,7 @@ class Engine:
             record.kept.forget_rows(event.observer)
         if not self._catching_up:
             record.count_row(event.observer, event.anew)
-        self.state.table.observe(record, event.observer, event.values, event.timestamp)
+        self.state.table.observe(record, event, event.timestamp)
         if self.state.generators:
             self._generating.jobs.observed(record, event)
         fields: dict[str, Any] = dict(event.values)

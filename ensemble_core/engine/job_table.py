@@ -35,6 +35,7 @@ from ensemble_core.engine.records import (
     SliceTable,
 )
 from ensemble_core.engine.rule_index import RuleIndex
+from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.metrics.store import (
     COMMITTED,
     RESOURCES,
@@ -45,7 +46,7 @@ from ensemble_core.metrics.store import (
 from ensemble_core.model.causes import reported_cause
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits
-from ensemble_core.model.events import JobEvent
+from ensemble_core.model.events import JobEvent, Observed
 from ensemble_core.model.filters import Filter, attempt_fields, filter_in, filter_of
 from ensemble_core.model.jobs import Job, JobGroup, JobState
 
@@ -794,7 +795,7 @@ class JobTable:
             if watches is not None:
                 if value - value != 0.0:  # most statistics skip nan and infinity
                     concerned = [
-                        each for each in watches if self._metrics.may_be_nonfinite(each.path)
+                        each for each in watches if self._metrics.accepts_nonfinite(each.path)
                     ]
                     watches = dict.fromkeys(concerned)
                 self._index.touched.update(watches)
@@ -829,10 +830,9 @@ class JobTable:
             self.gauges.move(record.phase, JobState.INACTIVE)
         record.phase = JobState.INACTIVE.value
 
-    def observe(
-        self, record: JobRecord, observer: str, values: Mapping[str, float], now: float
-    ) -> None:
+    def observe(self, record: JobRecord, event: Observed, now: float) -> None:
         """Record a row that an observer read from the job's output."""
+        observer, values, unreadable = event.observer, event.values, event.unreadable
         group = record.job.group
         state = self.groups[group]
         if state.group.result:
@@ -847,7 +847,7 @@ class JobTable:
             if variable.partition(".")[0] in VARIABLES:
                 continue  # the engine sets this variable; output must not change it
             try:
-                number = float(value)
+                number = UNREADABLE if variable in unreadable else float(value)
             except (TypeError, ValueError, OverflowError):
                 continue  # a bug in the observer: no value is better than a wrong one
             if self._metrics.everything:

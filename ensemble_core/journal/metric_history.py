@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.job_history import Jobs
 from ensemble_core.journal.reader import Journal
-from ensemble_core.metrics.series import Series
+from ensemble_core.metrics.series import UNREADABLE, Series
 from ensemble_core.metrics.store import VARIABLES, parse_path
 from ensemble_core.model.ensemble import Ensemble
 
@@ -46,14 +46,15 @@ def metric_of_rows(
         values = (row.data or {}).get("values", {})
         if path.variable in values:
             now = row.time
-            _record(series, values[path.variable], now)
+            unread = path.variable in (row.data or {}).get("unreadable", ())
+            _record(series, UNREADABLE if unread else values[path.variable], now)
     return series.get(path.statistic, now)
 
 
 def _record(series: Series, value: object, now: float) -> None:
     if isinstance(value, (int, float)):
         try:
-            series.record(float(value), now)
+            series.record(value if isinstance(value, float) else float(value), now)
         except OverflowError as error:
             raise EnsembleError(
                 f"the observed value {value} is too large for a metric", code="out-of-range"

@@ -10,12 +10,28 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ensemble_core.errors import returned_wrong
 from ensemble_core.metrics.statistic_state import NoState, put_state, state_of
 
-__all__ = ["NoNumber", "OrderFree", "Series", "Statistic", "StatisticSpec", "TimedStatistic"]
+__all__ = [
+    "UNREADABLE",
+    "Accepts",
+    "NoNumber",
+    "OrderFree",
+    "Series",
+    "Statistic",
+    "StatisticSpec",
+    "TimedStatistic",
+]
+
+#: The nan that stands for a printed value that could not be read. Its identity counts.
+UNREADABLE = float("nan")
+
+#: Which values a statistic receives besides finite numbers: none, nan and infinity, or a nan for
+#: each value that could not be read.
+Accepts = Literal["finite", "all", "unreadable"]
 
 _BUFFER = 128
 
@@ -23,7 +39,7 @@ _BUFFER = 128
 class Statistic(Protocol):
     """Interface of a streaming statistic.
 
-    Only finite numbers are added, unless the statistic is declared as ``nonfinite``.
+    Only finite numbers are added, unless the statistic declares that it ``accepts`` others.
     """
 
     def update(self, value: float, /) -> Any:
@@ -73,7 +89,7 @@ class StatisticSpec:
     timed: bool = False
     default: bool = False
     within: bool = False
-    nonfinite: bool = False
+    accepts: Accepts = "finite"
     #: The plugin that registered the statistic, for messages. Empty for a built-in statistic.
     plugin: str = ""
 
@@ -151,14 +167,15 @@ class _Cell:
     """One statistic in a series, and how many values in the series' buffer it has received."""
 
     __slots__ = (
-        *("broken", "done", "get", "name", "nonfinite"),
+        *("accepts", "broken", "done", "get", "name", "nonfinite"),
         *("statistic", "timed", "update", "update_all"),
     )
 
     def __init__(self, spec: StatisticSpec, statistic: Any = None) -> None:
         self.name = spec.name
         self.timed = spec.timed
-        self.nonfinite = spec.nonfinite
+        self.accepts = spec.accepts
+        self.nonfinite = spec.accepts != "finite"
         self.done = 0
         self.broken = False
         self.hold(spec.build() if statistic is None else statistic)
@@ -244,7 +261,7 @@ class Series:
     def _record_nonfinite(self, value: float, timestamp: float) -> None:
         """Pass nan or infinity to the statistics that accept it."""
         for cell in self._cells.values():
-            if cell.nonfinite:
+            if cell.accepts == "all" or (cell.nonfinite and value is UNREADABLE):
                 self._catch_up(cell)
                 if value == value:
                     self.high, self.low = max(self.high, value), min(self.low, value)

@@ -336,9 +336,9 @@ class MetricStore:
         """Return True if the value depends on the current time."""
         return path.kind == "series" and self.statistics[path.statistic].timed
 
-    def may_be_nonfinite(self, path: MetricPath) -> bool:
-        """Return True if the value can be nan or infinite, as that of ``last``."""
-        return path.kind == "series" and self.statistics[path.statistic].nonfinite
+    def accepts_nonfinite(self, path: MetricPath) -> bool:
+        """Return True if nan or infinity can change the value, as that of ``last``."""
+        return path.kind == "series" and self.statistics[path.statistic].accepts != "finite"
 
     def get(self, path: MetricPath, now: float) -> float | None:
         """Return a metric's value, or ``None`` if the metric has no value yet."""

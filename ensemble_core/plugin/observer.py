@@ -11,16 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.model.value import Value
 
-__all__ = ["Observer", "Row"]
+__all__ = ["UNREADABLE", "Observer", "Row"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Row(Value):
     """Values of an observer's variables at one time or simulation step (``clock``).
 
-    A value may be nan or infinite; most statistics skip such values. The clock must be finite.
+    A value may be nan or infinite; most statistics skip such values. ``UNREADABLE`` is a nan for a
+    value that was printed, but could not be read. The clock must be finite.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ensemble_core.metrics.series import Statistic, StatisticSpec, TimedStatistic
+from ensemble_core.metrics.series import Accepts, Statistic, StatisticSpec, TimedStatistic
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import Action, Plan, Rule, Trigger
 from ensemble_core.model.value import Value
@@ -210,8 +210,9 @@ class StatisticPlugin(Value):
       be ``default``, and a path can use it only through an entry under ``statistics:`` in the file.
     - ``within`` promises that the result always lies between the smallest and the largest value, as
       for a mean or a quantile. A rule whose threshold is outside this range then costs nothing.
-    - ``nonfinite`` is true if the statistic also receives nan and infinity. Its result may then be
-      such a value; other statistics have no value instead.
+    - ``accepts`` says which values the statistic receives besides finite numbers: ``all`` means nan
+      and infinity, and the result may then be such a value; ``unreadable`` means a nan for each
+      value that an observer could not read.
 
     If there is a faster way to add many values, the object may have a method ``update_all(values)``
     with the same result. It receives only finite numbers. The object must not read a clock. It is
@@ -229,7 +230,7 @@ class StatisticPlugin(Value):
     timed: bool = False
     default: bool = False
     within: bool = False
-    nonfinite: bool = False
+    accepts: Accepts = "finite"
     timed_when: Callable[[Mapping[str, Any]], bool] | None = None
 
     def spec(self, options: Mapping[str, Any] = _NOTHING, name: str | None = None) -> StatisticSpec:
@@ -243,7 +244,7 @@ class StatisticPlugin(Value):
             timed=self.timed or (self.timed_when is not None and self.timed_when(options)),
             default=self.default and name in (None, self.name),
             within=self.within,
-            nonfinite=self.nonfinite,
+            accepts=self.accepts,
         )
 
 

@@ -87,6 +87,8 @@ def usual(event: Any) -> bool:
         values, clock = event.values, event.clock
         if type(event.job) is not str or type(event.observer) is not str or event.anew is not False:
             return False
+        if event.unreadable:
+            return False
         if clock is not None and type(clock) is not float:
             return False
     elif kind is Resources:

@@ -14,6 +14,7 @@ from ensemble_testing import Story
 from ensemble_core.cli.main import main
 from ensemble_core.journal import snapshot
 from ensemble_core.model.decisions import Log
+from ensemble_core.model.events import Observed
 
 NAN, INF = math.nan, math.inf
 
@@ -183,3 +184,51 @@ def test_an_attempt_that_continues_keeps_the_last_value_of_the_earlier_one() -> 
     told.play("sim.0-1")
 
     assert told.fired()[1:] == ["odd"]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "{id: odd, trigger: metric, name: unreadable.sim-E, when: '>= 2', ACT}",
+        "{id: odd, trigger: job-success, name: sim, when: unreadable.E == 2, ACT}",
+        "{id: odd, trigger: job-success, name: sim, each: [x], when: unreadable.E == 2, ACT}",
+    ],
+)
+def test_rules_see_how_many_values_could_not_be_read(rule: str) -> None:
+    told = study(rule.replace("ACT", "action: {name: log, message: odd}"))
+    told.start()
+    told.begin("sim.0")
+    for value, unread in ((1.0, False), (NAN, True), (NAN, False), (NAN, True), (2.0, False)):
+        names = ("E",) if unread else ()
+        told.tell(Observed(told.now, "sim.0", "key-value", {"E": value}, unreadable=names))
+    told.end("sim.0")
+
+    assert told.fired()[1:] == ["odd"]
+
+
+def test_a_run_counts_values_that_could_not_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "overflow.yaml"
+    file.write_text(
+        r"""
+jobs:
+  - name: sim
+    command: [printf, 'E= 1.5\nE=*****\nE= nan\nE= 0,253\n']
+    observe: {key-value: {fields: [E]}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {id: odd, trigger: job-success, name: sim, when: unreadable.E == 2 and isnan(last.E),
+     action: {name: log, message: "{unreadable.E} of {job}"}}
+""",
+        encoding="utf-8",
+    )
+
+    ran = CliRunner().invoke(main, ["run", "--executor", "local", str(file)])
+    replayed = CliRunner().invoke(main, ["replay", "last"])
+    metric = CliRunner().invoke(main, ["metrics", "last", "unreadable.sim-E"])
+
+    assert "2 of sim.0" in ran.stdout
+    assert (
+        "E could not be read in 2 of 4 lines, first: '*****' in line 2" in ran.stdout + ran.stderr
+    )
+    assert replayed.exit_code == 0, replayed.output
+    assert "2" in metric.stdout

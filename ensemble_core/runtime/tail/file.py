@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ensemble_core.errors import raised_at, written_at
 from ensemble_core.model.events import Event, Observed
-from ensemble_core.plugin.observer import Observer, Row
+from ensemble_core.plugin.observer import UNREADABLE, Observer, Row
 from ensemble_core.runtime.tail.poll_interval import PollInterval
 
 __all__ = ["File", "Place"]
@@ -340,10 +340,13 @@ class File:
                 if row.values and self._taken:
                     self._taken -= 1
                 elif row.values:
+                    values, anew, self._anew = row.values, self._anew, False
+                    unread = [name for name, value in values.items() if value is UNREADABLE]
                     self._tell(
-                        Observed(timestamp, self.job, self.name, row.values, row.clock, self._anew)
+                        Observed(
+                            timestamp, self.job, self.name, values, row.clock, anew, (*unread,)
+                        )
                     )
-                    self._anew = False
         except (Exception, SystemExit) as error:  # an error in a plugin's code
             self.dropped = True
             if isinstance(error, _InvalidRow):
