@@ -7,11 +7,18 @@ that have not ended must run later.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
 
 from ensemble_core.local.process_tree import parent_of
 
-__all__ = ["allocation_process", "in_allocation"]
+__all__ = ["ALLOCATION_END", "allocation_process", "in_allocation"]
+
+#: Signals that a queue sends to all processes of an allocation that ends, and that end a process.
+ALLOCATION_END = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
+)
 
 #: Variables that queues set in an allocation: Slurm, PBS, Grid Engine, LSF, Flux, HTCondor, OAR,
 #: and Kubernetes in a pod.

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+from ensemble_core.local.allocation import ALLOCATION_END
 from ensemble_core.local.event_log import EventLog
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, code_of, describe
 from ensemble_core.local.memory_kills import MemoryKills
@@ -16,13 +17,8 @@ from ensemble_core.local.slots import Slots
 from ensemble_core.local.suspensions import Suspensions
 from ensemble_core.local.terminator import Terminator, Token
 
-__all__ = ["ALLOCATION_END", "JobLifecycle"]
+__all__ = ["JobLifecycle"]
 
-#: Signals that a queue sends to all processes of an allocation that ends, and that end a process.
-ALLOCATION_END = (
-    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
-)
 #: How many seconds the end of a job by such a signal waits for the same signal to this process. A
 #: queue signals one process after another.
 _SAME_SIGNAL = 5.0

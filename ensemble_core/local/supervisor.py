@@ -41,8 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.allocation import allocation_process
-from ensemble_core.local.job_lifecycle import ALLOCATION_END
+from ensemble_core.local.allocation import ALLOCATION_END, allocation_process
 from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.process_tree import become_subreaper
 from ensemble_core.local.protocol import JOB_FIELDS, VERSION, Splitter, line, to_job
@@ -155,9 +154,12 @@ class Supervisor:
             # If a signal is ignored here, jobs must ignore it too.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
+        # They were blocked since the start of this process, so that none is lost.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ALLOCATION_END)
         self._loop.start()
         self._loop.join()
         self._close_listener()
+        self._loop.close()
 
     def _on_signal(self, number: int, _frame: object) -> None:
         name = signal.Signals(number).name

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.errors import ExecutorError
+from ensemble_core.local.allocation import ALLOCATION_END
 from ensemble_core.local.protocol import Splitter, encode_job, line, to_event
 from ensemble_core.model.events import Event, ExecutorLost, Resources
 from ensemble_core.model.jobs import Job
@@ -34,10 +35,14 @@ _LOG = "keeper.log"
 SECRET, _SECRET_SIZE = "keeper.name", 24
 
 #: Program that starts the supervisor. It forks, so that the supervisor never becomes a zombie of
-#: this process, and it runs without ``site`` and the user's start-up files.
+#: this process, and it runs without ``site`` and the user's start-up files. A signal that came
+#: before the fork is passed on: it is pending, because it is blocked.
 _PROGRAM = """\
-import os
-if os.fork(): os._exit(0)
+import os, _signal
+child = os.fork()
+if child:
+    for number in _signal.sigpending(): os.kill(child, number)
+    os._exit(0)
 import sys
 sys.path.append({home!r})
 from ensemble_core.local.supervisor import main
@@ -371,7 +376,7 @@ class StartedSupervisor:
                         (os.POSIX_SPAWN_DUP2, errors, 2),
                     ),
                     setsid=True,
-                    setsigmask=(),
+                    setsigmask=ALLOCATION_END,  # until the supervisor can handle them
                     setsigdef=(signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ),
                 )
                 self.sock = socket.socket(fileno=os.dup(ours))

@@ -106,9 +106,8 @@ class SupervisorLoop:
         self._requests.add(request)
 
     def join(self) -> None:
-        """Wait until the thread ends, and close its descriptors."""
+        """Wait until the thread ends."""
         self._thread.join()
-        self.close()
 
     def close(self) -> None:
         self.poller.close()

@@ -39,5 +39,6 @@ def test_a_run_stopped_at_random_has_the_tables_of_an_undisturbed_one(tmp_path: 
     *same, different = map(json.loads, done.stdout.splitlines())
     assert [each["good"] for each in same] == [True] * 3, done.stdout + done.stderr
     assert any(each["killed"] for each in same)
+    assert len(different["other"]) == 1, done.stdout + done.stderr
     (told,) = different["other"]
     assert told.startswith("table sim: ")

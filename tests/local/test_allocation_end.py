@@ -159,6 +159,17 @@ def test_a_signal_to_some_processes_loses_no_job(study: Study, who: tuple[str, .
     study.check(once="controller" not in who)
 
 
+def test_a_signal_to_a_supervisor_that_starts_loses_no_job(study: Study) -> None:
+    while not (found := study.supervisor):
+        assert study.allocation.parent.poll() is None
+    study.allocation.send(found)
+    time.sleep(0.2)
+    study.allocation.send(study.controller)
+    assert study.allocation.wait_over() == 143, "\n".join(study.lines("said"))
+    assert study.lines("state/runs/t/executor/keeper.log") == []
+    study.check()
+
+
 @pytest.mark.parametrize("starter", ["slurmstepd", "pbs_mom"])
 def test_the_process_that_exits_with_the_allocation_is_watched(
     starter: str, tmp_path: Path

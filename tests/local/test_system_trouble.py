@@ -64,6 +64,7 @@ class InProcess(Executor):
         self._closing = True
         self.loop.post(("end", "closed"))
         self.loop.join()
+        self.loop.close()
         ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
         os.chdir(self._here)
 
