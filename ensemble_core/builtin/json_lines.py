@@ -7,7 +7,7 @@ import codecs
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ensemble_core.builtin.line_observer import MOST_TOLD, LineObserver, count_of
@@ -19,6 +19,7 @@ __all__ = ["JsonLines"]
 _LONGEST_DICT = 1 << 16
 #: How many levels of nested objects a complaint searches for a field.
 _DEPTH = 4
+_BRACE = re.compile(rb"\{")
 
 
 class JsonLines(LineObserver):
@@ -43,6 +44,9 @@ class JsonLines(LineObserver):
 
     def _is_complete(self, line: bytes) -> bool:
         return _object_in(line.strip()) is not None
+
+    def _finder(self, text: bytes) -> Callable[[bytes, int], Any]:
+        return _BRACE.search
 
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
         line = line.removeprefix(codecs.BOM_UTF8).strip()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import Any
 
 from ensemble_core.builtin.line_observer import LineObserver
 from ensemble_core.metrics.store import VARIABLES
@@ -18,6 +19,8 @@ _BETWEEN = r"[ \t]{0,40}[=:][ \t]{0,40}"
 _AFTER = r"(?![\w#]|\.[#.]|[.:/^*'+-]\w|,\d|[\u00d7\u00b7~]\s?\d|[\u00a0\u2009\u202f\u2019]\d)"
 _PAIR = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*){_BETWEEN}({NUMBER}){_AFTER}")
 _LABEL = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}([=:])[ \t]{{0,40}}(?=(\S*))")
+#: What can be the sign and the first character of a pair's number.
+_VALUE = "[=:][ \\t]{0,40}[-+.0-9nNiI\u2212\u221e]".encode()
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -40,6 +43,17 @@ class KeyValue(LineObserver):
         return re.compile(
             rf"(?:^|[\t,;|]|  )[ \t]*({names})(?:[ \t]*([=:])[ \t]*|[ \t]{{2,}}|\t)(\S+)"
         )
+
+    def _finder(self, text: bytes) -> Callable[[bytes, int], Any]:
+        # In other lines, only values of known names matter that cannot be read.
+        import re2
+
+        known = sorted(self._seen if self._wanted is None else self._wanted)
+        there = [re2.escape(name.encode()) for name in known if name.encode() in text]
+        if self._wanted is None:
+            there.append(_VALUE)
+        search: Callable[[bytes, int], Any] = re2.compile(b"|".join((*there, rb"\x1b"))).search
+        return search
 
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
         text = line.decode("utf-8", "replace")

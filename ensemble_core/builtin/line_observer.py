@@ -9,8 +9,8 @@ import codecs
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.metrics.store import VARIABLES
@@ -25,8 +25,12 @@ LONGEST_LINE = 1 << 20
 MOST_FIELDS = 200
 #: How many names a complaint lists.
 MOST_TOLD = 5
+#: After this number of lines, lines that cannot have a row are only counted. Before, complaints
+#: learn from every line what the program prints.
+_SURVEYED = 1000
+#: If most lines have rows, searching for them is a waste: it is tried only at each so many pieces.
+_PROBED = 16
 
-_ENDS = re.compile(rb"[\r\n]")
 #: Control sequences of terminals: colours and cursor movements, titles, and other escapes.
 _COLOURS = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[@-Z\\^_])"
@@ -61,6 +65,8 @@ class LineObserver(Observer):
         self._seen: set[str] = set()
         self._line = bytearray()
         self._skipping = False
+        #: Number of pieces so far, and whether many lines of the last searched piece had rows.
+        self._round, self._dense = 0, False
         #: The first bytes of the file, until they show whether it is UTF-16.
         self._start: bytes | None = b""
         self._decoder: codecs.IncrementalDecoder | None = None
@@ -82,13 +88,58 @@ class LineObserver(Observer):
     def feed(self, data: bytes) -> Iterable[Row]:
         if self._start is not None or self._decoder is not None:
             data = self._decode(data)
-        *ends, begun = _ENDS.split(data) if b"\r" in data else data.split(b"\n")
-        rows: list[Row] = []
-        for end in ends:
-            self._append(end)
-            rows += self._end_of_line()
-        self._append(begun)
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, end = data.find(b"\n"), data.rfind(b"\n")
+        if first < 0:
+            self._append(data)
+            return ()
+        self._append(data[:first])
+        rows = [*self._end_of_line()]
+        if end > first:
+            for line in self._lines_to_parse(data[first + 1 : end + 1]):
+                rows += self._whole_line(line)
+        self._append(data[end + 1 :])
         return rows
+
+    def _finder(self, text: bytes) -> Callable[[bytes, int], Any] | None:
+        """Return a function that finds the next place in a text that may be in a line with a row:
+        ``search(text, position)`` returns a match or ``None``. Return ``None`` if any line may have
+        a row.
+        """
+        return None
+
+    def _lines_to_parse(self, text: bytes) -> Iterable[bytes]:
+        """Yield those of some whole lines that may have a row. Count the others."""
+        self._round += 1
+        if self._lines < _SURVEYED or (self._dense and self._round % _PROBED):
+            return text.split(b"\n")[:-1]
+        if not text.isascii():
+            text = text.decode("utf-8", "replace").encode()
+        search = self._finder(text)
+        return text.split(b"\n")[:-1] if search is None else self._search(text, search)
+
+    def _search(self, text: bytes, search: Callable[[bytes, int], Any]) -> Iterator[bytes]:
+        position = parsed = 0
+        while (match := search(text, position)) is not None:
+            start = text.rfind(b"\n", position, match.start()) + 1 or position
+            self._pass_over(text, position, start)
+            position = text.find(b"\n", max(match.end() - 1, start)) + 1
+            for line in text[start : position - 1].split(b"\n"):
+                parsed += len(line)
+                yield line
+            if position == len(text):
+                break
+        self._pass_over(text, position, len(text))
+        self._dense = parsed > len(text) // 4
+
+    def _pass_over(self, text: bytes, start: int, end: int) -> None:
+        """Count lines that have no row."""
+        if end > start:
+            text = text[start:end]
+            while b"\n\n" in text:
+                text = text.replace(b"\n\n", b"\n")
+            self._lines += text.count(b"\n") - text.startswith(b"\n")
 
     def _decode(self, data: bytes) -> bytes:
         """Convert UTF-16 to UTF-8. A byte-order mark at the start of the file selects it."""
@@ -143,9 +194,16 @@ class LineObserver(Observer):
             self._lines += 1
             self._long += 1
             return ()
+        return self._whole_line(line)
+
+    def _whole_line(self, line: bytes) -> Iterable[Row]:
+        if len(line) > LONGEST_LINE:
+            self._lines += 1
+            self._long += 1
+            return ()
         if b"\x1b" in line:
             line = _COLOURS.sub(b"", line)
-        if not line.strip():
+        if not line or line.isspace():
             return ()
         self._lines += 1
         row = self._row(line)

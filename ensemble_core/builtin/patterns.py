@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ensemble_core.builtin.line_observer import LineObserver, count_of
@@ -13,7 +13,10 @@ from ensemble_core.model.numbers import read_number
 __all__ = ["Patterns"]
 
 #: What follows a group of a pattern that ends within a number.
-_GOES_ON = re.compile(r"\d|[.,]\d|[eEdD][-+]?\d")
+_GOES_ON = re.compile(rb"\d|[.,]\d|[eEdD][-+]?\d")
+#: The name of a group, and what has another meaning in a text of several lines.
+_GROUP_NAME = re.compile(r"\?P?<[A-Za-z_]\w*>")
+_ONE_LINE = re.compile(r"\\[AzZ]|\(\?[a-zA-Z]*-")
 
 
 # RE2 matches in linear time, so no pattern can block the run.
@@ -44,20 +47,26 @@ class Patterns(LineObserver):
         else:
             for text in patterns:
                 pattern = _compile("fields", text)
-                if not pattern.groupindex:
+                groups = {name.decode(): group for name, group in pattern.groupindex.items()}
+                if not groups:
                     raise EnsembleError(
                         f"the pattern has no named group: {text!r:.80}",
                         hint="name the groups: 'Step +(?P<step>[0-9]+)', or write a mapping with a "
                         "pattern for each field",
                         code="bad-pattern",
                     )
-                self._patterns.append((pattern, dict(pattern.groupindex)))
-                columns |= dict.fromkeys(pattern.groupindex)
+                self._patterns.append((pattern, groups))
+                columns |= dict.fromkeys(groups)
         super().__init__(path, [*columns], clock, stream)
         self._last = take == "last"
+        texts = patterns.values() if isinstance(patterns, Mapping) else patterns
+        self._search_any = _any_of(texts)
+
+    def _finder(self, text: bytes) -> Callable[[bytes, int], Any] | None:
+        return self._search_any
 
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
-        text = line.decode("utf-8", "replace")
+        text = line if line.isascii() else line.decode("utf-8", "replace").encode()
         found: dict[str, float] = {}
         matched = False
         for pattern, groups in self._patterns:
@@ -71,9 +80,10 @@ class Patterns(LineObserver):
                 found |= dict.fromkeys(groups, 1)
                 continue
             for name, group in groups.items():
-                spelled = match.group(group)
-                if spelled is not None:
-                    cut = spelled[-1:].isdigit() and _GOES_ON.match(text, match.end(group))
+                found_bytes = match.group(group)
+                if found_bytes is not None:
+                    spelled = found_bytes.decode("utf-8", "replace")
+                    cut = found_bytes[-1:].isdigit() and _GOES_ON.match(text, match.end(group))
                     number = None if cut else read_number(spelled)
                     found[name] = self._unreadable(name, spelled) if number is None else number
         return found if matched else None
@@ -91,13 +101,28 @@ class Patterns(LineObserver):
         return f"no number for {', '.join(map(repr, numbers))} in {count_of(self._lines)}"
 
 
+def _any_of(patterns: Iterable[str]) -> Callable[[bytes, int], Any] | None:
+    """Return a function that finds the next match of any pattern in a text of several lines, or
+    ``None`` if a pattern is not suitable.
+    """
+    texts = [_GROUP_NAME.sub("", each) for each in patterns]
+    if any(map(_ONE_LINE.search, texts)):
+        return None
+    try:
+        # Control sequences are removed before a line is parsed.
+        found = _compile("fields", "(?m)" + "|".join((*(f"(?:{each})" for each in texts), r"\x1b")))
+    except EnsembleError:  # together, the patterns are too long
+        return None
+    return None if found.search(b"") else found.search
+
+
 def _compile(name: str, text: str) -> Any:
     import re2
 
     options = re2.Options()
     options.log_errors = False
     try:
-        return re2.compile(text, options)
+        return re2.compile(text.encode(), options)
     except re2.error as error:
         cause = error.args[0] if error.args else error
         said = cause.decode("utf-8", "replace") if isinstance(cause, bytes) else str(cause)
