@@ -29,6 +29,8 @@ TEXTS = ("workdir", "stdout", "stderr")
 _TEMPLATE = re.compile(r"(?<!\{)\{\{(?:-?\s*\.[^{}]*| \w+ )\}\}(?!\})")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _BUILTIN = BUILTIN_PLACEHOLDERS | RUN_PLACEHOLDERS
+#: Built-in placeholders whose values are whole numbers.
+_NUMBERS = _BUILTIN - {"group", "id", "here", "run", "cwd"}
 #: Options of observers that name a file.
 _FILLED_BY_OBSERVERS = ("path", "log")
 #: How many computed values are tried with a format at most.
@@ -155,7 +157,7 @@ def _values(name: str, group: JobGroup) -> Iterator[object]:
         yield from islice(found, _TRIED)
     elif found is not None:
         yield from found
-    elif name in ("index", "replica", "attempt"):
+    elif name in _NUMBERS:
         yield 0
     else:
         yield name

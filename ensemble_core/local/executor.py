@@ -5,11 +5,16 @@ It guarantees:
 - **Resources.** A job holds ``tasks * cores_per_task`` slots and ``tasks * gpus_per_task`` GPUs
   from its start to its end. ``nodes`` only sets the default number of tasks. A job that can never
   get its cores or GPUs fails immediately.
+- **Binding.** Each task runs on its own ``cores_per_task`` cores, within one NUMA node if possible.
+  ``ENSEMBLE_CORES`` is their number, and so is ``OMP_NUM_THREADS`` unless it is set already. Tasks
+  are not bound with ``bind: false``, with more slots than cores, or if a quota of the cgroup allows
+  fewer cores than there are.
 - **Tasks.** The ``tasks`` copies of the command start together, each in its own session. Their
   environment has ``ENSEMBLE_JOB_ID``, ``ENSEMBLE_GROUP``, ``ENSEMBLE_INDEX``, ``ENSEMBLE_ATTEMPT``,
   ``ENSEMBLE_RUN`` (the run's tag), ``ENSEMBLE_TASK_RANK`` (from 0) and ``ENSEMBLE_TASK_COUNT``.
-- **GPUs.** If GPUs are configured, ``CUDA_VISIBLE_DEVICES`` lists the GPUs of the task, or is
-  ``-1`` if the job requests none.
+- **GPUs.** If GPUs are configured, ``CUDA_VISIBLE_DEVICES``, ``ROCR_VISIBLE_DEVICES`` and
+  ``ZE_AFFINITY_MASK`` list the GPUs of the task, or are ``-1`` if the job requests none.
+  ``HIP_VISIBLE_DEVICES`` counts from 0, because HIP numbers the GPUs that ROCm leaves.
 - **MPI.** Tasks are not ranks of one MPI program. Variables of an outer MPI launcher are removed,
   so an MPI program starts as a single process, or starts its ranks with ``mpirun``.
 - **Order.** Jobs start by ``urgency`` (31 first), then first in, first out. A job with urgency 0 is
@@ -33,8 +38,10 @@ It guarantees:
   not succeed in this time, or that the same signal has ended within the last seconds, is
   *interrupted*: it is submitted again after a resume, as if a stop had cancelled it. Waiting jobs
   wait for the resume.
-- **Sharing.** Runs with the same ``pool`` (a file) share slots and GPUs. The run that has waited
-  longest is next, so runs take turns. A run that is alone may use all slots.
+- **Sharing.** The runs of a user on a machine never use the same core or GPU. The run that has
+  waited longest is next, so runs take turns. Runs with the same ``pool`` (a file) together use no
+  more slots than one of them may. With ``pool: none``, with more slots than cores (as to cores), or
+  inside a job of another run, a run does not take other runs into account.
 - **Resize.** The actions ``grow`` and ``shrink`` change the number of slots between ``min_slots``
   and ``max_slots``. Shrinking ends no job.
 - **Restarts.** If the controller exits or is killed, running jobs continue, and waiting jobs still
@@ -55,7 +62,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ensemble_core.errors import ExecutorError, UsageError
 from ensemble_core.local.allocation import in_allocation
-from ensemble_core.local.slots import Slots, machine_cores, visible_gpus
+from ensemble_core.local.launch import LINEAGE
+from ensemble_core.local.slots import (
+    Slots,
+    bindable_cores,
+    default_pool,
+    machine_cores,
+    visible_gpus,
+)
 from ensemble_core.model.causes import Cause
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import (
@@ -76,6 +90,9 @@ if TYPE_CHECKING:  # imported when an executor is opened, so that checks are fas
     from ensemble_core.plugin.rendering import Rendered
 
 __all__ = ["LocalExecutor", "ensemble_executors"]
+
+#: The pool if the option ``pool`` is not given.
+POOL_VARIABLE = "ENSEMBLE_POOL"
 
 OPTIONS: Mapping[str, Any] = {
     "type": "object",
@@ -102,7 +119,8 @@ OPTIONS: Mapping[str, Any] = {
         "gpus": {
             "type": "integer",
             "minimum": 0,
-            "description": "GPUs for jobs; default: those in CUDA_VISIBLE_DEVICES, or none.",
+            "description": "GPUs for jobs; default: those in CUDA_VISIBLE_DEVICES, "
+            "ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ZE_AFFINITY_MASK, or none.",
         },
         "grace": {
             "type": "number",
@@ -113,7 +131,12 @@ OPTIONS: Mapping[str, Any] = {
             "type": "string",
             "x-ensemble-member": "file",
             "description": "File through which runs share their slots: together they use no more "
-            "slots than a single run may. The runs of a member always share slots.",
+            "slots than a single run may. The runs of a member always share slots. Default: all "
+            "runs of a user on a machine share its cores and GPUs; none: share with no other run.",
+        },
+        "bind": {
+            "type": "boolean",
+            "description": "Whether each task runs only on its own cores; default true.",
         },
     },
 }
@@ -141,6 +164,7 @@ class LocalExecutor(Executor):
         gpus: int | None = None,
         grace: float = 5.0,
         pool: str | None = None,
+        bind: bool = True,
     ) -> None:
         if slots is None:
             # The bounds limit the default: on eight cores, `--max-slots 1` means one slot.
@@ -159,7 +183,18 @@ class LocalExecutor(Executor):
         self._sizes = (size, smallest, largest)
         self._gpus = visible_gpus(gpus, os.environ)
         self._grace = grace
-        self._pool = None if pool is None else os.path.abspath(pool)
+        cores = bindable_cores()
+        self._bound = cores if bind else ()
+        #: The file of the pool. ``_machine``: the cores that it counts, if it is the default one.
+        self._pool: str | None
+        self._machine: tuple[int, ...] | None = None
+        wanted = pool or os.environ.get(POOL_VARIABLE)
+        if wanted == "none" or (wanted is None and LINEAGE in os.environb):
+            self._pool = None  # the cores of a job of another run are not taken a second time
+        elif wanted is None:
+            self._pool, self._machine = default_pool(), cores or tuple(range(machine_cores()))
+        else:
+            self._pool = os.path.abspath(wanted)
         self._client: SupervisorClient | None = None
         self._started: StartedSupervisor | None = None
 
@@ -191,6 +226,8 @@ class LocalExecutor(Executor):
             "gpus": list(self._gpus),
             "grace": self._grace,
             "pool": self._pool,
+            "machine": self._machine,
+            "bound": list(self._bound),
         }
         client = SupervisorClient(run, emit, hello)
         started, self._started = self._started, None

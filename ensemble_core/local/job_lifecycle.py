@@ -221,7 +221,7 @@ class JobLifecycle:
         for pid in record.pids:
             if self._active.tasks.get(pid) is record:
                 del self._active.tasks[pid]
-        self._slots.give_back(job.cores, record.gpus)
+        self._slots.give_back(job.cores, record.gpus, record.cores)
         prepared = record.prepared
         if prepared is not None:
             prepared.close()

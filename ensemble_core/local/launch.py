@@ -6,6 +6,7 @@ available) raises :class:`SystemBusy`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -93,6 +94,18 @@ def _move_above_standard(fd: int) -> int:
         os.close(fd)
 
 
+def _set_gpus(environment: dict[bytes, bytes], names: bytes, count: int) -> None:
+    """Set the variables that list a task's GPUs; without GPUs, ``names`` is ``-1``."""
+    for variable in (b"CUDA_VISIBLE_DEVICES", b"ROCR_VISIBLE_DEVICES", b"ZE_AFFINITY_MASK"):
+        environment[variable] = names
+    # HIP counts the GPUs that ROCR_VISIBLE_DEVICES leaves, from 0. Without this variable, it would
+    # take that of CUDA.
+    relative = b",".join(b"%d" % number for number in range(count))
+    environment[b"HIP_VISIBLE_DEVICES"] = relative or names
+    if count:
+        environment.setdefault(b"CUDA_DEVICE_ORDER", b"PCI_BUS_ID")
+
+
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
@@ -111,6 +124,8 @@ class Launcher:
         self._began = began
         self._written: set[int] = set()
         self._found: dict[tuple[str, bytes], bytes] = {}
+        #: The cores of this thread before it was bound to those of a task.
+        self._unbound: set[int] | None = None
         self.serve(run, environment, folder)
         self._null = _move_above_standard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
@@ -160,16 +175,29 @@ class Launcher:
         kept = (out_path,) * out_kept + (err_path,) * err_kept
         return Prepared(path, words, environment, workdir, out_path, err_path, kept, out, err)
 
-    def spawn(self, job: Job, prepared: Prepared, rank: int, gpus: Sequence[str]) -> int:
+    def spawn(
+        self,
+        job: Job,
+        prepared: Prepared,
+        rank: int,
+        gpus: Sequence[str],
+        cores: Sequence[int] = (),
+    ) -> int:
         """Start one task in its own session. Return its process id.
 
-        ``gpus`` lists the GPUs of this task. Raises :class:`LaunchError` or :class:`SystemBusy`.
+        ``gpus`` lists the GPUs of this task, ``cores`` the cores to which it is bound; empty: it is
+        not bound. Raises :class:`LaunchError` or :class:`SystemBusy`.
+
+        After the last call, call :meth:`unbind`.
         """
         environment = prepared.environment
         environment[b"ENSEMBLE_TASK_RANK"] = b"%d" % rank
         if gpus:
-            environment[b"CUDA_VISIBLE_DEVICES"] = os.fsencode(",".join(gpus))
-            environment.setdefault(b"CUDA_DEVICE_ORDER", b"PCI_BUS_ID")
+            _set_gpus(environment, os.fsencode(",".join(gpus)), len(gpus))
+        if cores:
+            self._bind(cores)
+        else:
+            self.unbind()
         try:
             try:
                 return self._spawn(prepared.path, prepared.words, environment, prepared)
@@ -191,6 +219,22 @@ class Launcher:
             raise self._spawn_error(error, job, prepared) from error
         except ValueError as error:
             raise LaunchError(f"invalid command or environment: {error}") from None
+
+    def _bind(self, cores: Sequence[int]) -> None:
+        """Bind this thread to the cores, because the next process inherits that."""
+        try:
+            if self._unbound is None:
+                self._unbound = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, cores)
+        except OSError:  # an administrator has taken these cores from this process
+            self.unbind()
+
+    def unbind(self) -> None:
+        """Let this thread run on all cores again."""
+        if self._unbound is not None:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, self._unbound)
+            self._unbound = None
 
     def _spawn(
         self, path: bytes, words: list[bytes], environment: dict[bytes, bytes], prepared: Prepared
@@ -266,7 +310,7 @@ class Launcher:
     def _environment(self, job: Job, gpus_configured: bool) -> dict[bytes, bytes]:
         environment = dict(self._base)
         if gpus_configured and not job.gpus_per_task:
-            environment[b"CUDA_VISIBLE_DEVICES"] = b"-1"
+            _set_gpus(environment, b"-1", 0)
         for key, value in job.environment.items():
             environment[os.fsencode(key)] = os.fsencode(value)
         environment[b"ENSEMBLE_JOB_ID"] = os.fsencode(job.label)
@@ -275,6 +319,8 @@ class Launcher:
         environment[b"ENSEMBLE_ATTEMPT"] = b"%d" % job.attempt
         environment[b"ENSEMBLE_RUN"] = self._base[b"ENSEMBLE_RUN"]
         environment[b"ENSEMBLE_TASK_COUNT"] = b"%d" % job.tasks
+        environment[b"ENSEMBLE_CORES"] = cores = b"%d" % job.cores_per_task
+        environment.setdefault(b"OMP_NUM_THREADS", cores)
         environment[LINEAGE] = self._lineage + os.fsencode(job.id)
         return environment
 

@@ -31,6 +31,7 @@ class LocalJob:
         "allotted",
         "bypassed",
         "caught",
+        "cores",
         "delay",
         "ends",
         "gpus",
@@ -74,6 +75,8 @@ class LocalJob:
         self.ends: float | None = None
         self.prepared: Prepared | None = None
         self.gpus: tuple[str, ...] = ()
+        #: The cores to which the tasks are bound, task by task; empty: they are not bound.
+        self.cores: tuple[int, ...] = ()
         self.pids: list[int] = []
         #: Tasks that have not been reaped.
         self.live: set[int] = set()

@@ -2,20 +2,26 @@
 
 A supervisor locks one byte of the file for each core and GPU that its jobs hold. The content of the
 file lists the waiting runs. The run that has waited longest goes first.
+
+If nothing else is configured, all runs of a user on a machine share one file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import secrets
 import socket
+import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
+from ensemble_core.local.cores import Topology
 from ensemble_core.local.slots import Slots
 from ensemble_core.model.jobs import Job
 
@@ -39,20 +45,46 @@ class _WaitingRun:
     since: float  # monotonic time since which the run has waited
     cores: int  # what its next job needs
     gpus: int
+    usable: str  # the cores that it may use: a bit for each number, in hexadecimal digits
     passed: int = 0  # how often other runs have overtaken it
 
 
 class SharedSlots(Slots):
     """Slots of a run that shares a file with other runs.
 
-    Raises :class:`OSError` if the file cannot be opened or locked.
+    With ``machine``, the file has a byte for each of these cores of the machine, and the run uses
+    at most ``size`` of them. If the run may have more slots than that, it shares only its GPUs.
+    Without ``machine``, all runs together use at most ``size`` cores.
+
+    Raises :class:`OSError` if the file cannot be opened or locked, or belongs to another user.
     """
 
     def __init__(
-        self, path: str, size: int, smallest: int, largest: int, gpus: Sequence[str] = ()
+        self,
+        path: str,
+        size: int,
+        smallest: int,
+        largest: int,
+        gpus: Sequence[str] = (),
+        cores: Sequence[int] = (),
+        machine: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(size, smallest, largest, gpus)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        super().__init__(size, smallest, largest, gpus, cores)
+        self._machine = machine
+        #: Whether this run shares cores, and not only GPUs.
+        self._counts = machine is None or len(machine) >= largest
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        if machine is None:
+            # The highest first: runs with fewer slots can use only the lowest ones.
+            self._topology = Topology(self.cores, self.cores[::-1])
+        else:
+            flags |= os.O_NOFOLLOW
+        self._file = os.open(path, flags, 0o600)
+        found = os.fstat(self._file)
+        own = found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode)
+        if machine is not None and not own:
+            os.close(self._file)
+            raise PermissionError(errno.EPERM, "it belongs to another user")
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _TURN)
         self._unlock(_TURN)
         self._name = f"ensemble-slots-{os.getuid()}-{secrets.token_hex(8)}"
@@ -60,10 +92,10 @@ class SharedSlots(Slots):
         self._socket.setblocking(False)
         self._socket.bind("\0" + self._name)
         self.wake_fd = self._socket.fileno()
-        self._held: list[int] = []
-        #: The bytes of free cores, and the other waiting runs. Both are set while this run chooses
-        #: jobs.
-        self._free: list[int] = []
+        self._held: set[int] = set()
+        #: The numbers of free cores, and the other waiting runs. Both are set while this run
+        #: chooses jobs.
+        self._free: set[int] = set()
         self._waiting_runs: list[_WaitingRun] = []
         self._since = 0.0
         #: Waiting runs that were woken, each with the time of the first wakeup.
@@ -89,7 +121,9 @@ class SharedSlots(Slots):
             self.waiting = job is not None and super().fits(job.cores, job.gpus)
             if job is not None and self.waiting:
                 passed = mine.passed if mine is not None and mine.since == self._since else 0
-                run = _WaitingRun(self._name, self._since, job.cores, job.gpus, passed)
+                cores = job.cores if self._counts else 0
+                usable = f"{sum(1 << core for core in self._usable()):x}"
+                run = _WaitingRun(self._name, self._since, cores, job.gpus, usable, passed)
                 self._waiting_runs.append(run)
             if self._waiting_runs or written:
                 self._write()
@@ -99,22 +133,36 @@ class SharedSlots(Slots):
     @contextlib.contextmanager
     def _reserving(self) -> Iterator[None]:
         """Lock all free slots. At the end, unlock those that were not taken."""
-        self._free = [byte for byte in self._cores() if self._lock(byte)]
-        self.others = max(0, self.size - len(self._held) - len(self._free))
-        away = [gpu for gpu in self.free_gpus if not self._lock(self._gpu(gpu))]
+        if self._counts:
+            self._free = self._lock_free()
+            self.others = max(0, self.size - len(self._held) - len(self._free))
+        away = [gpu for gpu in self.free_gpus if not self._lock(_gpu(gpu))]
         self.free_gpus = [gpu for gpu in self.free_gpus if gpu not in away]
         try:
             yield
         finally:
-            for byte in self._free:
-                self._unlock(byte)
+            for first, count in _ranges(self._free):
+                self._unlock(_CORES + first, count)
             for gpu in self.free_gpus:
-                self._unlock(self._gpu(gpu))
-            self._free = []
+                self._unlock(_gpu(gpu))
+            self._free = set()
             self.free_gpus = sorted([*self.free_gpus, *away], key=self.gpus.index)
 
+    def _lock_free(self) -> set[int]:
+        """Lock all cores that are free. Return their numbers."""
+        free: set[int] = set()
+        for first, count in _ranges(self._usable()):
+            numbers = range(first, first + count)
+            if self._lock(_CORES + first, count):  # no other run holds any of them
+                free.update(numbers)
+                free -= self._held
+            else:
+                others = (core for core in numbers if core not in self._held)
+                free.update(core for core in others if self._lock(_CORES + core))
+        return free
+
     def fits(self, cores: int, gpus: int) -> bool:
-        if not super().fits(cores, gpus) or cores > len(self._free):
+        if not super().fits(cores, gpus) or (self._counts and cores > len(self._free)):
             return False
         return not any(self._goes_first(run) for run in list(self._waiting_runs))
 
@@ -122,7 +170,9 @@ class SharedSlots(Slots):
         """Wake a run that goes first. Return True if this run has to wait for it."""
         if run.since >= self._since:
             return False
-        fits = run.cores <= len(self._free) and run.gpus <= len(self.free_gpus)
+        usable = int(run.usable, 16)
+        mine = sum(1 for core in self._free if usable >> core & 1)
+        fits = run.cores <= mine and run.gpus <= len(self.free_gpus)
         if not fits and run.passed < max(_PASS_LEAST, _PASS_FACTOR * self.size):
             return False
         if not self._wake(run.name):
@@ -131,32 +181,54 @@ class SharedSlots(Slots):
         now = time.monotonic()
         return not fits or now - self._woken.setdefault((run.name, run.since), now) < _PATIENCE
 
+    def bind(self, tasks: int, width: int) -> tuple[int, ...]:
+        cores = super().bind(tasks, width)
+        self._hold(cores)
+        return cores
+
+    def _choice(self) -> set[int]:
+        return self._free_cores & self._free if self._counts else super()._choice()
+
+    def _hold(self, cores: Collection[int]) -> None:
+        if self._counts:
+            self._held.update(cores)
+            self._free.difference_update(cores)
+
     def take(self, cores: int, gpus: int) -> tuple[str, ...]:
-        self._held += self._free[:cores]
-        del self._free[:cores]
+        taken = super().take(cores, gpus)
+        missing = max(0, self.used - len(self._held))
+        self._hold(sorted(self._free, reverse=True)[:missing])  # if they are not bound
         for run in self._waiting_runs:
             run.passed += run.since < self._since
         self._since = time.monotonic()
         self._woken.clear()
-        return super().take(cores, gpus)
+        return taken
 
-    def hold(self, cores: int, gpus: Sequence[str]) -> tuple[str, ...]:
-        left = cores
-        for byte in self._cores():
-            if left > 0 and self._lock(byte):
-                self._held.append(byte)
-                left -= 1
-        held = super().hold(cores, gpus)
+    def hold(self, cores: int, gpus: Sequence[str], bound: Collection[int] = ()) -> tuple[str, ...]:
+        if self._counts:
+            usable = self._usable()
+            others = (core for core in reversed(usable) if core not in bound)
+            left = cores
+            for core in (*(core for core in usable if core in bound), *others):
+                if left > 0 and core not in self._held and self._lock(_CORES + core):
+                    self._held.add(core)
+                    left -= 1
+        held = super().hold(cores, gpus, bound)
         for gpu in held:
-            self._lock(self._gpu(gpu))
+            self._lock(_gpu(gpu))
         return held
 
-    def give_back(self, cores: int, gpus: Sequence[str]) -> None:
-        super().give_back(cores, gpus)
-        while len(self._held) > self.used:
-            self._unlock(self._held.pop())
+    def give_back(self, cores: int, gpus: Sequence[str], bound: Collection[int] = ()) -> None:
+        super().give_back(cores, gpus, bound)
+        released = self._held.intersection(bound)
+        rest = sorted(self._held - released)
+        while len(rest) > self.used:
+            released.add(rest.pop())
+        self._held -= released
+        for first, length in _ranges(released):
+            self._unlock(_CORES + first, length)
         for gpu in gpus:
-            self._unlock(self._gpu(gpu))
+            self._unlock(_gpu(gpu))
         for run in self._read():
             if run.name != self._name:
                 self._wake(run.name)
@@ -181,26 +253,21 @@ class SharedSlots(Slots):
 
     # -- the file ------------------------------------------------------------------------------
 
-    def _lock(self, byte: int) -> bool:
+    def _lock(self, byte: int, count: int = 1) -> bool:
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, count, byte)
         except OSError:
             return False
         return True
 
-    def _unlock(self, byte: int) -> None:
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
+    def _unlock(self, byte: int, count: int = 1) -> None:
+        fcntl.lockf(self._file, fcntl.LOCK_UN, count, byte)
 
-    def _cores(self) -> list[int]:
-        """Return the bytes of the cores that this run does not hold, the highest first.
-
-        Runs with fewer slots can use only the lowest ones.
-        """
-        every = range(_CORES + self.size - 1, _CORES - 1, -1)
-        return [byte for byte in every if byte not in self._held]
-
-    def _gpu(self, gpu: str) -> int:
-        return _GPUS + self.gpus.index(gpu)
+    def _usable(self) -> Sequence[int]:
+        """Return the numbers of the cores that this run may use, in ascending order."""
+        if self._machine is not None:
+            return self._machine
+        return self.cores[: self.size] if self.cores else range(self.size)
 
     def _read(self) -> list[_WaitingRun]:
         with contextlib.suppress(OSError, ValueError, TypeError):  # the file is being written
@@ -213,3 +280,24 @@ class SharedSlots(Slots):
         with contextlib.suppress(OSError):  # if the disk is full: waiting supervisors also poll
             os.pwrite(self._file, data, 0)
             os.ftruncate(self._file, len(data))
+
+
+def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return ranges of consecutive numbers: the first number of each, and its length.
+
+    >>> _ranges([3, 0, 1])
+    [(0, 2), (3, 1)]
+    """
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and sum(found[-1]) == number:
+            found[-1] = found[-1][0], found[-1][1] + 1
+        else:
+            found.append((number, 1))
+    return found
+
+
+def _gpu(gpu: str) -> int:
+    """Return the byte of a GPU. Its name may be a number or an id such as ``GPU-8932f937``."""
+    number = int(gpu) if gpu.isdecimal() else 1 << 16 | zlib.crc32(gpu.encode())
+    return _GPUS + number % (1 << 34)

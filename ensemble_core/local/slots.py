@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from ensemble_core.errors import UsageError
+from ensemble_core.local.cores import Topology
 from ensemble_core.model.jobs import Job
 
-__all__ = ["Slots", "machine_cores", "visible_gpus"]
+__all__ = [
+    "_GPU_VARIABLES",
+    "Slots",
+    "bindable_cores",
+    "default_pool",
+    "machine_cores",
+    "visible_gpus",
+]
+
+#: Variables that list the GPUs of a process: for CUDA, ROCm, HIP, and Level Zero.
+_GPU_VARIABLES = (
+    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+)
 
 
 def _quota(folder: Path) -> float | None:
@@ -72,13 +85,24 @@ def machine_cores(root: Path = Path("/")) -> int:
     return max(1, cores)
 
 
+def bindable_cores() -> tuple[int, ...]:
+    """Return the numbers of the cores to which tasks can be bound, in ascending order.
+
+    Empty if a quota of the cgroup leaves fewer cores than this process sees: the quota holds for
+    the time on all of them, and other containers may be busy on any of them.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    return tuple(cores) if machine_cores() == len(cores) else ()
+
+
 def visible_gpus(count: int | None, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the GPUs for jobs, as in ``CUDA_VISIBLE_DEVICES``.
+    """Return the names of the GPUs for jobs, from the first of ``_GPU_VARIABLES`` that is set.
 
     If ``count`` is ``None``, return all GPUs in this variable, or none if it is not set. Raises
     :class:`UsageError` if the variable has fewer than ``count`` GPUs.
     """
-    text = environment.get("CUDA_VISIBLE_DEVICES")
+    name = next((name for name in _GPU_VARIABLES if name in environment), _GPU_VARIABLES[0])
+    text = environment.get(name)
     listed = None if text is None else [word.strip() for word in text.split(",") if word.strip()]
     if listed is not None and "-1" in listed:
         listed = listed[: listed.index("-1")]
@@ -88,11 +112,19 @@ def visible_gpus(count: int | None, environment: Mapping[str, str]) -> tuple[str
         return tuple(str(number) for number in range(count))
     if count > len(listed):
         raise UsageError(
-            f"'gpus' is {count}, but CUDA_VISIBLE_DEVICES lists only {text}",
-            hint=f"set 'gpus' to at most {len(listed)}, or unset CUDA_VISIBLE_DEVICES",
+            f"'gpus' is {count}, but {name} lists only {text}",
+            hint=f"set 'gpus' to at most {len(listed)}, or unset {name}",
             code="bad-option",
         )
     return tuple(listed[:count])
+
+
+def default_pool() -> str:
+    """Return the file through which the runs of this user on this machine share cores and GPUs.
+
+    It does not depend on the environment, which may differ between the user's shells.
+    """
+    return f"/tmp/ensemble-{os.getuid()}.pool"
 
 
 _ALONE = contextlib.nullcontext()
@@ -102,10 +134,18 @@ class Slots:
     """Cores and GPUs, and which of them are free.
 
     ``size`` may change between ``smallest`` and ``largest``. After shrinking, more slots than
-    ``size`` may be in use until enough jobs have ended.
+    ``size`` may be in use until enough jobs have ended. ``cores`` are the numbers of the cores to
+    which tasks are bound; empty: they are not bound.
     """
 
-    def __init__(self, size: int, smallest: int, largest: int, gpus: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        size: int,
+        smallest: int,
+        largest: int,
+        gpus: Sequence[str] = (),
+        cores: Sequence[int] = (),
+    ) -> None:
         self.size = size
         self.smallest = smallest
         self.largest = largest
@@ -118,6 +158,10 @@ class Slots:
         self.wake_fd = -1
         self.gpus = tuple(gpus)
         self.free_gpus = list(gpus)
+        #: More slots than cores cannot all have their own core.
+        self.cores = tuple(cores) if largest <= len(cores) else ()
+        self._topology = Topology(self.cores)
+        self._free_cores = set(self.cores)
 
     @property
     def free(self) -> int:
@@ -142,6 +186,27 @@ class Slots:
         """Return True if a job of this size could start now."""
         return cores <= self.size - self.used and gpus <= len(self.free_gpus)
 
+    def bind(self, tasks: int, width: int) -> tuple[int, ...]:
+        """Choose ``width`` cores for each task of a job that starts. Return them task by task.
+
+        Return no core if tasks are not bound. Call :meth:`take` next.
+        """
+        cores: list[int] = []
+        if self.cores:
+            free = self._choice()
+            for _ in range(tasks):
+                chosen = self._topology.choose(free, width)
+                free.difference_update(chosen)
+                cores += chosen
+            if len(cores) < tasks * width:  # jobs of an earlier supervisor are not bound
+                return ()
+            self._free_cores.difference_update(cores)
+        return tuple(cores)
+
+    def _choice(self) -> set[int]:
+        """Return the cores among which those of a job are chosen."""
+        return set(self._free_cores)
+
     def take(self, cores: int, gpus: int) -> tuple[str, ...]:
         """Take cores and GPUs. Return the names of the GPUs."""
         self.used += cores
@@ -149,19 +214,21 @@ class Slots:
         del self.free_gpus[:gpus]
         return taken
 
-    def hold(self, cores: int, gpus: Sequence[str]) -> tuple[str, ...]:
-        """Take the cores and GPUs of a job that runs already.
+    def hold(self, cores: int, gpus: Sequence[str], bound: Collection[int] = ()) -> tuple[str, ...]:
+        """Take the cores and GPUs of a job that runs already. ``bound``: its cores, if known.
 
         GPUs that are not configured are ignored.
         """
         self.used += cores
+        self._free_cores.difference_update(bound)
         held = tuple(gpu for gpu in gpus if gpu in self.free_gpus)
         self.free_gpus = [gpu for gpu in self.free_gpus if gpu not in held]
         return held
 
-    def give_back(self, cores: int, gpus: Sequence[str]) -> None:
-        """Release what :meth:`take` has returned."""
+    def give_back(self, cores: int, gpus: Sequence[str], bound: Collection[int] = ()) -> None:
+        """Release what :meth:`take` and :meth:`bind` have returned."""
         self.used -= cores
+        self._free_cores.update(bound)
         if gpus:
             self.free_gpus.extend(gpus)
             self.free_gpus.sort(key=self.gpus.index)

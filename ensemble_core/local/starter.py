@@ -26,6 +26,8 @@ _RETRY_FIRST, _RETRY_LONGEST, _RETRY_LIMIT = 0.02, 2.0, 600.0
 
 #: Seconds between polls of slots that other runs hold.
 _LOOK = 1.0
+#: Seconds for which a run without a running job waits for other runs until it reports that.
+_REPORT = 3.0
 
 
 def uptime() -> float:
@@ -62,6 +64,8 @@ class Starter:
         #: After a crash, the ledger shows which jobs may have started, so none starts twice.
         self._ready: deque[LocalJob] = deque()
         self._looking = False
+        self._waits_since = time.monotonic()
+        self._reported = False
         if slots.wake_fd >= 0:
             poller.on_ready(slots.wake_fd, slots.on_wake)
 
@@ -76,15 +80,29 @@ class Starter:
             if self._slots.waiting and not self._looking:
                 self._looking = True
                 self._poller.at(time.monotonic() + _LOOK, self._allow_look)
+            self._report_waiting()
             if not self._ready or not log.flush():
                 return
             while self._ready and self._stalled is None:
                 record = self._ready.popleft()
                 if not record.over and record.phase is Phase.NONE:
                     self._launch(record)
+            self._launcher.unbind()
 
     def _next_job(self) -> Job | None:
         return self._queue.head(self._slots)
+
+    def _report_waiting(self) -> None:
+        """Report once that jobs of other runs are why this run's jobs do not start."""
+        now = time.monotonic()
+        if not self._slots.waiting or self._active.running:
+            self._waits_since = now
+        elif now - self._waits_since > _REPORT and not self._reported:
+            self._reported = True
+            self._log.problem(
+                "jobs wait for cores or GPUs that other runs of this user hold on this machine; "
+                "to start jobs beside them, use -o pool=none"
+            )
 
     def _allow_look(self) -> None:
         self._looking = False  # the next turn chooses
@@ -98,6 +116,7 @@ class Starter:
                 return
             record = self._active.records[entry.job.id]
             job = record.job
+            record.cores = self._slots.bind(job.tasks, job.cores_per_task)
             record.gpus = self._slots.take(job.cores, job.gpus)
             running[record] = None
             self._ready.append(record)
@@ -132,11 +151,12 @@ class Starter:
             if record.prepared is None:
                 record.prepared = self._launcher.prepare(job, bool(self._slots.gpus))
             prepared = record.prepared
-            share = job.gpus_per_task
+            share, width = job.gpus_per_task, job.cores_per_task
             while len(record.pids) < job.tasks:
                 rank = len(record.pids)
                 gpus = record.gpus[rank * share : (rank + 1) * share]
-                pid = self._launcher.spawn(job, prepared, rank, gpus)
+                cores = record.cores[rank * width : (rank + 1) * width]
+                pid = self._launcher.spawn(job, prepared, rank, gpus, cores)
                 record.pids.append(pid)
                 record.live.add(pid)
                 self._active.tasks[pid] = record

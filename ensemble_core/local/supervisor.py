@@ -127,7 +127,8 @@ class Supervisor:
         self._guests: dict[Connection, float] = {}
         run = _run(hello)
         self._size, smallest, largest = hello["slots"]
-        slots = _slots(hello.get("pool"), self._size, smallest, largest, hello["gpus"])
+        sizes = self._size, smallest, largest
+        slots, unshared = _slots(hello, *sizes, hello["gpus"], hello.get("bound", ()))
         self._ledger: Ledger | None = None
         if self._state is not None:
             self._ledger = Ledger(self._state, self._tag, run.clock(), run.id)
@@ -144,6 +145,11 @@ class Supervisor:
             self._may_end,
             self._ledger,
         )
+        if unshared:
+            self._loop.log.problem(
+                "jobs may share cores and GPUs with those of other runs, because their pool cannot "
+                f"be opened ({unshared}); remove this file, or run with -o pool=none"
+            )
         self._loop.poller.on_ready(listener.fileno(), self._accept)
 
     def keep(self, first: socket.socket, splitter: Splitter, hello: Mapping[str, Any]) -> None:
@@ -385,17 +391,22 @@ class Supervisor:
         self._disconnect()
 
 
-def _slots(pool: str | None, *sizes_and_gpus: Any) -> Slots:
+def _slots(hello: Mapping[str, Any], *arguments: Any) -> tuple[Slots, str]:
+    """Return the slots, and why this run cannot share them with others, or an empty text."""
+    pool, machine = hello.get("pool"), hello.get("machine")
     if pool is None:
-        return Slots(*sizes_and_gpus)
+        return Slots(*arguments), ""
     from ensemble_core.local.shared_slots import SharedSlots
 
     try:
-        return SharedSlots(pool, *sizes_and_gpus)
+        return SharedSlots(pool, *arguments, machine=machine), ""
     except OSError as error:
+        cause = error.strerror or str(error)
+        if machine is not None:
+            return Slots(*arguments), f"{pool}: {cause}"
         raise ExecutorError(
             f"slots cannot be shared through {pool}",
-            cause=error.strerror or str(error),
+            cause=cause,
             hint="name a writable file on a file system with locks: -o pool=FILE",
             code="no-pool",
         ) from None

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ensemble_core.local.event_log import Deliver, EventLog
 from ensemble_core.local.job_lifecycle import JobLifecycle
@@ -236,9 +236,12 @@ class SupervisorLoop:
     def _inherit(self, record: LocalJob, past: LedgerJob, ledger: Ledger) -> None:
         job = record.job
         self._lifecycle.lost[record] = why_lost(ledger, past)
-        record.gpus = self.slots.hold(job.cores, past.gpus)
-        self.active.running[record] = None
         pids = () if ledger.rebooted else past.pids
+        record.cores = tuple(_cores_of(pids)) if self.slots.cores else ()
+        if len(record.cores) != job.cores:
+            record.cores = ()  # it is not bound, or some of its tasks have ended
+        record.gpus = self.slots.hold(job.cores, past.gpus, record.cores)
+        self.active.running[record] = None
         self._tree.set_inherited(job.id, record, pids, past.up)
         if past.draining and not past.fatal and "finish" not in past.names:
             record.reason = "interrupted"
@@ -274,3 +277,12 @@ class SupervisorLoop:
         self.log.deliver = lambda lines: None
         for record in self.active.records.values():
             record.reported = False
+
+
+def _cores_of(pids: Iterable[int]) -> set[int]:
+    """Return the cores to which processes are bound, as far as they still run."""
+    found: set[int] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found |= os.sched_getaffinity(pid)
+    return found

@@ -147,8 +147,9 @@ class Job(Record):
         return self.tasks * self.gpus_per_task
 
     def fill(self, text: str, also: Mapping[str, object] = NOTHING) -> str:
-        """Replace ``{group}``, ``{index}``, ``{id}``, ``{replica}``, ``{attempt}``, names of
-        parameters and those in ``also`` in a text by this job's values.
+        """Replace ``{group}``, ``{index}``, ``{id}``, ``{replica}``, ``{attempt}``, ``{nodes}``,
+        ``{tasks}``, ``{cores_per_task}``, ``{gpus_per_task}``, names of parameters and those in
+        ``also`` in a text by this job's values.
 
         For plugins whose options may contain placeholders, for example in a path.
 
@@ -157,6 +158,7 @@ class Job(Record):
         """
         names = {
             **also,
+            **{name: getattr(self, name) for name in _REQUESTS},
             "replica": self.replica,
             "attempt": self.attempt,
             **self.parameters,
@@ -181,6 +183,8 @@ _SAME = (
     "nodes", "cores_per_task", "gpus_per_task", "duration", "grace", "urgency", "observe",
     "executor",
 )  # fmt: skip
+#: Fields that are also placeholders.
+_REQUESTS = ("nodes", "tasks", "cores_per_task", "gpus_per_task")
 #: Fields that a job copies from its group after filling in placeholders.
 _TEXTS = ("workdir", "stdout", "stderr")
 
@@ -352,7 +356,10 @@ class JobGroup(Value):
     ) -> Job:
         """Return one job with these parameters."""
         job_id = f"{self.name}.{index}-{attempt}" if attempt else f"{self.name}.{index}"
+        tasks = self.nodes if self.tasks is None else self.tasks
         values = {
+            **{name: getattr(self, name) for name in _REQUESTS},
+            "tasks": tasks,
             "run": self.run,
             "cwd": self.cwd,
             "replica": replica,
@@ -372,7 +379,7 @@ class JobGroup(Value):
             group=self.name,
             index=index,
             command=tuple(fill(word, values) for word in self.command),
-            tasks=self.nodes if self.tasks is None else self.tasks,
+            tasks=tasks,
             environment=fill_options(self.environment, values) if self.environment else NOTHING,
             options=fill_options(self.options, values)
             if has_braces(self.options)

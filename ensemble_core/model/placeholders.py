@@ -59,9 +59,12 @@ JOB_PLACEHOLDER = _pattern(rf"job\.{_NAME}")
 #: ``here`` is the folder of the ensemble file.
 BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"})
 
-#: Further placeholders: the run's tag, the folder where the run was started, and the numbers of the
-#: job's replica and attempt, from 0. A parameter with the same name takes precedence.
-RUN_PLACEHOLDERS: frozenset[str] = frozenset({"run", "cwd", "replica", "attempt"})
+#: Further placeholders: the run's tag, the folder where the run was started, the numbers of the
+#: job's replica and attempt, from 0, and what the job requests. A parameter with the same name
+#: takes precedence.
+RUN_PLACEHOLDERS: frozenset[str] = frozenset(
+    {"run", "cwd", "replica", "attempt", "nodes", "tasks", "cores_per_task", "gpus_per_task"}
+)
 
 #: Allowed formats: width and precision are at most 999, and placeholders are not nested.
 _FORMAT = re.compile(

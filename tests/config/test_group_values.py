@@ -407,3 +407,16 @@ results:
     rows = dict(told.engine.tables())["table"]
     assert [row["E"] for row in rows] == values
     assert [row["third"] for row in rows] == [value / 3 for value in values]
+
+
+def test_what_a_job_requests_is_a_placeholder_and_a_parameter_of_that_name_wins() -> None:
+    fields = (
+        "command: 'x {nodes} {tasks} {cores_per_task:02d} {gpus_per_task}', workdir: 'w{tasks}'"
+    )
+    (job,) = first_jobs(f"{fields}, nodes: 2, cores_per_task: 3, gpus_per_task: 1")
+    assert (job.command, job.workdir) == (("x", "2", "2", "03", "1"), "w2")
+    assert job.fill("{tasks}/{cores_per_task}") == "2/3"
+    (error,) = refused(group("command: 'x {core_per_task}'"))
+    assert "unknown placeholder {core_per_task}" in error
+    (job,) = first_jobs("command: 'x {tasks}', parameters: {tasks: [7]}")
+    assert job.command == ("x", "7")

@@ -63,6 +63,7 @@ def job_variables(job: Job, tag: str) -> dict[str, str]:
         "ENSEMBLE_GROUP": job.group,
         "ENSEMBLE_RUN": tag,
         "ENSEMBLE_TASK_COUNT": str(job.tasks),
+        "ENSEMBLE_CORES": str(job.cores_per_task),
     }
 
 
@@ -116,7 +117,13 @@ def _wrapper(name: str) -> str:
 def _own_lines(job: Job, place: Place, tag: str) -> list[str]:
     variables = job_variables(job, tag)
     exports = [f"export {name}={quote(text)}" for name, text in variables.items()]
-    return exports + job_lines(job, place)
+    threads = [
+        # PBS sets both to the cores of all tasks.
+        '[ "$OMP_NUM_THREADS" != "${NCPUS:--}" ] || unset OMP_NUM_THREADS',
+        # Not if the user or the site has set it.
+        f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{job.cores_per_task}}}"',
+    ]
+    return [*exports, *threads, *job_lines(job, place)]
 
 
 def _quote_path(path: str) -> str:

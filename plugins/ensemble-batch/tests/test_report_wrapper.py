@@ -318,3 +318,17 @@ def test_a_launcher_starts_the_command_in_the_jobs_environment(tmp_path: Path) -
     )
     assert play(tmp_path, given)[0] == 0
     assert (tmp_path / "sim.0.out").read_text() == "it's\n"
+
+
+@pytest.mark.parametrize(
+    ("outer", "own", "threads"), [({}, {}, "3"), ({"OMP_NUM_THREADS": "5"}, {}, "5"),
+    ({"OMP_NUM_THREADS": "5"}, {"OMP_NUM_THREADS": "7"}, "7"),
+    ({"OMP_NUM_THREADS": "6", "NCPUS": "6"}, {}, "3")],  # PBS: the cores of all tasks
+)  # fmt: skip
+def test_a_job_knows_its_cores_and_threads_unless_they_are_set(
+    wrapped: Callable[..., Wrapped], outer: dict[str, str], own: dict[str, str], threads: str
+) -> None:
+    script = "echo $ENSEMBLE_CORES $OMP_NUM_THREADS"
+    job = wrapped("sh", "-c", script, cores_per_task=3, outer=outer, environment=own)
+    assert job.wait() == 0
+    assert (job.folder / "sim.0.out").read_text().split() == ["3", threads]

@@ -104,7 +104,9 @@ class Jobspecs:
             "duration": job.duration,
             "cwd": self.workdir(job),
             "environment": {
+                "OMP_NUM_THREADS": str(job.cores_per_task),
                 **self._environment,
+                "ENSEMBLE_CORES": str(job.cores_per_task),
                 "ENSEMBLE_JOB_ID": job.label,
                 "ENSEMBLE_GROUP": job.group,
                 "ENSEMBLE_INDEX": str(job.index),

@@ -133,7 +133,19 @@ def test_an_outer_launchers_variables_are_not_in_the_jobs_environment() -> None:
         "ENSEMBLE_GROUP": "melt",
         "ENSEMBLE_INDEX": "3",
         "ENSEMBLE_ATTEMPT": "0",
+        "ENSEMBLE_CORES": "1",
     }
+
+
+def test_a_task_has_as_many_threads_as_cores_unless_that_is_set() -> None:
+    def threads(outer: dict[str, str], **own: Any) -> object:
+        specs = Jobspecs("night", "0123456789abcdef", outer, "/data")
+        found = written(specs, cores_per_task=4, **own)["attributes"]["system"]["environment"]
+        return found["OMP_NUM_THREADS"]
+
+    assert threads({}) == "4"
+    assert threads({"OMP_NUM_THREADS": "5"}) == "5"
+    assert threads({"OMP_NUM_THREADS": "5"}, environment={"OMP_NUM_THREADS": "7"}) == "7"
 
 
 def test_variables_of_the_job_itself_stay_whatever_their_names() -> None:

@@ -132,6 +132,7 @@ def _environment(job: Job, tag: str) -> list[Object]:
         "ENSEMBLE_GROUP": job.group,
         "ENSEMBLE_RUN": tag,
         "ENSEMBLE_TASK_COUNT": str(job.tasks),
+        "ENSEMBLE_CORES": str(job.cores_per_task),
         "ENSEMBLE_TASK_RANK": "0",
     }
     values = {**job.environment, **ours}

@@ -1,15 +1,20 @@
 """Fixture that keeps the user's settings and runs out of tests.
 
+Tests do not share cores with other runs of the user on this machine, which they would wait for.
+
 In a ``conftest.py``: ``from ensemble_testing.isolation import isolated``.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
 
 __all__ = ["isolated"]
+
+os.environ.setdefault("ENSEMBLE_POOL", "none")
 
 # The parent process may ignore signals (nohup does), but the tests' processes must not.
 for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
