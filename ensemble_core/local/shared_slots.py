@@ -62,12 +62,12 @@ class SharedSlots(Slots):
     def __init__(
         self,
         path: str,
+        machine: Sequence[int] | None,
         size: int,
         smallest: int,
         largest: int,
         gpus: Sequence[str] = (),
         cores: Sequence[int] = (),
-        machine: Sequence[int] | None = None,
     ) -> None:
         super().__init__(size, smallest, largest, gpus, cores)
         self._machine = machine

@@ -203,6 +203,10 @@ class Slots:
             self._free_cores.difference_update(cores)
         return tuple(cores)
 
+    def close(self) -> None:
+        """Close all files."""
+        self._topology.close()
+
     def _choice(self) -> set[int]:
         """Return the cores among which those of a job are chosen."""
         return set(self._free_cores)

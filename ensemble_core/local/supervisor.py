@@ -126,9 +126,8 @@ class Supervisor:
         self._pidfd = self._allocation = -1
         self._guests: dict[Connection, float] = {}
         run = _run(hello)
-        self._size, smallest, largest = hello["slots"]
-        sizes = self._size, smallest, largest
-        slots, unshared = _slots(hello, *sizes, hello["gpus"], hello.get("bound", ()))
+        self._size = hello["slots"][0]
+        slots, unshared = _slots(hello)
         self._ledger: Ledger | None = None
         if self._state is not None:
             self._ledger = Ledger(self._state, self._tag, run.clock(), run.id)
@@ -391,15 +390,16 @@ class Supervisor:
         self._disconnect()
 
 
-def _slots(hello: Mapping[str, Any], *arguments: Any) -> tuple[Slots, str]:
+def _slots(hello: Mapping[str, Any]) -> tuple[Slots, str]:
     """Return the slots, and why this run cannot share them with others, or an empty text."""
     pool, machine = hello.get("pool"), hello.get("machine")
+    arguments = *hello["slots"], hello["gpus"], hello.get("bound", ())
     if pool is None:
         return Slots(*arguments), ""
     from ensemble_core.local.shared_slots import SharedSlots
 
     try:
-        return SharedSlots(pool, *arguments, machine=machine), ""
+        return SharedSlots(pool, machine, *arguments), ""
     except OSError as error:
         cause = error.strerror or str(error)
         if machine is not None:

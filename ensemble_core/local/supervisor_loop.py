@@ -113,6 +113,7 @@ class SupervisorLoop:
         self.poller.close()
         self._tree.close()
         self._launcher.close()
+        self.slots.close()
 
     @property
     def busy(self) -> bool:
