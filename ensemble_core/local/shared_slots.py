@@ -272,7 +272,8 @@ class SharedSlots(Slots):
     def _read(self) -> list[_WaitingRun]:
         with contextlib.suppress(OSError, ValueError, TypeError):  # the file is being written
             data = os.pread(self._file, 1 << 20, 0)
-            return [_WaitingRun(**run) for run in json.loads(data or b"[]")]
+            if len(data) > len(b"[]"):  # nearly never
+                return [_WaitingRun(**run) for run in json.loads(data)]
         return []
 
     def _write(self) -> None:
@@ -289,11 +290,15 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
     [(0, 2), (3, 1)]
     """
     found: list[tuple[int, int]] = []
+    first = last = -1
     for number in sorted(numbers):
-        if found and sum(found[-1]) == number:
-            found[-1] = found[-1][0], found[-1][1] + 1
-        else:
-            found.append((number, 1))
+        if number != last + 1 or first < 0:
+            if first >= 0:
+                found.append((first, last - first + 1))
+            first = number
+        last = number
+    if first >= 0:
+        found.append((first, last - first + 1))
     return found
 
 
