@@ -442,6 +442,13 @@ class Engine:
             record.kept.forget_rows(event.observer)
         if not self._catching_up:
             record.count_row(event.observer, event.anew)
+        if event.clock is not None:
+            if record.kept is not None and record.kept.repeats(event.observer, event.clock):
+                self._report_repeated_rows(record, event.observer)
+                return
+            if record.clocks is None:
+                record.clocks = {}
+            record.clocks[event.observer] = event.clock
         self.state.table.observe(record, event, event.timestamp)
         if self.state.generators:
             self._generating.jobs.observed(record, event)
@@ -452,6 +459,18 @@ class Engine:
         # How many rows arrive after a cancel is random, so rules ignore these rows.
         names = () if record.cancelling and not record.refused else ("observed",)
         self._rules.react(names, record.job.group, event, record, fields)
+
+    def _report_repeated_rows(self, record: JobRecord, observer: str) -> None:
+        """Report, once for the group, that rows of an attempt that continues are skipped."""
+        table, repeated = self.state.table.groups[record.job.group], record.index.repeated
+        if not table.told_repeats and repeated is not None:
+            table.told_repeats = True
+            message = (
+                f"{record.job.id} continues an earlier attempt, which had printed rows up to "
+                f"{repeated[observer]:.15g}: rows up to there are skipped as repetitions "
+                f"({observer}: clock)"
+            )
+            self.state.out.append(Log(message=message, level="info"))
 
     def _on_identified(self, event: Identified) -> None:
         for job, (_, _, *inputs) in event.jobs.items():

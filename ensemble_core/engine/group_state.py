@@ -72,6 +72,8 @@ class GroupState:
     columns: set[str] = field(default_factory=set)
     #: Names under ``result`` for which a missing value was reported already.
     without_value: list[str] = field(default_factory=list)
+    #: True if the skipping of repeated rows was reported.
+    told_repeats: bool = False
     #: True if an observer could not parse any of a job's output.
     not_understood: bool = False
     #: True if a result that is missing for this reason was reported.

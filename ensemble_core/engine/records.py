@@ -272,8 +272,9 @@ class JobRecord:
     #: number of rows by observer.
     files: Mapping[str, Any] | None = None
     rows: dict[str, int] | None = None
-    #: The last value of each column.
+    #: The last value of each column, and the last clock of each observer.
     columns: dict[str, Any] | None = None
+    clocks: dict[str, float] | None = None
     #: ``passed``: the filters in names of counts that the job passed when it was submitted.
     #: ``verdicts``: whether it passes other filters that use no column.
     passed: tuple[str, ...] = ()
@@ -369,6 +370,9 @@ class Index(Scope):
     dropped: bool = False
     #: If attempts continue earlier ones: the statistics when the newest attempt started.
     base: dict[str, Series] | None = None
+    #: Likewise, the last clock of each observer: rows of the newest attempt up to this clock repeat
+    #: earlier ones.
+    repeated: dict[str, float] | None = None
     #: Only ``JobTable.move_index`` changes the state.
     state: IndexState = "open"
     #: Rows of observers with the option ``rows``, each with its attempt and observer.
@@ -387,6 +391,12 @@ class Index(Scope):
             self.printed = []
         if len(self.printed) <= MOST_ROWS:  # store one row more, to detect an overflow
             self.printed.append((self.record.job.attempt, observer, values))
+
+    def repeats(self, observer: str, clock: float | None) -> bool:
+        """Return True if an earlier attempt has printed a row with this clock or a later one."""
+        if self.repeated is None or clock is None:
+            return False
+        return observer in self.repeated and clock <= self.repeated[observer]
 
     def forget_rows(self, observer: str) -> None:
         """Drop the rows of the newest attempt that this observer will read again."""

@@ -287,8 +287,10 @@ class Submitter:
             return False
         state.table.move_index(index, "open")
         index.result = NOTHING
-        if not decision.resume:
-            index.series = index.printed = None
+        if decision.resume:
+            index.repeated = {**(index.repeated or {}), **(record.clocks or {})} or None
+        else:
+            index.series = index.printed = index.repeated = None
         kept = index.series
         index.base = None if kept is None else {name: kept[name].copy() for name in kept}
         mark = decision.rule, decision.firing
