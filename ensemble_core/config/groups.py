@@ -58,6 +58,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
             fields.setdefault("name", "")
             check_placeholders(context, path, spec, JobGroup(**fields))
         return None
+    fields["compared"] = context.registry.compared_options()
     group = JobGroup(name=spec["name"], here=context.known.here, **fields)
     _check_whole_group(context, path, spec, group)
     _check_observers(context, path, group)
@@ -419,12 +420,12 @@ def _environment(context: Context, path: Path, given: Mapping[str, Any]) -> dict
 
 
 def _environment_from(context: Context, path: Path, names: list[str]) -> tuple[str, ...]:
-    if context.executor is not None and context.executor.members:
+    if context.executor is not None and context.executor.secrets:
         context.report(
             path,
-            "'environment_from' cannot be used with members: their jobs do not inherit this run's "
-            "environment",
-            hint="set these variables in the members' environment and remove 'environment_from'",
+            f"'environment_from' cannot be used with the executor {context.executor.name}: its "
+            "jobs do not inherit this run's environment",
+            hint=f"remove 'environment_from' and {context.executor.secrets}",
             code="bad-value",
         )
     if "ENSEMBLE_TOKEN" in names:

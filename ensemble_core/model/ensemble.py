@@ -133,15 +133,28 @@ class Ensemble(Value):
     #: Folders of earlier runs whose jobs are reused.
     reuse: tuple[str, ...] = ()
 
-    def begun(self, tag: str, cwd: str, reuse: Sequence[str] = ()) -> Ensemble:
+    def begun(
+        self,
+        tag: str,
+        cwd: str,
+        reuse: Sequence[str] = (),
+        executor: Mapping[str, Any] = NOTHING,
+    ) -> Ensemble:
         """Return the ensemble with the data of a run filled in.
 
         ``tag`` replaces ``{run}``, and ``cwd``, the folder where the run was started, replaces
-        ``{cwd}``. ``reuse`` lists the folders of the runs whose jobs are reused.
+        ``{cwd}``. ``reuse`` lists the folders of the runs whose jobs are reused. ``executor`` has
+        the ``name`` and the ``options`` of the run's executor.
         """
+        name, options = str(executor.get("name")), executor.get("options", NOTHING)
 
         def known(group: JobGroup) -> JobGroup:
-            return replace(group, run=tag, cwd=cwd, more=tuple(map(known, group.more)))
+            compared = group.compared
+            if name in compared:
+                own = {option: options.get(option) for option in compared[name]}
+                compared = {**compared, name: own}
+            more = tuple(map(known, group.more))
+            return replace(group, run=tag, cwd=cwd, compared=compared, more=more)
 
         groups = {name: known(group) for name, group in self.groups.items()}
         return replace(self, groups=groups, run=tag, cwd=cwd, reuse=tuple(reuse))

@@ -52,7 +52,20 @@ class Source(Value):
             parts["environment_from"] = sorted(group.environment_from)
         if group.observe:
             parts["observe"] = {name: dict(given) for name, given in group.observe.items()}
+        if options := _compared_options(group):
+            parts["options"] = options
         return cls(parts, short(parts)[:12])
+
+
+def _compared_options(group: JobGroup) -> dict[str, dict[str, Any]]:
+    """Return the options that say what runs, by executor."""
+    found: dict[str, dict[str, Any]] = {}
+    for executor, defaults in group.compared.items():
+        values = {**defaults, **group.options.get(executor, {})}
+        given = {name: values[name] for name in defaults if values[name] is not None}
+        if given:
+            found[executor] = given
+    return found
 
 
 def _values(job: Job) -> dict[str, object]:

@@ -231,6 +231,9 @@ class JobGroup(Value):
     inputs: tuple[tuple[str, str], ...] = ()
     #: Whether jobs of earlier runs may be reused.
     reuse: bool = True
+    #: For each executor, the options of jobs that say what runs, so that ``--reuse`` compares them,
+    #: with the values that hold for the whole run (else ``None``).
+    compared: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     #: The command as written in the file, for display.
     text: str = ""
     #: The folder of the ensemble file, for the placeholder ``{here}``.

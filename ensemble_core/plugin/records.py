@@ -52,7 +52,9 @@ class ExecutorPlugin(Value):
     - ``options`` is a JSON Schema of the options that ``--option KEY=VALUE`` and ``--slots`` set.
     - ``build`` is called with the checked options and returns the executor.
     - ``job_options`` is a JSON Schema of a job group's ``options: {NAME: …}``. If it is empty,
-      these options are not checked.
+      these options are not checked. Those with ``"x-ensemble-compared": true`` say what runs, such
+      as a container's image: with ``--reuse``, jobs must have the same values. An option of
+      ``options`` with the same name is the default.
     - ``capabilities`` and ``shared`` have the same values as in the executor's class.
     - ``available`` returns whether the executor can work on this machine, and the reason. It has no
       side effects. If the user names no executor, the available one with the highest ``priority``
@@ -65,6 +67,9 @@ class ExecutorPlugin(Value):
       line).
     - ``grace`` names what decides how long a job may take to end after SIGTERM, if a job's key
       ``grace`` has no effect. Files with this key then cause a warning.
+    - ``secrets`` is given if jobs do not inherit the environment of the controller. It says how
+      they get secrets, as an imperative. Files with ``environment_from`` are then rejected with
+      this hint.
     - ``remains`` is called if the journal of a run is lost. Its arguments are the run's tag, the
       folder ``Run.state``, and whether to end the run's jobs. It returns how many of these jobs may
       still be alive.
@@ -83,6 +88,7 @@ class ExecutorPlugin(Value):
     remains: Callable[[str, Path, bool], int] | None = None
     render: Callable[[Job, Mapping[str, Any]], Rendered] | None = None
     grace: str = ""
+    secrets: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

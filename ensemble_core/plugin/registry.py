@@ -195,6 +195,10 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
         return PluginError(what, hint=hint, code="plugin-clash")
 
 
+def _is_compared(option: object) -> bool:
+    return isinstance(option, Mapping) and option.get("x-ensemble-compared") is True
+
+
 class Registry:
     """The records of all plugins, and the list of all plugins that were found."""
 
@@ -225,6 +229,16 @@ class Registry:
                 ]
             )
         )
+
+    def compared_options(self) -> dict[str, dict[str, None]]:
+        """Return the names of the options of each executor that ``--reuse`` compares."""
+        found = {}
+        for executor, record in self.executors.items():
+            options = record.job_options.get("properties", {})
+            names = [name for name, option in options.items() if _is_compared(option)]
+            if names:
+                found[executor] = dict.fromkeys(names)
+        return found
 
     def owner(self, record: Named) -> LoadedPlugin | None:
         """Return the plugin that registered this record."""

@@ -172,6 +172,7 @@ def check_record(record: Any) -> None:
         _check_flags(record.options, shown)
         if record.job_options:
             check_schema(record.job_options, f"{shown}: job_options")
+            _check_compared(record.job_options, f"{shown}: job_options")
         _check_capabilities(record.capabilities, f"{shown}: 'capabilities'")
         if isinstance(record.priority, bool) or not isinstance(record.priority, int):
             raise PluginError(
@@ -324,6 +325,17 @@ def _check_classes(schema: Mapping[str, Any], shown: str) -> None:
             raise PluginError(
                 f"{shown}: an option names a class, but 'x-ensemble-base' does not give the "
                 "required base class as 'MODULE.CLASS'"
+            )
+
+
+def _check_compared(schema: Mapping[str, Any], shown: str) -> None:
+    """Check the annotations of options that ``--reuse`` compares."""
+    for name, option in schema.get("properties", {}).items():
+        mark = option.get("x-ensemble-compared", True) if isinstance(option, Mapping) else True
+        if not isinstance(mark, bool):
+            raise PluginError(
+                f"{shown}: option {name!r}: 'x-ensemble-compared' is {kind_of(mark)}, expected "
+                "true or false"
             )
 
 

@@ -202,7 +202,7 @@ class KeptRun:
                     functions=self.program.functions,
                     here=None if text.file else cwd,
                     purpose=purpose,
-                ).begun(self.tag, cwd, self.journal.about.get("reuse", ()))
+                ).begun(self.tag, cwd, self.journal.about.get("reuse", ()), self.executor)
             except EnsembleError as error:
                 if not quoted:
                     error.unquote()

@@ -77,7 +77,8 @@ def new_run(
     executor = build_executor(registry, choice.record, options)
     tag = tag or new_tag(fit(ensemble.name))
     used = folders_of(ensemble.begun("{run}", os.getcwd()))
-    ensemble = ensemble.begun(tag, os.getcwd(), folders)
+    described = {"name": choice.name, "options": options}
+    ensemble = ensemble.begun(tag, os.getcwd(), folders, described)
     place = Path(output).absolute() / tag if output else state / "runs" / tag / "output"
     found = [*folder_warnings(state, used), *_output_warnings(place, tag)]
     ensemble = replace(ensemble, warnings=(*ensemble.warnings, *found))
@@ -90,7 +91,7 @@ def new_run(
         "id": run_id,
         "name": ensemble.name,
         "file": os.path.abspath(file) if file else "",
-        "executor": {"name": choice.name, "options": options},
+        "executor": described,
         "plugins": [os.path.abspath(plugin) for plugin in plugins],
         "cwd": os.getcwd(),
         "folders": list(used),

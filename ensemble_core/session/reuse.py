@@ -23,7 +23,15 @@ from ensemble_core.runtime.file_digests import unknown
 from ensemble_core.runtime.identities import identify, uses_job_files
 from ensemble_core.runtime.input_files import Inputs, has_shell_text
 
-__all__ = ["EarlierIdentities", "Preview", "Reason", "explain", "open_earlier", "preview"]
+__all__ = [
+    "EarlierIdentities",
+    "Preview",
+    "Reason",
+    "executor_of",
+    "explain",
+    "open_earlier",
+    "preview",
+]
 
 
 def open_earlier(
@@ -52,6 +60,16 @@ def open_earlier(
         earlier.close()
         raise
     return tuple(folders), earlier
+
+
+def executor_of(folders: Sequence[str]) -> Mapping[str, Any]:
+    """Return the ``name`` and ``options`` of the executor of the first of these runs.
+
+    A run that has not been started yet is compared with the same executor.
+    """
+    with Journal(Path(folders[0]) / NAME) as journal:
+        found: Mapping[str, Any] = journal.about.get("executor", {})
+        return found
 
 
 def _unseen_files(ensemble: Ensemble) -> Iterator[str]:
@@ -153,7 +171,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
     """Yield the parts in which two identities differ, each with a description."""
     if before["command"] != now["command"]:
         yield "command", _command_change(before["command"], now["command"])
-    for part in ("environment", "inputs", "observe"):
+    for part in ("environment", "options", "inputs", "observe"):
         old, new = before.get(part, {}), now.get(part, {})
         for name in dict.fromkeys([*old, *new]):
             if old.get(name) == new.get(name):
@@ -199,14 +217,16 @@ def preview(
 ) -> list[Preview]:
     """Look up the jobs of one submit of each group, as a run would do.
 
-    Raises the errors of :func:`open_earlier`.
+    The options of the executor are those of the first run. Raises the errors of
+    :func:`open_earlier`.
     """
     folders, earlier = open_earlier(state, runs, ensemble, warn)
     known = EarlierIdentities(map(Path, folders))
     inputs, seen = Inputs(), dict[str, dict[str, str]]()
     found = []
     with closing(earlier):
-        for group in ensemble.begun("{run}", os.getcwd()).groups.values():
+        begun = ensemble.begun("{run}", os.getcwd(), folders, executor_of(folders))
+        for group in begun.groups.values():
             if group.missing or not group.reuse:
                 continue
             reused, missing, names = 0, Counter[str](), dict[str, str]()

@@ -390,6 +390,53 @@ def test_validate_counts_jobs_that_would_be_reused() -> None:
     assert "r7" in ensemble("validate", "e.yaml", "--reuse", "r7", code=2).output
 
 
+#: An executor with an option that says what runs, and one that says where.
+BOXES = """
+from ensemble_core import ExecutorPlugin, hookimpl
+from ensemble_core.local.executor import LocalExecutor
+
+TEXT = {"type": "string"}
+OPTIONS = {"properties": {"image": {**TEXT, "x-ensemble-compared": True}, "queue": TEXT}}
+
+@hookimpl
+def ensemble_executors():
+    record = ExecutorPlugin(
+        name="boxes", summary="Boxes", build=lambda options: LocalExecutor(), options=OPTIONS,
+        job_options=OPTIONS, capabilities=LocalExecutor.capabilities,
+    )
+    return [record]
+"""
+
+
+def test_jobs_with_another_image_are_not_reused() -> None:
+    Path("boxes.py").write_text(BOXES)
+    change("replicas: 2", "replicas: 2\n    options: {boxes: {image: 'sim:1', queue: a}}")
+    words = ("--executor", "boxes", "--plugin", "boxes.py")
+    run("r1", *words)
+    change("queue: a", "queue: b")
+    run("r2", *words, "--reuse", "r1")
+    assert len(executed()) == 8
+    change("sim:1", "sim:2")
+    shown = ensemble("validate", "e.yaml", "--plugin", "boxes.py", "--reuse", "r1").output
+    assert "  g: 0 of 8 reused; not: 8 options\n" in shown
+    run("r3", *words, "--reuse", "r1")
+    assert len(executed()) == 16
+    shown = ensemble("why", "r3", "--reuse", "g.3").output
+    assert "options boxes: {'image': 'sim:1'} → {'image': 'sim:2'} (r1/g.3)" in shown
+
+
+def test_jobs_with_another_image_for_the_whole_run_are_not_reused() -> None:
+    Path("boxes.py").write_text(BOXES)
+    words = ("--executor", "boxes", "--plugin", "boxes.py")
+    run("r1", *words, "-o", "image=sim:1", "-o", "queue=a")
+    run("r2", *words, "-o", "image=sim:1", "-o", "queue=b", "--reuse", "r1")
+    assert len(executed()) == 8
+    shown = ensemble("validate", "e.yaml", "--plugin", "boxes.py", "--reuse", "r1").output
+    assert "  g: 8 of 8 reused\n" in shown
+    run("r3", *words, "-o", "image=sim:2", "--reuse", "r1")
+    assert len(executed()) == 16
+
+
 def test_rule_can_cancel_a_reused_job() -> None:
     first_run()
     with Path("e.yaml").open("a") as file:

@@ -93,10 +93,11 @@ def test_invalid_environment_from_is_an_error_with_its_place(
     assert words in result.stderr
 
 
-def test_jobs_of_members_inherit_no_local_variables() -> None:
+def test_environment_from_is_rejected_if_jobs_do_not_inherit_it() -> None:
     registry = discover()
-    elsewhere = replace(registry.lookup("executor", "local"), name="remote", members=True)
+    elsewhere = replace(registry.lookup("executor", "local"), name="remote", secrets="use a Secret")
     text = FILE.format(folder="work")
     load_text(text, registry)
-    with pytest.raises(EnsembleError, match="their jobs do not inherit this run's environment"):
+    with pytest.raises(EnsembleError, match="jobs do not inherit this run's environment") as found:
         load_text(text, registry, executor=elsewhere)
+    assert "remove 'environment_from' and use a Secret" in str(found.value)

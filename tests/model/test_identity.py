@@ -63,6 +63,38 @@ def test_a_change_of_what_a_job_does_changes_its_identity(change: dict[str, Any]
     assert identity(replace(GROUP, **change)) != identity()
 
 
+BOXED = replace(
+    GROUP,
+    compared={"boxes": {"image": "sim:1", "mounts": None}, "slurm": {"launch": None}},
+    options={"boxes": {"mounts": ["/a"], "queue": "q"}},
+)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"boxes": {"mounts": ["/b"]}},
+        {"boxes": {"mounts": ["/a"], "image": "sim:2"}},
+        {"boxes": {"mounts": ["/a"]}, "slurm": {"launch": "none"}},
+    ],
+)
+def test_an_option_that_says_what_runs_changes_the_identity(options: dict[str, Any]) -> None:
+    assert identity(replace(BOXED, options=options)) != identity(BOXED)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"boxes": {"mounts": ["/a"], "queue": "other"}},
+        {"boxes": {"image": "sim:1", "mounts": ["/a"]}, "slurm": {"partition": "p"}},
+    ],
+)
+def test_an_option_that_says_where_a_job_runs_is_not_compared(options: dict[str, Any]) -> None:
+    assert identity(replace(BOXED, options=options)) == identity(BOXED)
+    assert identity(replace(GROUP, options=options)) == identity()
+
+
 def test_replica_index_and_inputs_change_the_identity_but_not_the_attempt() -> None:
     assert len({identity(place=place) for place in range(4)}) == 4
     assert identity(attempt=1) == identity()

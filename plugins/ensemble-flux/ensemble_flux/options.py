@@ -47,6 +47,7 @@ JOB_OPTIONS: Mapping[str, Any] = {
         },
         "instance": {
             "type": "boolean",
+            "x-ensemble-compared": True,
             "default": False,
             "description": "Whether to start a nested Flux instance on the job's resources, with "
             "the command as its initial program.",

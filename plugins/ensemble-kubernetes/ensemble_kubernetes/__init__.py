@@ -18,6 +18,7 @@ def _fragment(of: str, ours: list[str]) -> Mapping[str, Any]:
     return {
         "type": "object",
         "propertyNames": {"not": {"enum": ours}},
+        "x-ensemble-compared": True,
         "description": f"Further Kubernetes fields of the job's {of}, except {', '.join(ours)}.",
     }
 
@@ -55,7 +56,7 @@ JOB_OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        "image": _IMAGE,
+        "image": {**_IMAGE, "x-ensemble-compared": True},
         "container": _fragment(
             "container", ["name", "image", "command", "args", "workingDir", "tty", "stdin"]
         ),
@@ -97,5 +98,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             shared=True,
             available=_available,
             render=_render,
+            secrets="name a Secret: options: {kubernetes: {container: {envFrom: [{secretRef: "
+            "{name: SECRET}}]}}}",
         )
     ]

@@ -133,5 +133,6 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             options=OPTIONS,
             available=_available,
             members=True,
+            secrets="set these variables in the members' environment",
         )
     ]

@@ -63,10 +63,11 @@ def run_simulated(
     tag = tag or new_tag(fit_tag(f"{ensemble.name}-simulated"))
     home = state_folder(state)
     folders: tuple[str, ...] = ()
+    earlier: Mapping[str, Any] = {}  # the executor of the earlier runs
     look_up = None
     if reuse:
-        folders, look_up = open_look_up(home, reuse, ensemble, print_warning)
-    ensemble = ensemble.begun(tag, os.getcwd(), folders)
+        folders, earlier, look_up = open_look_up(home, reuse, ensemble, print_warning)
+    ensemble = ensemble.begun(tag, os.getcwd(), folders, earlier)
     began = float(int(time.time()))
     make = partial(
         VirtualRuntime,

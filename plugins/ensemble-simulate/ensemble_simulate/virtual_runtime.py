@@ -71,12 +71,13 @@ LookingUp = Callable[[Sequence[tuple[Job, JobGroup | None]], float], Sequence[Ev
 
 def open_look_up(
     state: Path, runs: Sequence[str], ensemble: Ensemble, warn: Callable[[str], None]
-) -> tuple[tuple[str, ...], LookingUp]:
-    """Return the folders of earlier runs, and a function that looks for jobs' results in them.
+) -> tuple[tuple[str, ...], Mapping[str, Any], LookingUp]:
+    """Return the folders of earlier runs, the executor of the first one (``name`` and ``options``),
+    and a function that looks for jobs' results in them.
 
     Raises :class:`EnsembleError` if a run has no results to reuse.
     """
-    from ensemble_core.session.reuse import open_earlier
+    from ensemble_core.session.reuse import executor_of, open_earlier
 
     folders, earlier = open_earlier(state, runs, ensemble, warn)
     now = 0.0
@@ -87,7 +88,7 @@ def open_look_up(
         now = time
         return identities.answer(jobs)
 
-    return folders, look_up
+    return folders, executor_of(folders), look_up
 
 
 class VirtualRuntime:

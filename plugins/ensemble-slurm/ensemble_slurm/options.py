@@ -90,6 +90,7 @@ JOB_OPTIONS: Mapping[str, Any] = {
             "failure or preemption.",
         },
         "launch": {
+            "x-ensemble-compared": True,
             "enum": ["auto", "srun", "none"],
             "default": "auto",
             "description": "How tasks are started: by srun, by the command itself (none: it calls "
@@ -97,6 +98,7 @@ JOB_OPTIONS: Mapping[str, Any] = {
         },
         "extra": {
             "type": "array",
+            "x-ensemble-compared": True,  # it may name a container
             "description": "Further options of sbatch, each --NAME=VALUE.",
             "items": {
                 "type": "string",
