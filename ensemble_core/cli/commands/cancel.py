@@ -46,7 +46,8 @@ def cancel(
     """End a run and cancel its jobs. To resume it later, use 'ensemble stop' instead.
 
     If the run has a live controller, on any machine, the controller ends the run. Otherwise, this
-    command cancels the jobs that are still in the queue.
+    command cancels the jobs that are still in the queue. A run that another user owns or can write
+    to is refused.
     """
 
     folder = find(state_folder(state), run)

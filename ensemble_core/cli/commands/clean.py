@@ -87,8 +87,8 @@ def clean(
 
     Select runs by name, --ended, --older-than or --all. Running runs are never removed. Resumable
     runs are removed only by name or with --all. If a run's folder contains files that Ensemble did
-    not write, the run is kept. Job output outside the folder is kept, too. The exit code is 1 if a
-    selected run was kept.
+    not write, or if another user owns the run or can write to it, the run is kept. Job output
+    outside the folder is kept, too. The exit code is 1 if a selected run was kept.
     """
     with errors_as_json(as_json):
         if not (runs or ended or everything or age is not None):

@@ -33,7 +33,7 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
 
     The run's controller exits with code 5, on whichever machine it is. 'on_stop' in the file says
     whether jobs stay in the queue, or are cancelled and submitted again by a resume. 'ensemble
-    cancel' ends a run permanently.
+    cancel' ends a run permanently. A run that another user owns or can write to is refused.
 
     With --cancel-jobs, the exit code is 0 once the queue has no more jobs of the run. It is 75 if
     the jobs cannot be cancelled now: repeat the command later. Jobs that the queue does not know
