@@ -12,14 +12,15 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["QueueFaults"]
 
-#: The command that lists jobs with its first argument, its output without jobs, a filter that
-#: removes the first job, and a command that prints the ids of running jobs.
+#: The command that lists jobs with an argument that only lists have, its output without jobs, a
+#: filter that removes the first job, and a command that prints the ids of running jobs.
 _LISTS = {
     "slurm": ("squeue", "", "", "sed 1d", "squeue --noheader --array --states=R --format=%i"),
     "gridengine": (
@@ -27,7 +28,10 @@ _LISTS = {
         "perl -0pe 's{<job_list.*?</job_list>}{}s'",
         "qstat -s r | awk 'NR > 2 {print $1}'",
     ),
-    "pbs": ("qstat", "-t", "", "cat", "qselect -s R"),
+    "pbs": (
+        "qstat", "-t", "qstat: Unknown Job Id 1.head",
+        "perl -0pe 's{Job Id: .*?\\n\\n}{}s'", "qselect -s R",
+    ),
 }  # fmt: skip
 #: Commands that change a job and undo that.
 _ACTS = {
@@ -36,7 +40,7 @@ _ACTS = {
     "pbs": ("qsig -s suspend {id}", "qsig -s resume {id}"),
 }
 _PROGRAM = """#!/bin/sh
-case "$* " in "{first}"*)
+case " $* " in *" {first}"*)
     case $(cat {folder}/mode 2>/dev/null) in
     nothing) printf '%s\\n' '{nothing}'; exit 0 ;;
     partial) {real} "$@" | {partial}; exit ;;
@@ -64,16 +68,17 @@ class QueueFaults:
         program.chmod(0o755)
         os.environ["PATH"] = f"{self._folder}{os.pathsep}{self._path}"
         self.counts: Counter[str] = Counter()
+        #: Why the queue refused to continue a job; mostly because it has ended.
+        self.refused: Counter[str] = Counter()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._trouble)
         self._thread.start()
 
-    def _run(self, command: str) -> str:
+    def _run(self, command: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PATH": self._path}
-        done = subprocess.run(
+        return subprocess.run(
             ["sh", "-c", command], env=environment, capture_output=True, text=True, check=False
         )
-        return done.stdout if done.returncode == 0 else ""
 
     def _trouble(self) -> None:
         mode = self._folder / "mode"
@@ -86,12 +91,25 @@ class QueueFaults:
                 self._ended.wait(seconds)
                 mode.unlink()
                 continue
-            ids = self._run(self._running).split()
+            ids = self._run(self._running).stdout.split()
             if ids:
-                act, undo = (each.format(id=self._chance.choice(ids)) for each in self._acts)
+                id_ = self._chance.choice(ids)
+                act, undo = (each.format(id=id_) for each in self._acts)
                 self._run(act)
                 self._ended.wait(min(seconds, 3.0))
-                self._run(undo)
+                self._undo(undo)
+
+    def _undo(self, command: str) -> None:
+        """Continue a job; repeat that, because a busy queue may refuse, or may not have suspended
+        the job yet.
+        """
+        for seconds in (0.0, 1.0, 2.0, 5.0, 10.0):
+            time.sleep(seconds)
+            done = self._run(command)
+            if done.returncode == 0:
+                break
+            self.counts["refused"] += 1
+            self.refused[(done.stderr or done.stdout).strip()] += 1
 
     def close(self) -> None:
         self._ended.set()

@@ -334,6 +334,8 @@ def main() -> int:
         faults.close()
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(faults.counts.items()))
         print(f"faults: {told}")
+        for words, count in faults.refused.items():
+            print(f"  {count} times: {words}")
     print(soak)
     wrong = sum(soak.counts[kind] for kind in BAD)
     if wrong:

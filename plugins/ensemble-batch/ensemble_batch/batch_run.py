@@ -39,6 +39,8 @@ class BatchRun(QueueRun):
     ) -> None:
         super().__init__(hooks, run, emit, spool.folder, records, places)
         self.spool = spool
+        #: Jobs that are over and whose claims are no longer needed when their batch is over.
+        self._claims: dict[str, list[str]] = {}
 
     def key(self, orders: Sequence[tuple[Job, Place]]) -> str:
         return secrets.token_hex(5)
@@ -84,8 +86,9 @@ class BatchRun(QueueRun):
                     life.started(began[0], began[1], now)
                     news = True
             if end is not None:
-                life.ended(end, now, self.note)
-                news = True
+                known = life.reported is not None
+                self.end_reported(life, end)
+                news = news or life.over or not known
         for life in [life for life in self.lost.values() if f"{life.job}@{life.key}.end" in names]:
             end = self.spool.end(f"{life.job}@{life.key}.end")
             if end is not None:
@@ -102,11 +105,21 @@ class BatchRun(QueueRun):
 
     def still_in_queue(self, life: JobLife, row: QueueJob) -> None:
         """Report only a suspension: the wrapper's reports are more precise."""
-        self.follow_suspension(life, row)
+        if life.reported is not None and row.state == "waiting" and row.restarts:
+            self._cut_off(life, life.reported.host)
+            # The queue's copy of the job would run nothing.
+            life.cancelled = True
+            self.cancels.setdefault(row.id, 0.0)
+        else:
+            super().still_in_queue(life, row)
 
     def over_in_queue(self, life: JobLife, row: QueueJob) -> bool:
         """Accept the queue's report only if the wrapper has reported nothing for a while."""
-        if life.misses < timing.MISSES or life.cancelled or row.status != CLAIMED << 8:
+        claimed = row.status == CLAIMED << 8
+        if life.reported is not None and not claimed:
+            return super().over_in_queue(life, row)
+        sure = life.reported is not None or life.misses >= timing.MISSES
+        if not (claimed and sure) or life.cancelled:
             return False
         self._copy_ended(life)
         return True
@@ -122,15 +135,18 @@ class BatchRun(QueueRun):
             verdict = "its wrapper found the job claimed, and nothing is known about the claim"
             self.lose(life, verdict, 0.0)
         elif began[2] in ("-", life.queue_id):
-            now = self.now()
             if not life.restarts:
-                life.started(began[0], began[1], now)
-            name = self.hooks.name
-            note = f"its run on {began[1]} was cut off; {name} started it again, which ran nothing"
-            life.gone("node-failure", note, None, now)
+                life.started(began[0], began[1], self.now())
+            self._cut_off(life, began[1])
         else:
             self.learn(life, began[2])
             life.misses = 0
+
+    def _cut_off(self, life: JobLife, host: str) -> None:
+        """End a job that the queue has started again, although it runs only once."""
+        name = self.hooks.name
+        note = f"its run on {host} was cut off; {name} started it again, which ran nothing"
+        life.gone("node-failure", note, None, self.now())
 
     # -- cancelling ----------------------------------------------------------------------------
 
@@ -171,10 +187,15 @@ class BatchRun(QueueRun):
 
     def clear(self, life: JobLife, sent: Sent) -> None:
         sure = sent.ids is not None and len(sent.names) == 1 and not (life.cancelled or life.barred)
-        self.spool.drop(life.job, life.key, claim=sure)
+        self.spool.drop_end(life.job, life.key)
+        # Others may rerun a whole array, also its ended jobs.
+        if sure:
+            self._claims.setdefault(life.key, []).append(life.job)
 
     def clear_batch(self, key: str) -> None:
         self.spool.drop_script(key)
+        for job in self._claims.pop(key, ()):
+            self.spool.drop_claim(job, key)
 
     def remove(self) -> None:
         self.spool.remove()

@@ -110,8 +110,8 @@ class QueueHooks(Executor):
         2 if the queue may be queried while a batch is being submitted, else 1.
     explains:
         Whether the queue soon reports why it ended a job. If so, the executor waits for that reason
-        before it reports an end by SIGTERM or SIGKILL. So a cancelled job is not over when
-        its wrapper ends, but when the queue reports that its last process has ended.
+        before it reports an end by SIGTERM or SIGKILL. Without ``claims``, this includes jobs that
+        the run cancelled: they are over when the queue reports that their last process has ended.
     claims:
         Whether the first copy of a job claims the job in the run's folder, which nodes must see. If
         so, the job runs at most once, whatever the queue does. Otherwise the queue may restart

@@ -102,7 +102,7 @@ class JobLife(JobEvents):
         kind, why = None, ""
         by = "" if word is None else word.by
         # The queue derives "script failed" from the exit code too, so that adds nothing.
-        if word is not None and word.exception != "exec":
+        if word is not None and word.exception not in (None, "exec"):
             kind, why = word.exception, word.note
         elif report.why == "timeout":
             kind, why = "timeout", "it reached its time limit"

@@ -24,6 +24,9 @@ from ensemble_core import Emit, Job, JobEvent, Run
 __all__ = ["QueueRun"]
 
 _T = TypeVar("_T")
+#: Factor for the time to wait for the queue's reason while it cleans up after a job. That may take
+#: minutes, and the job may be requeued.
+_CLEANING = 10
 
 
 def index_of(job: str) -> str:
@@ -178,12 +181,29 @@ class QueueRun:
         """Process the reports of wrappers. Return whether there were any."""
         return False
 
+    def end_reported(self, life: JobLife, report: Report) -> None:
+        """Handle a wrapper's report of its job's end.
+
+        If the queue may have ended the job, wait until it gives its reason.
+        """
+        now = self.now()
+        ours = self.ends_copies and (life.cancelled or life.verdict)
+        if ours or not (self.hooks.explains and report.doubtful):
+            life.ended(report, now, self.note)
+        elif life.reported is None:
+            life.started(report.at - report.seconds, report.host, now, report.seconds)
+            life.reported, life.heard = report, now
+            self.soon()
+
     def still_in_queue(self, life: JobLife, row: QueueJob) -> None:
         """Handle the queue's report that a job is not over."""
         now = self.now()
-        if row.state in ("running", "suspended"):
+        if not self.claims and row.state in ("running", "suspended"):
             life.started(now if row.began is None else row.began, row.host, now)
         self.follow_suspension(life, row)
+        patience = self.hooks.patience * (_CLEANING if row.state == "ending" else 1)
+        if life.reported is not None and now - life.heard > patience:
+            life.ended(life.reported, now, self.note)
 
     def follow_suspension(self, life: JobLife, row: QueueJob) -> None:
         """Report that a running job is suspended, or continues."""
@@ -194,6 +214,9 @@ class QueueRun:
 
     def over_in_queue(self, life: JobLife, row: QueueJob) -> bool:
         """Handle the queue's report that a job is over. Return whether that is conclusive."""
+        if life.reported is not None:
+            life.ended(life.reported, self.now(), self.note, row)
+            return True
         known = row.status is not None or row.exception is not None or life.cancelled
         if known:
             life.finished(row, self.now(), self.note)

@@ -25,9 +25,6 @@ from ensemble_core import Emit, ExecutorError, Job, Run
 
 __all__ = ["ReportRun"]
 
-#: Factor for the time to wait for the queue's reason while it cleans up after a job. That may take
-#: minutes, and the job may be requeued.
-_CLEANING = 10
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
@@ -158,12 +155,8 @@ class ReportRun(QueueRun):
         life.misses, life.absent = 0, 0.0
         if report.kind == "start":
             life.started(report.at, report.host, now)
-        elif not (self.hooks.explains and report.doubtful):
-            life.ended(report, now, self.note)
-        elif life.reported is None:
-            life.started(report.at - report.seconds, report.host, now, report.seconds)
-            life.reported, life.heard = report, now
-            self.soon()
+        else:
+            self.end_reported(life, report)
 
     def found_twice(self, life: JobLife, queue_id: str) -> None:
         if queue_id not in self._twice:
@@ -176,18 +169,8 @@ class ReportRun(QueueRun):
 
     # -- what the queue says -------------------------------------------------------------------
 
-    def still_in_queue(self, life: JobLife, row: QueueJob) -> None:
-        super().still_in_queue(life, row)
-        patience = self.hooks.patience * (_CLEANING if row.state == "ending" else 1)
-        now = self.now()
-        if life.reported is not None and now - life.heard > patience:
-            life.ended(life.reported, now, self.note)
-
     def over_in_queue(self, life: JobLife, row: QueueJob) -> bool:
-        if life.reported is not None:
-            life.ended(life.reported, self.now(), self.note, row)
-            return True
-        if row.status == VOIDED << 8 and not life.verdict:
+        if row.status == VOIDED << 8 and not (life.verdict or life.reported):
             sent = self.sent.get(life.key)
             if self.spool.is_void(life.job, *(() if sent is None else sent.names)):
                 life.verdict = "its submission had been given up when it started: it ran nothing"

@@ -52,8 +52,8 @@ class Report:
     def doubtful(self) -> bool:
         """Return whether the queue may have ended the job, so that only the queue knows why."""
         killed = self.status & 0x7F in (signal.SIGKILL, signal.SIGTERM)
-        known = self.why in ("timeout", "deleted")
-        return self.kind == "end" and not known and (self.why == "stopped" or killed)
+        told = self.why in ("stopped", "deleted")
+        return self.kind == "end" and self.why != "timeout" and (told or killed)
 
 
 def read_report(line: bytes, token: str) -> Report | None:

@@ -131,9 +131,13 @@ class Spool(SharedFolder):
             return file.read(4096).decode("utf-8", "replace").split()
         return []
 
-    def drop(self, job: str, key: str, *, claim: bool) -> None:
-        """Remove the files of a job that is over, and its claim if no other copy can exist."""
+    def drop_end(self, job: str, key: str) -> None:
+        """Remove the report and the variables of a job that is over."""
         self._unlink_variables(f"{job}@{key}")
-        for ending in (".end", "") if claim else (".end",):
-            with suppress(OSError):
-                os.unlink(os.path.join(self._reports, f"{job}@{key}{ending}"))
+        with suppress(OSError):
+            os.unlink(os.path.join(self._reports, f"{job}@{key}.end"))
+
+    def drop_claim(self, job: str, key: str) -> None:
+        """Remove the claim of a job of which no other copy can exist."""
+        with suppress(OSError):
+            os.unlink(os.path.join(self._reports, f"{job}@{key}"))

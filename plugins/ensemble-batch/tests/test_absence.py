@@ -48,6 +48,8 @@ class Forgetful(BatchExecutor):
         self.answers = True
         self.suspended: set[str] = set()
         self.restarts: dict[str, int] = {}
+        #: Why the queue ended a job: its exception.
+        self.reasons: dict[str, str] = {}
         self.ended: list[str] = []
         self.lists = 0
         self.folder = Path()
@@ -87,7 +89,13 @@ class Forgetful(BatchExecutor):
                     id_, "suspended" if id_ in self.suspended else "running", restarts=restarts
                 )
             elif self.shows_ends:
-                yield QueueJob(id_, "over", status=process.returncode << 8)
+                yield QueueJob(
+                    id_,
+                    "over",
+                    status=process.returncode << 8,
+                    exception=self.reasons.get(id_),
+                    note=f"ended by {self.name}",
+                )
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         self.lists += 1
@@ -520,4 +528,54 @@ def test_a_claimed_job_that_the_queue_requeues_no_longer_runs(
     queue.begin("0")
     session.wait_clean(job)
     assert session.exception(job) in ("node-failure", "lost")
+    assert ran(tmp_path) == [job.id]
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [("out-of-memory", "memory"), ("timeout", "timeout"), ("cancel", "cancelled")],
+)
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_job_that_the_queue_ends_has_the_queues_reason(
+    queue: Forgetful, session: Session, tmp_path: Path, reason: str, cause: str, listed: bool
+) -> None:
+    """Its wrapper knows only that it got a signal."""
+    (job,) = running(session, tmp_path)
+    queue.shows_ends = True
+    queue.reasons["0"] = reason
+    if not listed:
+        queue.unlisted = {"0"}  # only the queue's accounting shows it
+    queue.processes["0"].terminate()
+    session.wait_clean(job)
+    assert session.cause(job) == cause
+    assert session.context(job, "exception")["note"] == "ended by forgetful"
+
+
+def test_a_job_that_an_unexplained_signal_ends_is_over(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    (job,) = running(session, tmp_path)
+    queue.processes["0"].terminate()
+    session.wait_clean(job)
+    assert session.cause(job) == "signal"
+
+
+@pytest.mark.parametrize("queue", [True], indirect=True)
+@pytest.mark.parametrize("soon", [True, False])
+def test_a_claimed_job_that_the_queue_stops_and_requeues_is_cut_off(
+    queue: Forgetful, session: Session, tmp_path: Path, soon: bool
+) -> None:
+    (job,) = running(session, tmp_path)
+    queue.shows_ends, queue.blind = True, soon
+    queue.requeue("0")
+    if soon:  # the queue starts its copy before it lists the job again
+        queue.begin("0")
+        queue.processes["0"].wait(30)
+        queue.blind = False
+    session.wait_clean(job)
+    assert session.cause(job) == "node-failure"
+    if not soon:
+        wait_until(lambda: "0" in queue.ended)  # its copy in the queue
+        queue.begin("0")
+        queue.processes["0"].wait(30)
     assert ran(tmp_path) == [job.id]

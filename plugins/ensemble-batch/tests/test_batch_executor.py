@@ -5,6 +5,7 @@ Nothing runs twice, nothing is lost, and each problem is reported once.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import threading
@@ -623,6 +624,45 @@ def test_a_job_whose_node_died_fails_although_the_queue_restarts_it(
         assert session.exception(job) == "node-failure"
         assert session.context(job, "finish")["status"] != 0
         session.check_ended_once()
+    assert ran(tmp_path) == 1
+
+
+class Arrays(Odd):
+    """A queue with arrays of two jobs."""
+
+    most_jobs = 2
+    task_place = "$PLACE"
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        ids = [f"{len(self.batches) + place}" for place in range(len(batch.jobs))]
+        for id_ in ids:
+            self.batches[id_] = batch
+            self.begin(id_)
+        return ids
+
+    def begin(self, id_: str) -> None:
+        script = self.batches[id_].script
+        environment = {**os.environ, "PLACE": str(int(id_) + 1)}
+        self.processes[id_] = subprocess.Popen(
+            ["bash", script], start_new_session=True, env=environment
+        )
+
+
+def test_an_ended_job_of_an_array_that_the_queue_starts_again_runs_once(tmp_path: Path) -> None:
+    """PBS's qrerun of an array also starts its ended jobs again."""
+    arrays, gate = Arrays(), tmp_path / "gate"
+    with Session(arrays, tmp_path) as session:
+        ended = counted(session, tmp_path)
+        other = session.job("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
+        session.submit(ended, other)
+        session.wait_clean(ended)
+        assert len({id(batch) for batch in arrays.batches.values()}) == 1
+        arrays.begin("0")
+        assert arrays.processes["0"].wait(30) == CLAIMED
+        gate.touch()
+        session.wait_clean(other)
+        reports = Path(arrays.batches["0"].script).parents[1] / "reports"
+        wait_until(lambda: not reports.exists() or not list(reports.iterdir()))
     assert ran(tmp_path) == 1
 
 

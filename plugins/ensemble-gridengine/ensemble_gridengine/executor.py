@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import math
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 from xml.etree import ElementTree as ET
 
@@ -35,6 +36,8 @@ _FULL = 25
 _ASK_AT_ONCE = 20
 #: Ids in one ``qdel``.
 _AT_ONCE = 200
+#: Codes of ``failed`` in qacct's records: the queue starts the job again; it enforced a limit.
+_CONTINUES, _ENFORCED = ("24", "25"), ("36", "37")
 #: Decrease of ``-p`` for each step of ``urgency`` below the default of 16.
 _STEP = 50
 
@@ -44,6 +47,7 @@ class GridEngineExecutor(BatchExecutor):
 
     name: ClassVar[str] = "gridengine"
     most_jobs: int = 1000
+    explains: ClassVar[bool] = True
     task_place: ClassVar[str] = "$SGE_TASK_ID"
     task_id: ClassVar[str] = '$JOB_ID$(case $SGE_TASK_ID in [0-9]*) echo ".$SGE_TASK_ID";; esac)'
     suspend_notice: ClassVar[str] = "USR1"  # with -notify
@@ -253,16 +257,18 @@ class GridEngineExecutor(BatchExecutor):
                 fields = dict(re.findall(r"^(\w+)[ \t]+(.*?)[ \t]*$", part, re.M))
                 task = fields.get("taskid", "undefined")
                 status = re.match(r"\d+", fields.get("exit_status", ""))
-                if fields.get("jobnumber") == number and status is not None:
+                failure = fields.get("failed", "0").partition(" ")[0]
+                # The record of a run that Grid Engine cut off to start the job again is no end.
+                own = fields.get("jobnumber") == number and failure not in _CONTINUES
+                if own and status is not None:
                     rc = int(status[0])
-                    failed = fields.get("failed", "0")
-                    memory = _memory_note(fields) if rc > 128 else ""
+                    exception, note = _reason(fields, failure, killed=rc > 128)
                     yield QueueJob(
                         number if task == "undefined" else f"{number}.{task}",
                         "over",
                         status=status_of(rc) or 1 << 8,
-                        exception="out-of-memory" if memory else None,
-                        note=memory or ("" if failed.strip() == "0" else f"Grid Engine: {failed}"),
+                        exception=exception,
+                        note=note,
                         batch=fields.get("jobname", ""),
                     )
 
@@ -276,19 +282,54 @@ def _bytes(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]] if match else 0.0
 
 
-def _memory_note(fields: Mapping[str, str]) -> str:
-    """Return why a killed job exceeded its memory; an empty string if it did not.
+def _seconds(text: str) -> int:
+    """Parse a time such as ``1:30:00`` or ``5.3s``, and round up, because records say a little less
+    than the limit. Return 0 for any other text.
 
-    >>> _memory_note({"maxvmem": "1.2G", "category": "-u me -l h_vmem=1G"})
-    'it used 1.2G of memory and requested 1G (h_vmem)'
-    >>> _memory_note({"maxvmem": "0.9G", "category": "-l h_vmem=1G"})
-    ''
+    >>> _seconds("1:30:00"), _seconds("11s"), _seconds("1.961"), _seconds("NONE")
+    (5400, 11, 2, 0)
     """
-    limit = re.search(r"\bh_vmem=([^\s,]+)", fields.get("category", ""))
-    used = fields.get("maxvmem", "")
-    if limit is None or not 0 < _bytes(limit[1]) <= _bytes(used):
-        return ""
-    return f"it used {used} of memory and requested {limit[1]} (h_vmem)"
+    if not re.fullmatch(r"(\d*:){0,2}\d+(\.\d+)?s?", text):
+        return 0
+    seconds = 0.0
+    for part in text.rstrip("s").split(":"):
+        seconds = 60 * seconds + float(part or 0)
+    return math.ceil(seconds)
+
+
+def _reason(fields: Mapping[str, str], code: str, *, killed: bool) -> tuple[str | None, str]:
+    """Return the exception of an ended job and its note, from its record and the code of
+    ``failed``.
+
+    >>> _reason({"maxvmem": "1.2G", "category": "-u me -l h_vmem=1G"}, "100", killed=True)
+    ('out-of-memory', 'it used 1.2G of memory and requested 1G (h_vmem)')
+    >>> _reason({"ru_wallclock": "11s", "category": "-l h_rt=5"}, "37", killed=True)
+    ('timeout', 'it ran for 11s and requested 5 (h_rt)')
+    >>> _reason({"maxvmem": "0.9G", "category": "-l h_vmem=1G"}, "0", killed=True)
+    (None, '')
+    """
+    failed = fields.get("failed", "").strip()
+    requests = dict(re.findall(r"\b([hs]_\w+)=([^\s,]+)", fields.get("category", "")))
+    for name, field, parse, exception, did in _LIMITS if killed else ():
+        limit, used = requests.get(name, ""), fields.get(field, "")
+        if 0 < parse(limit) <= parse(used):
+            note = f"it {did.format(used)} and requested {limit} ({name})"
+            return exception, note
+    if code in _ENFORCED:
+        memory = "h_vmem" in requests and not {"h_rt", "h_cpu"} & requests.keys()
+        return "out-of-memory" if memory else "timeout", f"Grid Engine: {failed}"
+    return None, "" if code == "0" or not failed else f"Grid Engine: {failed}"
+
+
+#: Limits of a job's category, the fields of its record that show its use, and what exceeding them
+#: means.
+_LIMITS: Sequence[tuple[str, str, Callable[[str], float], str, str]] = (
+    ("h_vmem", "maxvmem", _bytes, "out-of-memory", "used {} of memory"),
+    ("s_vmem", "maxvmem", _bytes, "out-of-memory", "used {} of memory"),
+    ("h_rt", "ru_wallclock", _seconds, "timeout", "ran for {}"),
+    ("h_cpu", "cpu", _seconds, "timeout", "used {} of CPU time"),
+    ("s_cpu", "cpu", _seconds, "timeout", "used {} of CPU time"),
+)
 
 
 def _is_unreachable(said: str) -> bool:

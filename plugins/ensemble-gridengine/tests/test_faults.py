@@ -19,6 +19,12 @@ from ensemble_core import Executor
 if TYPE_CHECKING:
     from conftest import Cluster
 
+#: A script whose processes each use 90 MB.
+HUNGRY = """
+for i in 1 2 3; do python3 -c 'import time; x = b"x" * 90_000_000; time.sleep(100)' & done
+wait
+"""
+
 
 @pytest.mark.timeout(300)
 class TestGridEngine(FaultSuite):
@@ -123,6 +129,39 @@ class TestGridEngine(FaultSuite):
         assert session.exception(held) == "lost"
         assert session.context(later, "finish")["status"] == 0
         assert self.ran_in.read_text().split() == [later.id]
+
+    @pytest.mark.parametrize(
+        ("limit", "script", "cause"),
+        [
+            ({"h_rt": 4}, "sleep 100", "timeout"),
+            ({"h_cpu": 2}, "while :; do :; done", "timeout"),
+            # Each process is within its own limit; Grid Engine adds them up.
+            (
+                {"h_vmem": "200M"},
+                HUNGRY,
+                "memory",
+            ),
+        ],
+    )
+    def test_a_job_that_exceeds_a_limit_of_grid_engine_has_its_cause(
+        self, session: Session, limit: dict[str, object], script: str, cause: str
+    ) -> None:
+        """Its wrapper gets the same notice as that of a deleted job."""
+        options = {"gridengine": {"resources": limit}}
+        session.run(job := session.job("sh", "-c", script, options=options))
+        assert session.cause(job) == cause
+        (name,) = limit
+        assert name in session.context(job, "exception")["note"]
+
+    def test_a_running_job_that_is_rescheduled_fails_and_runs_once(self, session: Session) -> None:
+        job = self.gated(session, self.folder / "gate")
+        session.submit(job)
+        session.wait_for(job, "start")
+        wait_until(self.ran_in.exists)
+        self.cluster.run("qmod", "-f", "-rj", session.queue_id(job))
+        session.wait_clean(job)
+        assert session.cause(job) == "node-failure"
+        assert self.ran_in.read_text().split() == [job.id]
 
     def test_tasks_of_a_suspended_job_stand_still_and_continue(self, session: Session) -> None:
         """Grid Engine sends SIGUSR1 as a notice, and then stops only the wrapper."""

@@ -41,6 +41,27 @@ def test_a_job_killed_above_its_h_vmem_ran_out_of_memory() -> None:
     assert "assumedly after job" in job.note
 
 
+def test_a_run_that_was_cut_off_for_another_is_no_end() -> None:
+    cut = RECORD.replace("100 : assumedly after job", "25  : rescheduling")
+    still = "job_number:      7\nusage         1:      cpu=00:00:01\n"
+    assert [job.state for job in replying(cut, 0, still).account(["7"])] == ["running"]
+    assert [job.state for job in replying(cut + RECORD, 0, "").account(["7"])] == ["over"]
+
+
+@pytest.mark.parametrize(
+    ("requests", "exception"),
+    [("h_vmem=2G", "out-of-memory"), ("h_rt=900", "timeout"), ("h_rt=9,h_vmem=2G", "timeout")],
+)
+def test_a_limit_that_grid_engine_enforced_is_named_although_no_figure_shows_it(
+    requests: str, exception: str
+) -> None:
+    enforced = "37  : qmaster enforced h_rt, h_cpu, or h_vmem limit"
+    record = RECORD.replace("100 : assumedly after job", enforced).replace("h_vmem=1G", requests)
+    (job,) = replying(record, 1, "").account(["7"])
+    assert job.exception == exception
+    assert "enforced" in job.note
+
+
 @pytest.mark.parametrize(
     ("code", "said", "state"),
     [

@@ -40,6 +40,7 @@ class PBSExecutor(BatchExecutor):
 
     name: ClassVar[str] = "pbs"
     most_jobs: int = 1000
+    explains: ClassVar[bool] = True
     task_place: ClassVar[str] = "$PBS_ARRAY_INDEX"
     task_id: ClassVar[str] = "$PBS_JOBID"
     own_variables: ClassVar[tuple[str, ...]] = (

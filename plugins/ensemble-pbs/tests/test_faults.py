@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 @pytest.mark.timeout(300)
 class TestPBS(FaultSuite):
-    commands: ClassVar = {"connect": "qstat", "submit": "qsub", "ask": "qstat", "cancel": "qdel"}
+    commands: ClassVar = {
+        "connect": "qstat -B",
+        "submit": "qsub",
+        "ask": "qstat",
+        "cancel": "qdel",
+    }
+    partial: ClassVar = "perl -0pe 's{Job Id: .*?\\n\\n}{}s'"
     acts: ClassVar = {"suspend": "qsig -s suspend {id}", "unsuspend": "qsig -s resume {id}"}
     away = "qstat: cannot connect to server head (errno=111)"
     nothing = "qstat: Unknown Job Id 1.head"
@@ -68,6 +74,37 @@ class TestPBS(FaultSuite):
         session.wait_clean(job)
         assert session.exception(job) == "cancel"
 
+    def test_a_job_beyond_the_queues_walltime_times_out(self, session: Session) -> None:
+        with self.pbs.limited("resources_default.walltime", "3"):
+            session.run(job := self.gated(session, self.folder / "gate"))
+        assert session.cause(job) == "timeout"
+        assert "walltime" in session.context(job, "exception")["note"]
+
+    def test_running_jobs_of_an_array_that_is_rerun_fail_and_run_once(
+        self, session: Session
+    ) -> None:
+        jobs = [self.gated(session, self.folder / "gate") for _ in range(2)]
+        session.submit(*jobs)
+        for job in jobs:
+            session.wait_for(job, "start")
+        wait_until(lambda: self.ran_in.exists() and self.ran_in.read_text().count("\n") == 2)
+        (array,) = {session.queue_id(job).partition("[")[0] for job in jobs}
+        self.pbs.run("qrerun", f"{array}[]")
+        session.wait_clean(*jobs)
+        self.pbs.wait_idle()
+        assert [session.cause(job) for job in jobs] == ["node-failure"] * 2
+        assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
+
+    def test_an_ended_job_of_an_array_that_is_rerun_runs_once(self, session: Session) -> None:
+        jobs = ended, running = self.counted(session), self.gated(session, self.folder / "gate")
+        session.submit(*jobs)
+        session.wait_clean(ended)
+        array = session.queue_id(running).partition("[")[0]
+        self.pbs.run("qrerun", f"{array}[]")
+        session.wait_clean(running)
+        self.pbs.wait_idle()
+        assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
+
     def test_a_job_that_pbs_reruns_fails_and_runs_once(self, session: Session) -> None:
         """After a node failure, PBS may rerun any array."""
         # A stopped wrapper can no longer report.
@@ -87,7 +124,8 @@ class TestPBS(FaultSuite):
         kept = "job_history_enable = True" in self.pbs.run("qstat", "-B", "-f")
         for job in jobs:
             assert session.exception(job) == ("node-failure" if kept else "lost")
-            assert session.context(job, "finish")["status"] != 0
+            # If its second start was seen as a requeue, it waited at its end, so it has no finish.
+            assert 0 not in [e.context["status"] for e in session.of(job) if e.name == "finish"]
         assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
         for pid in stopped.read_text().split():  # PBS does not kill them
             with suppress(ProcessLookupError):
