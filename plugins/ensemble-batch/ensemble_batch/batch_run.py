@@ -86,9 +86,8 @@ class BatchRun(QueueRun):
                     life.started(began[0], began[1], now)
                     news = True
             if end is not None:
-                known = life.reported is not None
                 self.end_reported(life, end)
-                news = news or life.over or not known
+                news = True
         for life in [life for life in self.lost.values() if f"{life.job}@{life.key}.end" in names]:
             end = self.spool.end(f"{life.job}@{life.key}.end")
             if end is not None:
