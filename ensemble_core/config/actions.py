@@ -63,6 +63,8 @@ class MatchContext(NamedTuple):
     over: Over = (None,)
     #: Parameters in the rule's ``each``.
     slices: tuple[str, ...] = ()
+    #: Whether ``STAT.NAME`` covers only the event's job.
+    of_job: bool = False
     #: Whether the rule can fire after the run has ended.
     ends: bool = False
 
@@ -434,7 +436,13 @@ class OptionCheck:
         """
         matched = self._matched
         found = scoped_names(
-            self._context, path, names, matched.names, matched.over, matched.slices
+            self._context,
+            path,
+            names,
+            matched.names,
+            matched.over,
+            matched.slices,
+            of_job=matched.of_job,
         )
         self.reads |= found or set()
         return found

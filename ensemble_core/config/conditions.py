@@ -43,7 +43,8 @@ def bind_condition(
         plain = condition.names
         if bound is not None:
             matched = bound.matched
-            found = scoped_names(context, place, plain, names, matched.over, matched.slices)
+            scopes = matched.over, matched.slices
+            found = scoped_names(context, place, plain, names, *scopes, of_job=matched.of_job)
             if found is None:
                 return None, frozenset()
             scoped = found

@@ -19,6 +19,7 @@ from ensemble_core.errors import (
 )
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import (
+    ROWS,
     VARIABLES,
     MetricPath,
     generator_gauge,
@@ -294,6 +295,16 @@ class Context:
         """
         return {name for known in self._groups(group) if known for name in known.result}
 
+    def split_rows(self, group: str | None, variable: str) -> tuple[bool, str]:
+        """Return whether a variable is the rows of a column (``rows.E``), and the column's name.
+
+        A column with exactly this name takes precedence.
+        """
+        column = variable.removeprefix(ROWS)
+        if column == variable or variable in (self.variables(group) or ()):
+            return False, variable
+        return True, column
+
     def scoped_variables(self, group: str | None) -> set[str] | None:
         """Return the names that can be NAME in ``STAT.NAME``, for a group or (``None``) for all
         groups.
@@ -451,14 +462,25 @@ class Context:
         base = found.variable.partition(".")[0]
         if found.kind != "series" or not found.group or base in VARIABLES:
             return found
-        if found.variable in self.results(found.group):
-            return found
-        hint = self.why_not_observed(found.group, found.variable)
+        rows, variable = self.split_rows(found.group, found.variable)
+        if not rows and variable in self.results(found.group):
+            if self.known.statistics[found.statistic].accepts != "unreadable":
+                return found
+            self.report(
+                path,
+                f"{text!r} can never have a value: {variable!r} is a result, and results are never "
+                "unreadable",
+                hint=f"write {found.statistic}.{found.group}-{ROWS}{variable}",
+                code="no-such-metric",
+                where=self.document.at_text(path, text),
+            )
+            return None
+        hint = self.why_not_observed(found.group, variable)
         if hint is None:
             return found
         variables = self.variables(found.group) or frozenset()
         variables |= self.results(found.group)
-        near = closest(found.variable, [*VARIABLES, *variables], 0.5)
+        near = closest(variable, [*VARIABLES, *variables], 0.5)
         if hint:
             pass
         elif near:
@@ -469,8 +491,9 @@ class Context:
             hint = f"add an observer to the job group ('observe:'), or use {' or '.join(VARIABLES)}"
         self.report(
             path,
-            f"unknown metric {text!r}: the job group {found.group!r} has no column or result "
-            f"{found.variable!r}",
+            f"unknown metric {text!r}: the job group {found.group!r} has no column "
+            + ("" if rows else "or result ")
+            + repr(variable),
             hint=hint,
             code="no-such-metric",
         )

@@ -19,7 +19,7 @@ from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.instances import check_uses, expand_uses, expanded_data
 from ensemble_core.config.job_options import convert_options
 from ensemble_core.config.limits import bind_limits
-from ensemble_core.config.name_clashes import warn_of_two_meanings
+from ensemble_core.config.name_clashes import warn_of_rows_meant
 from ensemble_core.config.output_collisions import warn_of_shared_files
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.placeholders import TEXTS, words_of
@@ -408,7 +408,7 @@ class _Loader:
                 continue
             rule = bind_rule(context, ("rules", index), spec, ids[index])
             if rule is not None:
-                warn_of_two_meanings(context, ("rules", index), rule)
+                warn_of_rows_meant(context, ("rules", index), rule)
                 bound.append(rule if instance is None else replace(rule, instance=instance))
         return bound
 

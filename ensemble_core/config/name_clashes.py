@@ -1,7 +1,7 @@
-"""Warns about rules that use a name with two meanings: a printed column and a ``result``.
+"""Warns about rules that seem to mean rows, but use a name that is a ``result``.
 
-In a rule, a statistic with this name covers the rows that the jobs print. In a table, it covers the
-results of the jobs.
+In a statistic over several jobs, such a name covers the results of the jobs that are done, also if
+the jobs print a column with this name.
 """
 
 from __future__ import annotations
@@ -11,45 +11,50 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.metrics.store import parse_path
+from ensemble_core.metrics.store import ROWS, parse_path
 from ensemble_core.model.filters import split_name
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule
 
-__all__ = ["warn_of_two_meanings"]
+__all__ = ["warn_of_rows_meant"]
+
+#: Trigger events at which the results of the jobs are known. At all others, jobs may still run.
+_AFTER_RESULTS = frozenset({"idle", "job-done", "job-lost", "end"})
 
 
-def warn_of_two_meanings(context: Context, path: Path, rule: BoundRule) -> None:
-    """Warn once about each name in the rule at this path that is both a column and a result."""
+def warn_of_rows_meant(context: Context, path: Path, rule: BoundRule) -> None:
+    """Warn once about each name in the rule at this path that is both a column and a result, if the
+    rule is considered while jobs run.
+    """
+    if rule.trigger.metric is None and _AFTER_RESULTS.issuperset(rule.trigger.events):
+        return
     used: dict[str, dict[str, str]] = {}
-    groups: dict[str, dict[str, str]] = {}
-    for group, written, statistic, variable in _statistics(context, rule):
-        formula = _differing_result(context, group, statistic, variable)
-        if formula is not None:
+    groups: dict[str, dict[str, None]] = {}
+    for group, written, variable in _statistics(context, rule):
+        parts = _parts(context, group)
+        if any(variable in part.result for part in parts) and any(
+            _prints(context, part, variable) for part in parts
+        ):
             used.setdefault(variable, {}).setdefault(split_name(written).path, written)
-            groups.setdefault(variable, {}).setdefault(group, formula)
+            groups.setdefault(variable, {}).setdefault(group)
     for variable, names in used.items():
         first, written = next(iter(names.items()))
         leaf = next((place for place, text in _texts(path, rule.spec) if written in text), None)
         where = rule.location if leaf is None else context.document.at_text(leaf, written)
         whose = " and ".join(map(repr, groups[variable]))
-        formula = next(iter(groups[variable].values()))
-        cover = "they cover" if len(names) > 1 else "it covers"
+        covers = "they cover" if len(names) > 1 else "it covers"
+        rows = first.removesuffix(variable) + ROWS + variable
         context.warnings.append(
             (f"{where}: " if where else "")
-            + f"rule {rule.id!r} uses {' and '.join(names)}: in a rule, {cover} all rows that the "
-            f"jobs of {whose} print; in a table, {cover} the results of the jobs. Rename the "
-            f"result, as in '{variable}_result: {formula}', and write {first}_result for the "
-            "results"
+            + f"rule {rule.id!r} uses {' and '.join(names)} while jobs run, but {variable!r} is a "
+            f"result of {whose}: {covers} the results of done jobs, not the rows that jobs print. "
+            f"If you mean the rows, write {rows}. If you mean the results, use a trigger such as "
+            "job-done or idle, or give the result another name"
         )
 
 
-def _statistics(context: Context, rule: BoundRule) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the statistics of groups in the rule: group, name as written, statistic and variable.
-
-    A statistic of a single job is left out: a job has only one result, so only its rows can be
-    meant.
-    """
+def _statistics(context: Context, rule: BoundRule) -> Iterator[tuple[str, str, str]]:
+    """Yield the statistics over several jobs in the rule: group, name as written, and variable."""
     groups = rule.groups or tuple(context.known.groups)
     texts: list[str] = []
     if rule.trigger.metric is not None:
@@ -58,10 +63,9 @@ def _statistics(context: Context, rule: BoundRule) -> Iterator[tuple[str, str, s
         groups = (watched,) if watched else ()
     for written in sorted(rule.reads):
         whole, base, _ = split_name(written)
-        statistic, _, variable = base.partition(".")
         if whole or rule.reads_of is not None or isinstance(rule.each, tuple):
             for group in groups:
-                yield group, written, statistic, variable
+                yield group, written, base.partition(".")[2]
     if rule.condition is not None:
         texts += sorted(rule.condition.metrics)
     for action in rule.actions:
@@ -70,19 +74,7 @@ def _statistics(context: Context, rule: BoundRule) -> Iterator[tuple[str, str, s
     for text in texts:
         metric = parse_path(text, context.known.groups, context.known.statistics, None)
         if metric.kind == "series" and metric.group:
-            yield metric.group, text, metric.statistic, metric.variable
-
-
-def _differing_result(context: Context, group: str, statistic: str, variable: str) -> str | None:
-    """Return the formula of the result with this name if the jobs also print such a column.
-
-    Return ``None`` if the statistic has the same value for the rows as for the results.
-    """
-    parts = _parts(context, group)
-    texts = (part.result[variable].text for part in parts if variable in part.result)
-    # The last row of a job can be its result.
-    formula = next((one for one in texts if (statistic, one) != ("last", f"last.{variable}")), None)
-    return formula if any(_prints(context, part, variable) for part in parts) else None
+            yield metric.group, text, metric.variable
 
 
 def _prints(context: Context, part: JobGroup, name: str) -> bool:
@@ -96,7 +88,7 @@ def _prints(context: Context, part: JobGroup, name: str) -> bool:
             if name in columns:
                 return True
         elif any(
-            split_name(each).path.partition(".")[2] == name
+            split_name(each).path.partition(".")[2].removeprefix(ROWS) == name
             for formula in part.result.values()
             for each in formula.names
         ):

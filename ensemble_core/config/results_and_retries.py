@@ -57,7 +57,7 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
             continue
         try:
             parsed = expression(str(text), texts=True)
-            scoped = scoped_names(context, inner, parsed.names, known, (group.name,))
+            scoped = scoped_names(context, inner, parsed.names, known, (group.name,), of_job=True)
             if scoped is None:
                 continue
             bare = parsed.names - scoped
@@ -109,7 +109,9 @@ def bind_retry(context: Context, path: Path, spec: Mapping[str, Any], group: Job
         return group
     known = _known_names(context, group)
     over = (group.name,)
-    matched = MatchContext("retry", True, known, own=known, group=group.name, over=over)
+    matched = MatchContext(
+        "retry", True, known, own=known, group=group.name, over=over, of_job=True
+    )
     check = OptionCheck(context, _RETRY, matched)
     before = len(context.errors)
     options = check.options(place, {key: given[key] for key in ("wait", "with") if key in given})

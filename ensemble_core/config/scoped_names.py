@@ -12,7 +12,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.tables import check_filter_names, check_table_name
 from ensemble_core.errors import EnsembleError, closest, did_you_mean
-from ensemble_core.metrics.store import COUNTS, USUAL_STATISTICS, is_gauge
+from ensemble_core.metrics.store import COUNTS, ROWS, USUAL_STATISTICS, is_gauge
 from ensemble_core.model.filters import ATTEMPT_NAMES, filter_of, split_name
 from ensemble_core.model.tables import table_column
 
@@ -29,10 +29,13 @@ def scoped_names(
     known: Collection[str] | None,
     over: Over,
     each: Sequence[str] = (),  # the parameters in the rule's ``each``
+    *,
+    of_job: bool = False,
 ) -> frozenset[str] | None:
     """Return the ``names`` of the form ``STAT.NAME``, or ``None`` after reporting an invalid one.
 
-    Names of the event's fields (``known``) are left out, even if they contain a dot.
+    Names of the event's fields (``known``) are left out, even if they contain a dot. ``of_job``:
+    names without ``all.`` cover one job, so the name of a column means the job's rows.
     """
     found: set[str] = set()
     before = len(context.errors)
@@ -73,12 +76,16 @@ def scoped_names(
             _check_count(context, path, base, variable)
         else:
             _check_variable(context, path, base, over)
+            if whole or not of_job:
+                _check_unreadable(context, path, base, over)
         if condition and over:
-            _check_filter(context, path, base, condition, over)
+            _check_filter(context, path, base, condition, over, of_job=of_job and not whole)
     return None if len(context.errors) > before else frozenset(found)
 
 
-def _check_filter(context: Context, path: Path, base: str, condition: str, over: Over) -> None:
+def _check_filter(
+    context: Context, path: Path, base: str, condition: str, over: Over, *, of_job: bool
+) -> None:
     """Report an invalid filter, or names in it that jobs or rows do not have."""
     try:
         names = filter_of(condition).names
@@ -91,13 +98,23 @@ def _check_filter(context: Context, path: Path, base: str, condition: str, over:
         known |= context.parameters(group)
         if statistic == "count":
             continue
-        results = context.results(group)
-        if variable == "duration" or variable in results:
+        results, columns = context.results(group), context.variables(group)
+        printed = (columns is None or variable in columns) and of_job
+        if variable == "duration" or (variable in results and not printed):
             known |= {*results, "duration"}
-        else:
-            columns = context.variables(group)
-            if columns is None:
+            lacking = [name for name in names if name not in known and name in (columns or ())]
+            if variable in (columns or ()) and lacking:
+                _report(
+                    context,
+                    path,
+                    f"{base}({condition})",
+                    f"{variable!r} is a result, but {lacking[0]!r} is a column of rows",
+                    f"if you mean the rows, write {statistic}.{ROWS}{variable}({condition})",
+                )
                 return
+        elif columns is None:
+            return
+        else:
             known |= columns
     if statistic == "count":
         known.discard("attempt")
@@ -176,19 +193,35 @@ def _check_variable(context: Context, path: Path, name: str, over: Over) -> None
         _report(context, path, name, why, hint)
         return
     variables: set[str] = set()
+    rows, column = False, variable
     for group in over:
-        known = context.scoped_variables(group)
-        if known is None or variable in known:
+        rows, column = context.split_rows(group, variable)
+        known = context.variables(group) if rows else context.scoped_variables(group)
+        if known is None or column in known:
             return
         variables |= known
         # Mention the option that would make an observer yield the column.
-        if context.left_out(variable, group, path):
+        if context.left_out(column, group, path):
             return
     listed = f"known: {', '.join(sorted(variables)[:15])}"
-    form = f"did you mean '{statistic}.{{}}'?"
-    hint = did_you_mean(variable, variables, listed, cutoff=0.5, form=form)
+    form = f"did you mean '{statistic}.{ROWS if rows else ''}{{}}'?"
+    hint = did_you_mean(column, variables, listed, cutoff=0.5, form=form)
     whose = "any job group" if over == (None,) else " or ".join(map(repr, over))
-    _report(context, path, name, f"{whose} has no column or result {variable!r}", hint)
+    what = repr(column) if rows else f"or result {column!r}"
+    _report(context, path, name, f"{whose} has no column {what}", hint)
+
+
+def _check_unreadable(context: Context, path: Path, name: str, over: Over) -> None:
+    """Report a statistic of unreadable values of a result, which always has a value."""
+    statistic, _, variable = name.partition(".")
+    spec = context.known.statistics.get(statistic)
+    if spec is None or spec.accepts != "unreadable":
+        return
+    for group in over:
+        if variable in context.results(group):
+            why = f"{variable!r} is a result, and results are never unreadable"
+            _report(context, path, name, why, f"write {statistic}.{ROWS}{variable}")
+            return
 
 
 def _report(context: Context, path: Path, name: str, why: str, hint: str | None) -> None:

@@ -11,7 +11,7 @@ from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.series import Series
-from ensemble_core.metrics.store import USUAL_STATISTICS
+from ensemble_core.metrics.store import ROWS, USUAL_STATISTICS
 from ensemble_core.model import conditions
 from ensemble_core.model.compiler import refused
 from ensemble_core.model.conditions import Condition
@@ -70,16 +70,23 @@ def _warn_of_size(context: Context, path: Path, table: Table) -> None:
         )
 
 
+#: Names that no table can have, each with its other meaning.
+_TAKEN = {
+    "job": "'rows: job' means the rows that a job printed",
+    "rows": "mean.rows.E is a statistic of the rows that jobs printed",
+}
+
+
 def _check_name(context: Context, path: Path, name: str) -> bool:
-    if name == "job":
+    if name in _TAKEN:
         context.report(
             path,
-            "a table cannot be named 'job': 'rows: job' means the rows that a job printed",
+            f"a table cannot be named {name!r}: {_TAKEN[name]}",
             hint="rename the table",
             code="bad-name",
             where=context.document.at_key(path),
         )
-    return name != "job" and context.is_valid(path)
+    return name not in _TAKEN and context.is_valid(path)
 
 
 def _shape(
@@ -633,6 +640,14 @@ def _report_name(
         hint = f"write of: {table.of}({condition})"
     elif table.by and name in inner:
         hint = f"the table's rows cover many jobs: use a statistic such as mean.{name}"
+    elif (parts := split_name(name).path.split(".", 1))[-1].startswith(ROWS):
+        statistic, printed = parts[0], parts[-1].removeprefix(ROWS)
+        free = printed if printed not in table.names else f"{printed}_{statistic}"
+        used = f"mean.{free}" if table.by else free
+        hint = (
+            f"a table covers the results of jobs, not their rows: add 'result: "
+            f"{{{free}: {statistic}.{printed}}}' to the job group {table.of!r}, and write {used}"
+        )
     elif not table.by and name.partition(".")[2] in inner:
         hint = f"each row of the table is one job: write {name.partition('.')[2]}, or add 'by'"
     else:

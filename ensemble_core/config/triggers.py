@@ -284,4 +284,5 @@ def _match_context(
     else:
         over = trigger.groups if each is not None else ()
     slices, ends = each if isinstance(each, tuple) else (), "end" in trigger.events
-    return MatchContext(kind, has_job, names, known, observed, group, over, slices, ends)
+    of_job = has_job and metric is None and not slices
+    return MatchContext(kind, has_job, names, known, observed, group, over, slices, of_job, ends)

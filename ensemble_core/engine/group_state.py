@@ -68,8 +68,9 @@ class GroupState:
     #: The replicas that were submitted of each combination of parameters, if the group numbers them
     #: or a rule may need to know which combinations are new.
     replicas: Replicas | None = None
-    #: The columns of output rows, if the group has a ``result``.
-    columns: set[str] = field(default_factory=set)
+    #: The names under ``result`` in all entries of the group. In statistics over several jobs, they
+    #: mean the results, also if the jobs print columns with these names.
+    results: frozenset[str] = field(init=False)
     #: Names under ``result`` for which a missing value was reported already.
     without_value: list[str] = field(default_factory=list)
     #: True if the skipping of repeated rows was reported.
@@ -88,6 +89,14 @@ class GroupState:
     #: that were moved, by position.
     taken: int = 0
     moved: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.use(self.group)
+
+    def use(self, group: JobGroup) -> None:
+        """Use this definition of the group from now on."""
+        self.group = group
+        self.results = frozenset(name for entry in (group, *group.more) for name in entry.result)
 
     @property
     def backlog(self) -> int:

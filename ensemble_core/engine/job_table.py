@@ -39,6 +39,7 @@ from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.metrics.store import (
     COMMITTED,
     RESOURCES,
+    ROWS,
     USED,
     VARIABLES,
     MetricStore,
@@ -139,7 +140,14 @@ class JobTable:
             if state is None:
                 state = self.groups[name] = GroupState(group, self._metrics.counts[name])
             elif before.get(name) != group:
-                state.group = group
+                earlier = state.results
+                state.use(group)
+                for each in sorted(earlier ^ state.results):
+                    if self._metrics.mean(name, each) is not None:
+                        self.warnings.append(
+                            f"{each!r} of the job group {name!r} has changed between column and "
+                            "result: its statistics still contain the earlier values"
+                        )
         for name, state in self.groups.items():
             state.watches = index.counts.setdefault(name, {})
             self.holds = self.holds or state.group.at_once is not None
@@ -689,7 +697,7 @@ class JobTable:
         for counter, by in group.spoken_changes[change]:
             record.index.count(counter, by)
 
-    def _sample_passing(
+    def _add_value(
         self,
         group: GroupState,
         record: JobRecord,
@@ -697,15 +705,25 @@ class JobTable:
         value: float,
         now: float,
         row: Mapping[str, Any],
+        *,
+        own: bool = True,
+        shared: bool = True,
     ) -> None:
-        """Add a value of a job to statistics with filters.
+        """Add a value of a job to the statistics of a variable, and to those whose filter passes.
 
+        ``own``: to the statistics of the job alone. ``shared``: to those of its slices and group.
         ``row`` has the columns that filters can use.
         """
-        for name in group.filtered[variable]:
+        if shared:
+            self._record(record.job.group, variable, value, now)
+        if variable not in group.spoken:
+            return
+        self._sample(group, record, variable, value, now, own=own, shared=shared)
+        for name in group.filtered.get(variable, ()):
             if self._passes_filter(record, filter_in(name), row):
-                self._sample(group, record, name, value, now)
-                self._record(record.job.group, name, value, now)
+                self._sample(group, record, name, value, now, own=own, shared=shared)
+                if shared:
+                    self._record(record.job.group, name, value, now)
 
     @staticmethod
     def _passes_filter(record: JobRecord, condition: Filter, row: Mapping[str, Any]) -> bool:
@@ -728,13 +746,20 @@ class JobTable:
 
     @staticmethod
     def _sample(
-        group: GroupState, record: JobRecord, variable: str, value: float, now: float
+        group: GroupState,
+        record: JobRecord,
+        variable: str,
+        value: float,
+        now: float,
+        *,
+        own: bool = True,
+        shared: bool = True,
     ) -> None:
-        """Add a value of a job to the statistics of its index and slices."""
-        specs = group.reads.get(variable)
+        """Add a value of a job to the statistics of its index (``own``) and slices (``shared``)."""
+        specs = group.reads.get(variable) if own else None
         if specs:
             record.index.take(variable, value, now, specs)
-        if record.kept is not None:
+        if shared and record.kept is not None:
             for each in record.kept.slices:
                 specs = each.reads.get(variable)
                 if specs:
@@ -775,16 +800,14 @@ class JobTable:
             row = {**row, "duration": duration}
             if duration >= 0 and "duration" in group.filtered:
                 self._sample_durations(group, record, duration, now, with_result=True)
+        columns = NOTHING if record.columns is None else record.columns
         for variable, value in index.result.items():
-            if variable not in group.columns and not isinstance(value, str):
-                if variable in group.spoken:
-                    self._sample(group, record, variable, value, now)
-                    if variable in group.filtered:
-                        self._sample_passing(group, record, variable, value, now, row)
+            if not isinstance(value, str):
                 if metrics.everything:
                     metrics.add(name, variable)
-                if (name, variable) in metrics.series:
-                    self._record(name, variable, value, now)
+                # In the statistics of one job, the name of a column means the job's rows.
+                own = variable not in columns
+                self._add_value(group, record, variable, value, now, row, own=own)
 
     def _record(self, group: str, variable: str, value: float, now: float) -> None:
         key = (group, variable)
@@ -835,8 +858,6 @@ class JobTable:
         observer, values, unreadable = event.observer, event.values, event.unreadable
         group = record.job.group
         state = self.groups[group]
-        if state.group.result:
-            state.columns.update(values)
         if record.columns is None:
             record.columns = {}
         record.columns.update(values)
@@ -850,13 +871,12 @@ class JobTable:
                 number = UNREADABLE if variable in unreadable else float(value)
             except (TypeError, ValueError, OverflowError):
                 continue  # a bug in the observer: no value is better than a wrong one
+            rows, shared = ROWS + variable, variable not in state.results
             if self._metrics.everything:
-                self._metrics.add(group, variable)
-            self._record(group, variable, number, now)
-            if variable in state.spoken:
-                self._sample(state, record, variable, number, now)
-                if variable in state.filtered:
-                    self._sample_passing(state, record, variable, number, now, values)
+                self._metrics.add(group, variable if shared else rows)
+            self._add_value(state, record, variable, number, now, values, shared=shared)
+            if rows not in values:  # a column with exactly this name takes precedence
+                self._add_value(state, record, rows, number, now, values)
 
     @staticmethod
     def described(record: JobRecord) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.job_history import Jobs
 from ensemble_core.journal.reader import Journal
 from ensemble_core.metrics.series import UNREADABLE, Series
-from ensemble_core.metrics.store import VARIABLES, parse_path
+from ensemble_core.metrics.store import ROWS, VARIABLES, parse_path
 from ensemble_core.model.ensemble import Ensemble
 
 __all__ = ["metric_of_rows"]
@@ -29,7 +29,8 @@ def metric_of_rows(
         return None
     series = Series([ensemble.statistics[path.statistic]])
     now = 0.0
-    if path.variable in ensemble.groups[path.group].result:
+    group = ensemble.groups[path.group]
+    if any(path.variable in entry.result for entry in (group, *group.more)):
         history = jobs()
         try:
             name = history.shown[1].get(path.variable, path.variable)
@@ -44,10 +45,12 @@ def metric_of_rows(
         if row.type != "observed" or (row.job or "").rpartition(".")[0] != path.group:
             continue
         values = (row.data or {}).get("values", {})
-        if path.variable in values:
-            now = row.time
-            unread = path.variable in (row.data or {}).get("unreadable", ())
-            _record(series, UNREADABLE if unread else values[path.variable], now)
+        for name in (path.variable, path.variable.removeprefix(ROWS)):
+            if name in values:
+                now = row.time
+                unread = name in (row.data or {}).get("unreadable", ())
+                _record(series, UNREADABLE if unread else values[name], now)
+                break
     return series.get(path.statistic, now)
 
 

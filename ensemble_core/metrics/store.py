@@ -25,6 +25,7 @@ __all__ = [
     "KEPT",
     "OUTCOMES",
     "RESOURCES",
+    "ROWS",
     "USED",
     "USUAL_STATISTICS",
     "VARIABLES",
@@ -49,6 +50,9 @@ COUNTS = (
 KEPT = ("submitted", "success", "failed", "cancelled", "done", "lost", "repeated", "reused")
 #: Variables that every group has, in seconds.
 VARIABLES = ("duration", "pending")
+#: Prefix of a variable that has the printed values of a column, also if the jobs have a ``result``
+#: with the column's name: ``E`` then has the results, and ``rows.E`` the rows.
+ROWS = "rows."
 #: Suffixes that restrict these variables to one outcome, as in ``duration.failed``.
 OUTCOMES = ("success", "failed", "cancelled")
 #: Resources of which a run uses hours, and the prefixes of their gauges: one for the hours used so

@@ -217,7 +217,7 @@ def test_variance_of_one_value_is_none_but_the_metric_is_zero(each: str) -> None
         if each
         else "{trigger: idle, name: sim, when: variance.E < 1 or variance.E >= 1,"
         " action: {name: log, message: 'v = {variance.E}'}}",
-        "{trigger: metric, name: variance.sim-E, when: '== 0', action: {name: log, message: zero}}",
+        "{trigger: metric, name: variance.sim-rows.E, when: '== 0', action: {name: log, message: zero}}",
         jobs=JOBS.replace("T: [1.0, 2.0]", "T: [1.0], seed: [1, 2]").replace(
             "{tag}", "{tag} {seed}"
         ),

@@ -48,5 +48,5 @@ def _names(rule: BoundRule, ensemble: Ensemble) -> tuple[str, ...]:
         except EnsembleError:
             continue
         if metric.kind == "series" and metric.group:
-            found[metric.variable] = None
+            found[metric.variable.removeprefix("rows.")] = None
     return tuple(found)
