@@ -364,7 +364,10 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release what :meth:`open` has acquired. Emit nothing afterwards."""
+        """Release what :meth:`open` has acquired. Emit nothing afterwards.
+
+        A :class:`Problem` that is emitted meanwhile is shown to the user.
+        """
 
 
 class VirtualExecutor(Executor):

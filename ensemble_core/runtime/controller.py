@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -370,9 +370,12 @@ class Runtime:
                 self._remove_folder()
         ended = self.engine.state.ended
         assert ended is not None
-        if failed is not None:  # the run has had its last event: only watchers receive it
+        problems = [*self._last_problems()]
+        if failed is not None:
+            problems.append(Problem(self.clock(), failed, "error"))
+        for problem in problems:  # the run has had its last event: only watchers receive them
             for watcher in self._watchers:
-                watcher.event(Problem(self.clock(), failed, "error"))
+                watcher.event(problem)
         return Outcome(
             exit_code=ended.exit_code or int(failed is not None),
             reason=ended.reason,
@@ -538,6 +541,13 @@ class Runtime:
             for event in self._inbox.get():
                 if type(event) is Identified and event.unchanged:
                     self._handle(event)
+
+    def _last_problems(self) -> Iterator[Problem]:
+        """Yield what the executor has reported since the last event of the run."""
+        while not self._inbox.empty():
+            for event in self._inbox.get():
+                if type(event) is Problem:
+                    yield event
 
     @property
     def _ended_for_now(self) -> bool:

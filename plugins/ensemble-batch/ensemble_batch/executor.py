@@ -171,6 +171,7 @@ class QueueExecutor(QueueHooks):
 
         with polled.lock:
             polled.lock.wait_for(lambda: idle() or polled.closed, timing.LEAVE)
+            self._inquiry.summarise()
             polled.closed = True
             polled.lock.notify_all()
         self._wake_threads()

@@ -34,6 +34,13 @@ class Inquiry:
         """Return when to read the gauges next."""
         return now + min(max(self._polled.hooks.poll, 10.0), 60.0)
 
+    def summarise(self) -> None:
+        """Report how often the queue omitted jobs, before the executor closes. Needs the lock."""
+        summary = self._absences.summary(time.monotonic(), self._polled.hooks.name)
+        if summary:
+            self._polled.outlet.warn(summary)
+            self._polled.outlet.emit()
+
     def cancels_due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
         """Return the cancel that is due now; otherwise add the next one's time to ``dues``.
 

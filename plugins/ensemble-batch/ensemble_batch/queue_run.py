@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import ClassVar, TypeVar
 
 from ensemble_batch import timing
@@ -91,6 +92,8 @@ class QueueRun:
             life = JobLife(job, lost.files, self.events)
             life.key, life.queue_id, life.over = lost.key, lost.queue_id, True
             self._note_lost(life, lost.names, newest=job not in records.superseded)
+        for job, (files, report) in records.late.items():
+            self.late[index_of(job)] = JobLife(job, files, self.events), Report(**report)
         #: Number of jobs that have ended.
         self.drops = 0
         self.gauges: Mapping[str, float] = {}
@@ -310,6 +313,9 @@ class QueueRun:
         then = "its next attempt was submitted before, and continues"
         if self.newest.get(index) == life.job:
             self.late[index] = life, report
+            self.outlet.write(
+                lambda: self.records.succeed_late(life.job, life.files, asdict(report))
+            )
             then = "a next attempt that the queue does not have yet ends with this success"
         self.outlet.warn(
             f"{life.job} was taken for lost, but has succeeded after all: {then}\n"
@@ -318,10 +324,11 @@ class QueueRun:
 
     def supersede(self, jobs: Iterable[str]) -> None:
         """Note attempts that the queue may have: no earlier attempt ends them any more."""
-        if self.newest:
+        if self.newest or self.late:
             indices = set(map(index_of, jobs))
-            for index in indices & self.late.keys():
-                del self.late[index]
+            unused = [self.late.pop(index)[0].job for index in indices & self.late.keys()]
+            if unused:
+                self.outlet.write(lambda: self.records.use(unused))
             old = [self.newest.pop(index) for index in indices & self.newest.keys()]
             if old:
                 self.outlet.write(lambda: self.records.supersede(old))
@@ -349,6 +356,7 @@ class QueueRun:
         if late is None or life is None:
             return False
         before, report = late
+        self.outlet.write(lambda: self.records.use([before.job]))
         life.files = before.files
         life.ended(report, self.now(), self.note)
         return True

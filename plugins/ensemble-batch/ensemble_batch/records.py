@@ -63,6 +63,8 @@ class Records:
         #: Jobs that were reported as lost, and those that have a newer attempt in the queue.
         self.lost: dict[str, Lost] = {}
         self.superseded: set[str] = set()
+        #: Late successes of lost jobs that no attempt has used yet: their files and reports.
+        self.late: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         self._emptied: set[str] = set()
         self._forgotten: set[str] = set()
         self._count = 0
@@ -113,6 +115,11 @@ class Records:
         elif kind == "o":
             self.lost.pop(rest[0], None)
             self.superseded.discard(rest[0])
+        elif kind == "w":
+            self.late[rest[0]] = rest[1], rest[2]
+        elif kind == "u":
+            for job in rest[0]:
+                self.late.pop(job, None)
         elif kind == "z":
             self._emptied.add(rest[0])
         elif kind == "f":
@@ -139,6 +146,7 @@ class Records:
             file.writelines(_line("l", job, *astuple(lost)) for job, lost in self.lost.items())
             if self.superseded:
                 file.write(_line("s", sorted(self.superseded)))
+            file.writelines(_line("w", job, *late) for job, late in self.late.items())
         os.replace(new, path)
 
     def _write(self, lines: Iterable[str]) -> None:
@@ -189,6 +197,14 @@ class Records:
         """Record that a lost job has ended."""
         self._write([_line("o", job)])
 
+    def succeed_late(self, job: str, files: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+        """Record a lost job that has succeeded, as the end of the next attempt."""
+        self._write([_line("w", job, files, report)])
+
+    def use(self, jobs: Sequence[str]) -> None:
+        """Record that the late successes of these jobs end no attempt from now on."""
+        self._write([_line("u", list(jobs))])
+
     def empty(self, path: str) -> None:
         """Record that this output file belongs to the run."""
         self._emptied.add(path)
@@ -216,6 +232,7 @@ class Records:
         self.verdicts.clear()
         self.lost.clear()
         self.superseded.clear()
+        self.late.clear()
 
     def close(self) -> None:
         if self._file is not None:

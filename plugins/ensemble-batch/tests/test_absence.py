@@ -169,6 +169,39 @@ def lists(queue: Forgetful, more: int = 12) -> None:
     wait_until(lambda: queue.lists > before + more)
 
 
+def missing(
+    queue: Forgetful, session: Session, folder: Path, *, after: float = 0.1
+) -> tuple[Job, Job]:
+    """Start two jobs, of which the queue then omits the first one, and obeys no cancel."""
+    queue.lost_after, queue.knows_jobs, queue.obeys = after, False, False
+    first, second = running(session, folder, 2)
+    queue.unlisted = {session.queue_id(first)}
+    return first, second
+
+
+def forget(queue: Forgetful, session: Session, job: Job) -> None:
+    """Let the queue forget a job, which is then lost, but continues."""
+    queue.obeys = False
+    queue.forgotten = {session.queue_id(job)}
+    session.wait_clean(job)
+    assert session.exception(job) == "lost"
+
+
+def succeed(session: Session, folder: Path) -> str:
+    """Let a lost job succeed. Return the message about that."""
+    (folder / "gate").touch()
+    session.wait(lambda: any("succeeded after all" in text for text in session.problems()), "it")
+    return session.problems()[-1]
+
+
+def attempt(job: Job, number: int) -> Job:
+    """Return a further attempt of a job, which fails."""
+    return Job(
+        id=f"{job.id}-{number}", group=job.group, index=job.index, attempt=number,
+        command=("sh", "-c", "exit 3"), workdir=job.workdir,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("knows_jobs", [True, False])
 def test_a_blind_queue_loses_no_job_and_is_reported_once(
@@ -209,14 +242,11 @@ def test_a_partial_list_loses_no_job_that_the_queue_knows(
 def test_a_job_missing_from_lists_of_others_is_lost_after_a_while_and_cancelled_first(
     queue: Forgetful, session: Session, tmp_path: Path
 ) -> None:
-    queue.lost_after, queue.knows_jobs, queue.obeys = 1.0, False, False
-    first, second = running(session, tmp_path, 2)
-    lost = session.queue_id(first)
     began = time.monotonic()
-    queue.unlisted = {lost}
+    first, second = missing(queue, session, tmp_path, after=1.0)
     session.wait_clean(first)
     assert time.monotonic() - began > 1.0
-    assert queue.ended[0] == lost
+    assert queue.ended[0] == session.queue_id(first)
     assert session.exception(first) == "lost"
     assert "for 1 s" in session.context(first, "exception")["note"]
     (tmp_path / "gate").touch()
@@ -227,9 +257,8 @@ def test_a_job_missing_from_lists_of_others_is_lost_after_a_while_and_cancelled_
 def test_a_job_that_reports_its_end_while_it_is_given_up_is_not_lost(
     queue: Forgetful, session: Session, tmp_path: Path
 ) -> None:
-    queue.lost_after, queue.knows_jobs, queue.obeys, queue.grace = 0.1, False, False, 600.0
-    first, second = running(session, tmp_path, 2)
-    queue.unlisted = {session.queue_id(first)}
+    queue.grace = 600.0
+    first, second = missing(queue, session, tmp_path)
     wait_until(lambda: queue.ended)
     (tmp_path / "gate").touch()
     session.wait_clean(first, second)
@@ -298,16 +327,9 @@ def test_late_success_of_a_lost_job_counts_if_its_next_attempt_has_not_begun(
     queue: Forgetful, session: Session, tmp_path: Path
 ) -> None:
     (job,) = running(session, tmp_path)
-    queue.obeys = False
-    queue.forgotten = {"0"}
-    session.wait_clean(job)
-    assert session.exception(job) == "lost"
-    (tmp_path / "gate").touch()
-    session.wait(lambda: any("succeeded after all" in text for text in session.problems()), "it")
-    again = Job(
-        id=f"{job.id}-1", group=job.group, index=job.index, command=job.command, attempt=1,
-        workdir=job.workdir,
-    )  # fmt: skip
+    forget(queue, session, job)
+    succeed(session, tmp_path)
+    again = attempt(job, 1)
     session.run(again)
     assert session.context(again, "finish")["status"] == 0
     assert session.context(again, "start")["stdout"] == session.context(job, "start")["stdout"]
@@ -319,32 +341,19 @@ def test_late_success_of_a_lost_job_ends_no_attempt_after_the_next(
     queue: Forgetful, session: Session, tmp_path: Path
 ) -> None:
     (job,) = running(session, tmp_path)
-    queue.obeys = False
-    queue.forgotten = {"0"}
-    session.wait_clean(job)
-
-    def attempt(number: int) -> Job:
-        return Job(
-            id=f"{job.id}-{number}", group=job.group, index=job.index, attempt=number,
-            command=("sh", "-c", "exit 3"), workdir=job.workdir,
-        )  # fmt: skip
-
-    session.run(attempt(1))
-    (tmp_path / "gate").touch()
-    session.wait(lambda: any("succeeded after all" in text for text in session.problems()), "it")
-    session.run(attempt(2))
-    assert session.context(attempt(2), "finish")["status"] == 3 << 8
+    forget(queue, session, job)
+    session.run(attempt(job, 1))
+    assert "its next attempt was submitted before" in succeed(session, tmp_path)
+    session.run(attempt(job, 2))
+    assert session.context(attempt(job, 2), "finish")["status"] == 3 << 8
     assert len(queue.scripts) == 3
-    assert "its next attempt was submitted before" in session.problems()[-1]
 
 
 def test_a_lost_job_that_the_queue_lists_again_is_cancelled_again(
     queue: Forgetful, session: Session, tmp_path: Path
 ) -> None:
-    queue.lost_after, queue.knows_jobs, queue.obeys = 0.1, False, False
-    first, second = running(session, tmp_path, 2)
+    first, second = missing(queue, session, tmp_path)
     lost = session.queue_id(first)
-    queue.unlisted = {lost}
     session.wait_clean(first)
     before = queue.ended.count(lost)
     queue.obeys, queue.unlisted = True, set()
@@ -357,10 +366,9 @@ def test_a_lost_job_that_the_queue_lists_again_is_cancelled_again(
 
 @pytest.mark.parametrize("queue", [False], indirect=True, ids=["reports"])
 def test_a_job_that_was_given_up_before_a_resume_is_lost(queue: Forgetful, tmp_path: Path) -> None:
-    queue.lost_after, queue.knows_jobs, queue.obeys, queue.grace = 0.1, False, False, 600.0
+    queue.grace = 600.0
     with Session(queue, tmp_path) as first:
-        job, other = running(first, tmp_path, 2)
-        queue.unlisted = {first.queue_id(job)}
+        job, other = missing(queue, first, tmp_path)
         wait_until(lambda: queue.ended)
     process = queue.processes[first.queue_id(job)]
     process.terminate()
@@ -379,17 +387,12 @@ def test_a_job_that_was_given_up_before_a_resume_is_lost(queue: Forgetful, tmp_p
 def test_late_success_of_a_lost_job_is_noticed_after_a_resume(
     queue: Forgetful, tmp_path: Path, next_attempt: bool
 ) -> None:
-    again = Job(id="sim.0-1", group="sim", index=0, command=("sh", "-c", "exit 3"), attempt=1)
     with Session(queue, tmp_path) as first:
-        job = gated(first, tmp_path, group="sim")
-        first.submit(job)
-        first.wait_for(job, "start")
-        queue.obeys = False
-        queue.forgotten = {"0"}
-        first.wait_clean(job)
+        (job,) = running(first, tmp_path)
+        forget(queue, first, job)
         queue.forget([job.id])
         if next_attempt:
-            first.run(again)
+            first.run(attempt(job, 1))
     second = Session(queue, tmp_path)
     second.resume(first)
     with second:  # which rewrites the records
@@ -398,10 +401,32 @@ def test_late_success_of_a_lost_job_is_noticed_after_a_resume(
     third.resume(second)
     with third:
         queue.reattach({})
-        (tmp_path / "gate").touch()
-        third.wait(lambda: any("succeeded after all" in text for text in third.problems()), "it")
-        (text,) = third.problems()
-        assert ("its next attempt was submitted before" in text) == next_attempt
+        told = succeed(third, tmp_path)
+        assert third.problems() == [told]
+        assert ("its next attempt was submitted before" in told) == next_attempt
+
+
+def test_late_success_of_a_lost_job_counts_also_after_a_resume(
+    queue: Forgetful, tmp_path: Path
+) -> None:
+    with Session(queue, tmp_path) as first:
+        (job,) = running(first, tmp_path)
+        forget(queue, first, job)
+        queue.forget([job.id])
+        succeed(first, tmp_path)
+    second = Session(queue, tmp_path)
+    second.resume(first)
+    with second:  # which rewrites the records
+        queue.reattach({})
+    third = Session(queue, tmp_path)
+    third.resume(second)
+    with third:
+        queue.reattach({})
+        third.run(attempt(job, 1))
+        assert third.context(attempt(job, 1), "finish")["status"] == 0
+        third.run(attempt(job, 2))
+        assert third.context(attempt(job, 2), "finish")["status"] == 3 << 8
+    assert len(queue.scripts) == 2
 
 
 def test_one_unanswered_question_hides_no_other_job(
@@ -443,6 +468,32 @@ def test_only_unusually_long_absences_are_reported_again() -> None:
         absences.begin(until, f"from {since:g}")
         absences.end(until, f"to {until:g}")
     assert told == ["from 0", "to 10", "from 50", "to 71"]
+    assert "omitted jobs of the run 5 times, for at most 21 s" in absences.summary(110.0, "x")
+
+
+def test_absence_that_was_reported_is_not_repeated_at_the_end() -> None:
+    absences = Absences(lambda text: None)
+    absences.begin(0.0, "missing")
+    absences.end(10.0, "again")
+    assert absences.summary(20.0, "x") == ""
+
+
+def test_executor_says_at_its_close_how_often_the_queue_omitted_jobs(
+    queue: Forgetful, tmp_path: Path
+) -> None:
+    with Session(queue, tmp_path) as session:
+        (job,) = running(session, tmp_path)
+        absences = queue._inquiry._absences
+        for times in (1, 2, 3):
+            queue.blind = True
+            wait_until(lambda times=times: absences._times == times)
+            # The first phase is the longest one, so that only this one is reported.
+            lists(queue, 12 if times == 1 else 0)
+            queue.blind = False
+            wait_until(lambda: absences._since is None)
+        (tmp_path / "gate").touch()
+        session.wait_clean(job)
+    assert "omitted jobs of the run 3 times, for at most" in session.problems()[-1]
 
 
 def test_blind_lists_at_a_resume_lose_no_job(
