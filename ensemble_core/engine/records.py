@@ -370,8 +370,9 @@ class Index(Scope):
     dropped: bool = False
     #: If attempts continue earlier ones: the statistics when the newest attempt started.
     base: dict[str, Series] | None = None
-    #: Likewise, the last clock of each observer: rows of the newest attempt up to this clock repeat
-    #: earlier ones.
+    #: ``continues``: whether the newest attempt continues earlier ones. ``repeated``: if so, the
+    #: last clock of each observer; rows up to this clock repeat earlier ones.
+    continues: bool = False
     repeated: dict[str, float] | None = None
     #: Only ``JobTable.move_index`` changes the state.
     state: IndexState = "open"

@@ -287,6 +287,7 @@ class Submitter:
             return False
         state.table.move_index(index, "open")
         index.result = NOTHING
+        index.continues = decision.resume
         if decision.resume:
             index.repeated = {**(index.repeated or {}), **(record.clocks or {})} or None
         else:

@@ -723,7 +723,7 @@ class Runtime:
             if type(decision) is Fired:  # at every firing, and never an order
                 continue
             if isinstance(decision, Submit) and decision.jobs:
-                self._tracker.expect(decision.jobs)
+                self._tracker.expect(decision.jobs, self._records)
                 if self._identities is not None and self._journal is not None:
                     self._identities.expect(decision.jobs, self._records)
                 jobs = self._names.given(decision.jobs)

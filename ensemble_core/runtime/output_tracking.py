@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ensemble_core.engine.records import JobRecord
 from ensemble_core.errors import EnsembleError, call_plugin, raised_at
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.events import Event, JobEvent, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import ObserverPlugin
@@ -43,15 +45,21 @@ class OutputTracker:
         #: Submission times by job. A file that was last written before that time belongs to another
         #: job.
         self._since: dict[str, float] = {}
+        #: Jobs that continue an earlier attempt.
+        self._continuing: set[str] = set()
         #: The last events of jobs whose files are still being read to their ends.
         self._held: dict[str, list[Event]] = {}
         self._follower: Follower | None = None
 
-    def expect(self, jobs: Sequence[Job]) -> None:
-        """Note that these jobs are about to be submitted."""
+    def expect(self, jobs: Sequence[Job], records: Mapping[str, JobRecord] = NOTHING) -> None:
+        """Note that these jobs, which have these records, are about to be submitted."""
         if jobs and jobs[0].observe:
             now = self._clock()
+            kept = {job.id: records[job.id].kept for job in jobs if job.id in records}
             with self._lock:
+                self._continuing.update(
+                    name for name, index in kept.items() if index is not None and index.continues
+                )
                 self._observed.update((job.id, job) for job in jobs)
                 self._since.update((job.id, now) for job in jobs)
 
@@ -129,6 +137,7 @@ class OutputTracker:
     def _forget(self, job: str) -> None:
         self._observed.pop(job, None)
         self._since.pop(job, None)
+        self._continuing.discard(job)
 
     def _watch(self, job: Job, start: Mapping[str, Any], rows: Mapping[str, int]) -> None:
         if self._follower is None:
@@ -164,7 +173,13 @@ class OutputTracker:
                 self._warn(f"observer {name!r}: {_explain_unreadable(job.id, start)}")
                 continue
             self._follower.watch(
-                job.id, name, observer, workdir / path, since=begun, taken=rows.get(name, 0)
+                job.id,
+                name,
+                observer,
+                workdir / path,
+                since=begun,
+                taken=rows.get(name, 0),
+                continues=job.id in self._continuing,
             )
 
     def _warn(self, message: str) -> None:

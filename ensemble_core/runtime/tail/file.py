@@ -7,13 +7,16 @@ import math
 import os
 import stat
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ensemble_core.errors import raised_at, written_at
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import UNREADABLE, Observer, Row
+from ensemble_core.runtime.tail.earlier_text import LONGEST, EarlierText
 from ensemble_core.runtime.tail.poll_interval import PollInterval
 
 __all__ = ["File", "Place"]
@@ -30,6 +33,8 @@ _REMEMBERED = 256
 _REMEMBERED_OF_OTHERS = 32
 #: By how many seconds the kernel's clock for files may be behind (a tick is 10 ms).
 _TICK = 0.02
+#: Up to this size, a file is read again to find out whether lines were overwritten.
+_MOST_COMPARED = 256 << 20
 #: Transient errors: no descriptors, no memory, a busy file server. After the end of a job, reading
 #: is retried for ``_PATIENCE`` seconds, every ``_PAUSE`` seconds.
 _TRANSIENT = frozenset(
@@ -38,8 +43,17 @@ _TRANSIENT = frozenset(
 _PATIENCE, _PAUSE = 5.0, 0.01
 
 _Seen = tuple[int, int, int, int]
-#: Which file was read, up to which position, and the bytes before this position.
-Place = tuple[tuple[int, int], int, bytes]
+
+
+@dataclass(slots=True)
+class Place:
+    """The position up to which a file was read, for a later attempt of the job."""
+
+    identity: tuple[int, int]
+    offset: int
+    #: The bytes before this position; if the job failed, the earlier text as well.
+    before: bytes
+    text: EarlierText | None = None
 
 
 class _InvalidRow(Exception):
@@ -115,6 +129,14 @@ class File:
         self._read_of: tuple[int, int] | None = None
         self._offset = 0
         self._before = b""
+        #: What an earlier attempt has written, if this one continues it.
+        self._earlier: EarlierText | None = None
+        #: The checksum of the bytes from ``_first`` to the read position, and whether the file has
+        #: changed without growing: then, lines may have been overwritten.
+        self._first = self._checksum = 0
+        self._suspect = False
+        #: Whether the last bytes that this attempt has written are no whole line.
+        self._in_line = False
         #: The position at which to stop reading, once the job has ended.
         self._end: int | None = None
         self._began = clock()
@@ -128,11 +150,28 @@ class File:
         """The position at which reading stopped, for a later attempt of the job, or ``None``."""
         if self._read_of is None:
             return None
-        return self._read_of, self._offset, self._before[-_REMEMBERED_OF_OTHERS:]
+        return Place(self._read_of, self._offset, self._before[-_REMEMBERED_OF_OTHERS:])
 
-    def resume(self, place: Place) -> None:
-        """Start reading at this position, unless the file has been replaced or truncated."""
-        self._read_of, self._offset, self._before = place
+    def earlier_text(self) -> EarlierText | None:
+        """Return what was read of the file, for an attempt that continues this one."""
+        start = max(0, self._offset - LONGEST)
+        # Without the text, the attempt reads what is after the position.
+        with suppress(OSError, ValueError), open(self.path, "rb") as file:
+            file.seek(start)
+            text = file.read(self._offset - start)
+            if len(text) == self._offset - start:
+                return EarlierText(start, text)
+        return None
+
+    def resume(self, place: Place, *, continues: bool) -> None:
+        """Start reading at this position, unless the file has been replaced or truncated.
+
+        If the attempt ``continues`` the earlier one, lines that it overwrites are read, too.
+        """
+        self._read_of, self._offset, self._before = place.identity, place.offset, place.before
+        self._first = place.offset
+        if continues:
+            self._earlier = place.text
 
     def look(self) -> bool:
         """Return True if the file exists and has changed since the last check."""
@@ -161,7 +200,11 @@ class File:
             since = self._since - _TICK if exact else math.floor(self._since - _TICK)
             if status.st_mtime < since:
                 self._stale = seen
-        self._seen, last = seen, self._seen
+        last = self._seen
+        self._seen = seen
+        self._suspect = self._suspect or (
+            last is not None and last != seen and last[:3] == seen[:3]
+        )
         if self._stale is not None:
             if self._stale == seen:
                 return False
@@ -210,6 +253,14 @@ class File:
 
         if not whole:
             self._observe(interrupted, "interrupted")
+        if self._earlier is not None and not self.dropped:
+            # The file may be gone by now.
+            with suppress(OSError, ValueError), open(self.path, "rb", buffering=0) as file:
+                if self._in_line and whole:
+                    self._observe(lambda: self._observer.feed(b"\n"), "feed")
+                status = os.fstat(file.fileno())
+                if status.st_size >= self._offset:
+                    self._read_overwritten(file.fileno(), status, self._earlier, final=True)
         self._observe(self._observer.finish, "finish")
         return dropped[0] if dropped else None
 
@@ -238,6 +289,11 @@ class File:
             why = self._observer.complaint()
         except Exception:  # errors of the plugin no longer matter
             return None
+        if why is None and self._suspect and self._is_overwritten():
+            return (
+                f"lines of {self.path} that the observer {self.name!r} had read were overwritten: "
+                "their new values are unknown"
+            )
         if why is not None:
             return f"the observer {self.name!r} did not understand {self.path}: {why}"
         ran = self._clock() - self._began
@@ -248,6 +304,19 @@ class File:
                 "buffer output that is not a terminal; use 'python -u' or 'stdbuf -oL'"
             )
         return None
+
+    def _is_overwritten(self) -> bool:
+        """Return True if the bytes that were read differ from those that are in the file now."""
+        left, checksum = self._offset - self._first, 0
+        if left > _MOST_COMPARED:
+            return False
+        with suppress(OSError, ValueError), open(self.path, "rb") as file:
+            file.seek(self._first)
+            while left > 0 and (data := file.read(min(left, 1 << 20))):
+                checksum = zlib.crc32(data, checksum)
+                left -= len(data)
+            return left == 0 and checksum != self._checksum
+        return False
 
     def _may_retry(self, error: OSError) -> bool:
         if error.errno not in _TRANSIENT:
@@ -289,6 +358,8 @@ class File:
             if not stat.S_ISREG(status.st_mode):
                 self._refuse()
                 return False, b""
+            if self._earlier is not None:
+                self._read_overwritten(fd, status, self._earlier)
             # Read old and new bytes in one call, because every call waits for other threads.
             kept = len(self._before)
             data = os.pread(fd, kept + _CHUNK, self._offset - kept)
@@ -301,6 +372,7 @@ class File:
                 or not data.startswith(self._before)
             ):
                 self._offset, self._before, self._end, self._taken = 0, b"", None, 0
+                self._first = self._checksum = 0
                 self._observe(self._forget, "truncated")
                 self._anew = True
                 kept, data = 0, os.pread(fd, _CHUNK, 0)
@@ -318,8 +390,37 @@ class File:
             data = data.rstrip(b"\0")
         self._offset += len(data)
         self._before = (self._before + data[-_REMEMBERED:])[-_REMEMBERED:]
+        if data:
+            self._checksum = zlib.crc32(data, self._checksum)
+            self._in_line = not data.endswith(b"\n")
         end = status.st_size if self._end is None else self._end
         return bool(data) and len(data) == got and self._offset < end, data
+
+    def _read_overwritten(
+        self, fd: int, status: os.stat_result, earlier: EarlierText, *, final: bool = False
+    ) -> None:
+        """Read the lines of an earlier attempt's text that this attempt has overwritten.
+
+        If it has truncated or replaced the file, continue after the lines that are still the same.
+        """
+        now = os.pread(fd, len(earlier.text), earlier.start)
+        if status.st_size < self._offset or self._read_of != (status.st_dev, status.st_ino):
+            same = earlier.common_lines(now)
+            self._earlier = None
+            if same > earlier.start:
+                self._read_of = status.st_dev, status.st_ino
+                self._offset, self._end = same, None
+                self._first, self._checksum = same, 0
+                self._before = now[: same - earlier.start][-_REMEMBERED:]
+                self._observe(self._forget, "truncated")
+            return
+        if now == earlier.text or (self._in_line and not final):
+            return
+        lines = earlier.changed_lines(now, final=final)
+        if self._offset == earlier.end:
+            self._before = now[-len(self._before) :] if self._before else b""
+        if lines:
+            self._observe(lambda: self._observer.feed(lines), "feed")
 
     def _forget(self) -> Iterable[Row]:
         self._observer.truncated()

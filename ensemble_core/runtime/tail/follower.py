@@ -52,6 +52,8 @@ class _Ending:
 
 #: How many read positions are stored for later attempts of ended jobs at most.
 _PLACES = 10_000
+#: How many bytes of such files are stored at most.
+_TEXTS = 64 << 20
 
 
 def _index(job: str) -> str:
@@ -100,6 +102,7 @@ class Follower:
         self._jobs: dict[str, list[File]] = {}
         #: Read positions in the files of ended jobs, by index, observer and path.
         self._places: dict[tuple[str, str, str], Place] = {}
+        self._texts = 0
         self._new: list[File] = []
         self._ended: list[_Ending] = []
         self._closing = False
@@ -125,13 +128,15 @@ class Follower:
         *,
         since: float | None = None,
         taken: int = 0,
+        continues: bool = False,
     ) -> None:
         """Follow this file of this job from its start. Returns immediately.
 
         ``since`` is a time (seconds since the epoch) before which the job cannot have written, such
         as its submission. A file that was last written before that time belongs to another job and
         is not read until it changes. With ``None``, any file is read. The first ``taken`` rows are
-        skipped, because an earlier controller has handled them.
+        skipped, because an earlier controller has handled them. If the job ``continues`` an earlier
+        attempt, lines of its file that the job overwrites are read, too.
         """
         file = File(
             job_id, observer_name, observer, path, since=since, taken=taken,
@@ -142,7 +147,7 @@ class Follower:
                 return
             earlier = self._places.get((_index(job_id), observer_name, file.path))
             if earlier is not None:
-                file.resume(earlier)
+                file.resume(earlier, continues=continues)
             self._jobs.setdefault(job_id, []).append(file)
             self._new.append(file)
             if self._wakeup is None:
@@ -252,7 +257,7 @@ class Follower:
                     left.append(file)
                 else:
                     dropped = file.finish(whole=ending.expected)
-                    self._store_position(file)
+                    self._store_position(file, failed=not ending.expected)
                     if ending.expected:
                         self._miss(file)
                     elif dropped is not None:
@@ -268,17 +273,27 @@ class Follower:
             if time.monotonic() - began > _SLICE:
                 return
 
-    def _store_position(self, file: File) -> None:
+    def _store_position(self, file: File, *, failed: bool) -> None:
         """Store the read position in a file, because another attempt of the job may append to
         it.
         """
         place = file.place
         if place is None:
             return
+        if failed:
+            place.text = file.earlier_text()
+        key = _index(file.job), file.name, file.path
         with self._lock:
-            self._places[_index(file.job), file.name, file.path] = place
-            if len(self._places) > _PLACES:
-                del self._places[next(iter(self._places))]
+            self._remove_place(key)
+            self._places[key] = place
+            self._texts += 0 if place.text is None else place.text.size
+            while len(self._places) > _PLACES or (self._texts > _TEXTS and len(self._places) > 1):
+                self._remove_place(next(iter(self._places)))
+
+    def _remove_place(self, key: tuple[str, str, str]) -> None:
+        place = self._places.pop(key, None)
+        if place is not None and place.text is not None:
+            self._texts -= place.text.size
 
     def _miss(self, file: File) -> None:
         why = file.unread() or file.complaint()
