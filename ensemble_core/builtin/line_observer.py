@@ -211,8 +211,10 @@ class LineObserver(Observer):
 
     def _row(self, line: bytes) -> Row | None:
         found = self._parse(line)
-        if found is None:
-            return None
+        return None if found is None else self._row_with(found)
+
+    def _row_with(self, found: Mapping[str, float]) -> Row | None:
+        """Return the row with the wanted ones of these values, by their printed names."""
         self._understood += 1
         values = {
             name: value for printed, value in found.items() if (name := self._name_of(printed))

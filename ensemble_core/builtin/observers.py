@@ -10,6 +10,8 @@ from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.line_observer import MOST_FIELDS
 from ensemble_core.builtin.patterns import Patterns
+from ensemble_core.builtin.table import Table
+from ensemble_core.builtin.table_blocks import PairsOfLines
 from ensemble_core.errors import closest
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.model.jobs import Job
@@ -88,6 +90,43 @@ _TAKE = {
     "description": "Which match of a line counts. Default: first.",
     "enum": ["first", "last"],
 }
+_DECIMAL = {
+    "description": "The decimal sign. Default: a point.",
+    "enum": [".", ","],
+}
+_TABLE = {
+    "path": _PATH,
+    "stream": _STREAM,
+    "fields": _FIELDS
+    | {
+        "description": f"Names of the columns to read. Default: all, up to {MOST_FIELDS}. As a "
+        "mapping: each name with that in the header, as in {T: Temperature, P: Pressure (bar)}."
+    },
+    "clock": _CLOCK | {"description": "Name of the column with the step or time of the row."},
+    "layout": {
+        "description": "How names and numbers are arranged: in columns, or in blocks with names in "
+        "one line and their numbers in the next. Default: columns.",
+        "enum": ["columns", "pairs-of-lines"],
+    },
+    "header": _PATTERN
+    | {
+        "description": "A pattern (RE2) for the line with the names. Default: the line above the "
+        "first numbers that has a wanted name."
+    },
+    "until": _PATTERN
+    | {
+        "description": "A pattern (RE2) for a line after which nothing is read until the next line "
+        "that matches 'header'."
+    },
+    "separator": {
+        "description": "What separates the columns. Default: blanks, or what the header has: tab, "
+        "|, ; or a comma.",
+        "enum": ["blanks", "tab", "|", ";", ","],
+    },
+    "decimal": _DECIMAL,
+    "take": _TAKE | {"description": "Which of several columns with the same name. Default: first."},
+}
+_SEPARATORS = {"blanks": " ", "tab": "\t"}
 _GROUP = re.compile(r"\(\?P?<([A-Za-z_]\w*)>")
 
 
@@ -125,6 +164,27 @@ def _reader(name: str, summary: str, kind: type[JsonLines] | type[KeyValue]) -> 
     )
 
 
+def _table(job: Job, options: Mapping[str, Any]) -> Table:
+    usual = (
+        _path(job, options),
+        options.get("fields"),
+        options.get("clock"),
+        options.get("stream", "stdout"),
+    )
+    decimal = options.get("decimal", ".")
+    header, until, separator = (options.get(key) for key in ("header", "until", "separator"))
+    if options.get("layout") == "pairs-of-lines":
+        return PairsOfLines(*usual, header=header, until=until, decimal=decimal)
+    return Table(
+        *usual,
+        header=header,
+        until=until,
+        separator=None if separator is None else _SEPARATORS.get(separator, separator),
+        decimal=decimal,
+        take=options.get("take", "first"),
+    )
+
+
 @hookimpl
 def ensemble_observers() -> Iterable[ObserverPlugin]:
     """Return the built-in observers."""
@@ -153,6 +213,25 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
                     "take": _TAKE,
                 },
                 "additionalProperties": False,
+            },
+        ),
+        ObserverPlugin(
+            name="table",
+            summary="Numbers in columns below a header line",
+            build=_table,
+            variables=lambda options: frozenset(options["fields"]) if "fields" in options else None,
+            unasked=lambda options: (
+                _UnlistedFields("table", options["fields"]) if "fields" in options else {}
+            ),
+            options={
+                "type": "object",
+                "properties": _TABLE,
+                "additionalProperties": False,
+                "if": {
+                    "required": ["layout"],
+                    "properties": {"layout": {"const": "pairs-of-lines"}},
+                },
+                "then": {"properties": {"separator": False, "take": False}},
             },
         ),
     ]

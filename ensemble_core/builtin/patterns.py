@@ -10,7 +10,7 @@ from ensemble_core.builtin.line_observer import LineObserver, count_of
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.numbers import read_number
 
-__all__ = ["Patterns"]
+__all__ = ["Patterns", "compile_pattern"]
 
 #: What follows a group of a pattern that ends within a number.
 _GOES_ON = re.compile(rb"\d|[.,]\d|[eEdD][-+]?\d")
@@ -42,11 +42,11 @@ class Patterns(LineObserver):
         columns: dict[str, None] = {}
         if isinstance(patterns, Mapping):
             for name, text in patterns.items():
-                self._patterns.append((_compile(name, text), {name: 1}))
+                self._patterns.append((compile_pattern(name, text), {name: 1}))
                 columns[name] = None
         else:
             for text in patterns:
-                pattern = _compile("fields", text)
+                pattern = compile_pattern("fields", text)
                 groups = {name.decode(): group for name, group in pattern.groupindex.items()}
                 if not groups:
                     raise EnsembleError(
@@ -110,13 +110,19 @@ def _any_of(patterns: Iterable[str]) -> Callable[[bytes, int], Any] | None:
         return None
     try:
         # Control sequences are removed before a line is parsed.
-        found = _compile("fields", "(?m)" + "|".join((*(f"(?:{each})" for each in texts), r"\x1b")))
+        found = compile_pattern(
+            "fields", "(?m)" + "|".join((*(f"(?:{each})" for each in texts), r"\x1b"))
+        )
     except EnsembleError:  # together, the patterns are too long
         return None
     return None if found.search(b"") else found.search
 
 
-def _compile(name: str, text: str) -> Any:
+def compile_pattern(name: str, text: str) -> Any:
+    """Return a compiled pattern for bytes. Raise :class:`EnsembleError` if it is invalid.
+
+    ``name`` is the option with the pattern.
+    """
     import re2
 
     options = re2.Options()

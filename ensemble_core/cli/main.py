@@ -35,6 +35,7 @@ COMMANDS: dict[str, str] = {
     "replay": "Re-run the engine on the journal and check its decisions.",
     "clean": "Delete the folders of finished runs.",
     "validate": "Check ensemble files without running them.",
+    "observe": "Show the rows that observers make of a file.",
     "schema": "Print the JSON Schema of ensemble files, for editors.",
     "algorithms": "List algorithms for 'use:' and show their rules.",
     "plugins": "List plugins and describe what they register.",

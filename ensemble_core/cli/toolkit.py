@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from ensemble_core.model.decisions import AddRule as AddRule
     from ensemble_core.model.decisions import Call as Call
     from ensemble_core.model.decisions import Cancel as Cancel
+    from ensemble_core.model.decisions import Fail as Fail
     from ensemble_core.model.decisions import Fired as Fired
     from ensemble_core.model.decisions import Submit as Submit
     from ensemble_core.model.durations import seconds
@@ -162,7 +163,7 @@ else:
         ),
         "ensemble_core.session.inspection": "Inspection",
         "ensemble_core.metrics.store": "parse_path",
-        "ensemble_core.model.decisions": "AddRule Call Cancel Fired Submit",
+        "ensemble_core.model.decisions": "AddRule Call Cancel Fail Fired Submit",
         "ensemble_core.model.durations": "parse_duration=seconds",
         "ensemble_core.model.ensemble": "Ensemble",
         "ensemble_core.model.rules": "BoundRule",

@@ -20,7 +20,7 @@ from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.formula_mistakes import contradiction, tautology
 
-__all__ = ["bind_condition", "check_causes"]
+__all__ = ["bind_condition", "check_causes", "check_sense"]
 
 #: Prefixes of gauges whose values are non-negative integers.
 _COUNTED = ("queue.", "waiting.", BACKLOG, AWAY, FIRINGS)
@@ -73,6 +73,20 @@ def bind_condition(
         _check_possible(context, place, condition, bound.path)
     if bound is not None and not bound.matched.observed:
         check_causes(context, place, condition, bound.matched.group)
+    check_sense(context, place, condition, scoped, bound)
+    return condition, scoped
+
+
+def check_sense(
+    context: Context,
+    place: Path,
+    condition: Condition,
+    scoped: Collection[str],
+    bound: BoundTrigger | None = None,
+) -> None:
+    """Warn about a condition that is always or never true, and report one on a statistic that is
+    never nan.
+    """
     if condition.tree is not None:
         impossible, certain = contradiction(condition.tree), tautology(condition.tree)
         if impossible is not None:
@@ -83,7 +97,6 @@ def bind_condition(
                 'something, as in \'group in ("a", "b")\''
             )
     _check_nonfinite(context, place, condition, scoped, bound)
-    return condition, scoped
 
 
 def _check_nonfinite(

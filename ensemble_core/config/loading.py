@@ -24,7 +24,7 @@ from ensemble_core.config.output_collisions import warn_of_shared_files
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.placeholders import TEXTS, words_of
 from ensemble_core.config.reader import read_text
-from ensemble_core.config.results_and_retries import bind_result, bind_retry
+from ensemble_core.config.results_and_retries import bind_fail_if, bind_result, bind_retry
 from ensemble_core.config.rule_warnings import (
     actions_of,
     warn_of_counts,
@@ -344,7 +344,7 @@ class _Loader:
                 groups[name] = group
                 entries.setdefault(name, []).append((path, spec))
         # These keys can name columns of any group, so all groups are checked before.
-        for add in (bind_result, bind_retry):
+        for add in (bind_result, bind_fail_if, bind_retry):
             for name, group in groups.items():
                 parts = (group, *group.more)
                 done = [

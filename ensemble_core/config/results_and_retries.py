@@ -1,4 +1,4 @@
-"""Checks the keys ``result`` and ``retry`` of job groups."""
+"""Checks the keys ``result``, ``fail_if`` and ``retry`` of job groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ensemble_core.config.actions import MatchContext, OptionCheck
-from ensemble_core.config.conditions import check_causes
+from ensemble_core.config.conditions import check_causes, check_sense
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.scoped_names import scoped_names
@@ -19,7 +19,7 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
 from ensemble_core.model.retry_policy import RetryPolicy
 
-__all__ = ["bind_result", "bind_retry"]
+__all__ = ["bind_fail_if", "bind_result", "bind_retry"]
 
 #: The schema by which ``retry`` is checked, in the form of an action's options.
 _RETRY = {
@@ -95,6 +95,49 @@ def _check_bare(context: Context, group: JobGroup, names: frozenset[str]) -> Non
             hint=f"write last.{name}, mean.{name} or another statistic of its rows",
             code="bad-condition",
         )
+
+
+#: Fields of a job's end that ``fail_if`` decides itself.
+_DECIDED = frozenset({"cause", "cancelled_by", "type", "severity", "note"})
+
+
+def bind_fail_if(
+    context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup
+) -> JobGroup:
+    """Return the group with its checked ``fail_if``."""
+    place = (*path, "fail_if")
+    if spec.get("fail_if") is None or not context.is_valid(place):
+        return group
+    known = (EVENT_FIELDS - _DECIDED) | context.parameters(group.name)
+    try:
+        condition = conditions.parse(spec["fail_if"], has_value=False, key="fail_if")
+        conditions.check_nan(condition, known)
+        scoped = scoped_names(context, place, condition.names, known, (group.name,))
+        if scoped is None:
+            return group
+        bare = condition.names - scoped
+        _check_bare(context, group, bare - known)
+        for name in sorted(bare & group.result.keys()):
+            raise EnsembleError(
+                f"{name!r} is a result, and only jobs that succeed have results",
+                hint=f"write its expression: {group.result[name].text}",
+                code="bad-condition",
+            )
+        for name in sorted(bare & _DECIDED - known):
+            raise EnsembleError(
+                f"{name!r} has no value yet: 'fail_if' decides about jobs that exited with code 0",
+                hint="write a condition on the job's values, such as isnan(last.energy); "
+                "'retry' and rules on 'job-fail' can use the cause",
+                code="bad-condition",
+            )
+        check_names(condition.text, bare, known)
+    except EnsembleError as error:
+        context.attach(error, place)
+        return group
+    for text in sorted(condition.metrics):
+        context.metric(text, place)
+    check_sense(context, place, condition, scoped)
+    return replace(group, fail_if=condition, reads=group.reads | scoped)
 
 
 def _known_names(context: Context, group: JobGroup) -> frozenset[str]:

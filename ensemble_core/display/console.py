@@ -31,6 +31,7 @@ from ensemble_core.model.decisions import (
     Decision,
     DisableRule,
     EnableRule,
+    Fail,
     Fired,
     Log,
     Notify,
@@ -163,6 +164,7 @@ class Narrator:
         self._decisions: dict[type[Decision], Callable[[Any], Iterator[OutputLine]]] = {
             Fired: self._fired,
             Submit: self._submit,
+            Fail: self._fail,
             Retry: self._retry,
             Cancel: self._cancel,
             Resize: self._resize,
@@ -301,6 +303,13 @@ class Narrator:
         space = " " if spelled else ""
         told = self._out.paint(f"   {doing}{space}", "action")
         yield OutputLine(told + self._out.paint(spelled, "fields"))
+
+    def _fail(self, fail: Fail) -> Iterator[OutputLine]:
+        active = self._active.get(fail.job) or _Active(None)
+        if fail.outcome == "cancelled":
+            return  # the run was cancelling it, which was printed
+        active.told, active.why = True, "result"
+        yield from self._failed(fail.job, active, f"result: fail_if: {fail.condition}")
 
     def _retry(self, retry: Retry) -> Iterator[OutputLine]:
         """Remember why the job failed, until its next attempt is submitted."""

@@ -82,18 +82,18 @@ Its laws, which tests check (details in the comment below):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
 
 from ensemble_core.engine.agenda import Agenda
 from ensemble_core.engine.answers import Answers
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
-from ensemble_core.engine.job_states import NOT_HANDED_OVER
+from ensemble_core.engine.job_states import ATTEMPT, NOT_HANDED_OVER
 from ensemble_core.engine.names import named_fields
 from ensemble_core.engine.progress import report_of
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.records import JobRecord, Match, Steps
+from ensemble_core.engine.records import BY_RUN, JobRecord, Match, Steps
 from ensemble_core.engine.report import Report
 from ensemble_core.engine.requests import carry_out
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
@@ -103,7 +103,8 @@ from ensemble_core.engine.stopping import Stopping
 from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timer
 from ensemble_core.metrics.store import MetricsView
-from ensemble_core.model.decisions import Call, Cancel, Decision, Log, Terminate
+from ensemble_core.model.conditions import Condition
+from ensemble_core.model.decisions import Call, Cancel, Decision, Fail, Log, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
     CallFailed,
@@ -355,6 +356,13 @@ class Engine:
             if not self._catching_up:
                 self._stopping.submit_requeued()
             return None
+        if (
+            event.name == "finish"
+            and record.source is not None
+            and record.source.fail_if is not None
+            and "finish" in ATTEMPT[record.state]
+        ):
+            self._check_result(record, record.source.fail_if, event)
         trigger_events = state.table.take(record, event)
         if trigger_events is None:
             return None
@@ -381,6 +389,49 @@ class Engine:
                 return [(self._completion.cleaned, record)] if event.name == "clean" else ()
         return self._completion.cleaned(record, event) if event.name == "clean" else None
 
+    def _check_result(self, record: JobRecord, condition: Condition, event: JobEvent) -> None:
+        """Let a job fail that is about to succeed, if its group's ``fail_if`` is true."""
+        if record.exception is not None or event.context.get("status") != 0:
+            return
+        match = Match(event, record)
+        ended = {"status": 0, "exit_code": 0, "duration": record.duration_until(event.timestamp)}
+        if "duration" in event.context:  # a reused job
+            ended["duration"] = event.context["duration"]
+        known = named_fields(condition.spoken, self.state.ensemble, event, record, ended)
+        for name in self._read_by(record, condition.names):
+            known[name] = self.state.read_scoped(name, None, match)
+        verdict = condition.verdict(None, known, self.state.metric)
+        if verdict:
+            # If the run was cancelling the job, the outcome must not depend on which was faster.
+            cancelled = record.cancelling and not record.refused
+            record.exception = "cancel" if cancelled else "result"
+            record.cancelled_by = BY_RUN if cancelled else None
+            record.note = f"fail_if: {condition.text}"
+            outcome: Literal["failed", "cancelled"] = "cancelled" if cancelled else "failed"
+            fail = Fail(job=record.job.id, condition=condition.text, outcome=outcome)
+            self.state.out.append(fail)
+        elif verdict is None:
+            self._report_undecided(record, condition, known)
+
+    @staticmethod
+    def _read_by(record: JobRecord, names: Collection[str]) -> Sequence[str]:
+        """Return those of the names that are statistics of the job's rows, such as ``max.E``."""
+        reads = () if record.source is None else record.source.reads
+        return [name for name in sorted(names) if name in reads] if reads else ()
+
+    def _report_undecided(
+        self, record: JobRecord, condition: Condition, known: Mapping[str, Any]
+    ) -> None:
+        """Warn, once for each group, that a ``fail_if`` depends on a missing value."""
+        key = f"fail_if: {condition.text}"
+        told = self.state.table.groups[record.job.group].without_value
+        if key not in told:
+            told.append(key)
+            missing = [name for name in condition.spoken if known.get(name) is None]
+            lacks = f"{' and '.join(missing)} has no value" if missing else "it has no value"
+            message = f"{record.job.id}: {key} cannot be checked, because {lacks}"
+            self.state.out.append(Log(message=message, level="warning"))
+
     def _compute_result(self, record: JobRecord, event: JobEvent) -> None:
         """Compute the values under the group's ``result`` for a job that has succeeded."""
         state, source = self.state, record.source
@@ -389,9 +440,8 @@ class Engine:
         found: dict[str, Any] = {}
         for name, formula in source.result.items():
             known = named_fields(formula.spoken, state.ensemble, event, record)
-            for spoken in formula.spoken if source.reads else ():
-                if spoken in source.reads:
-                    known[spoken] = state.read_scoped(spoken, None, Match(event, record))
+            for spoken in self._read_by(record, formula.names):
+                known[spoken] = state.read_scoped(spoken, None, Match(event, record))
             value = formula.result(known, state.metric)
             if value is not None:
                 found[name] = value

@@ -166,18 +166,20 @@ class JobTable:
         """Count an attempt for each filter that it passed."""
         self._count_for(record, record.passed, counter)
 
-    def _count_for(self, record: JobRecord, passed: tuple[str, ...], counter: str) -> None:
+    def _count_for(
+        self, record: JobRecord, passed: tuple[str, ...], counter: str, by: int = 1
+    ) -> None:
         if not passed:
             return
         kept = self._metrics.filtered.get(record.job.group, {})
         for text in passed:
             if text in kept:
-                kept[text][counter] += 1
+                kept[text][counter] += by
         if self.groups[record.job.group].counts_passing:
-            record.index.count_passing(passed, counter)
+            record.index.count_passing(passed, counter, by)
         if record.kept is not None:
             for each in record.kept.slices:
-                each.count_passing(passed, counter)
+                each.count_passing(passed, counter, by)
 
     def add(
         self,
@@ -829,6 +831,7 @@ class JobTable:
         if self.gauges.kept:
             self.gauges.leave(record.phase)
         self.move(record, "submit again", record.finished or now)
+        self._count_rows(record, -record.observed)
         fresh = JobRecord(job, now, record.link, record.source, record.kept)
         fresh.state, fresh.place, fresh.waits_since = record.state, 0, now
         fresh.earlier = record.spent
@@ -861,6 +864,7 @@ class JobTable:
         if record.columns is None:
             record.columns = {}
         record.columns.update(values)
+        self._count_rows(record, 1)
         options = record.job.observe.get(observer)
         if options and options.get("rows"):
             record.index.keep_row(observer, values)
@@ -877,6 +881,21 @@ class JobTable:
             self._add_value(state, record, variable, number, now, values, shared=shared)
             if rows not in values:  # a column with exactly this name takes precedence
                 self._add_value(state, record, rows, number, now, values)
+
+    def _count_rows(self, record: JobRecord, by: int) -> None:
+        """Change the number of rows of an attempt."""
+        group = self.groups[record.job.group]
+        group.counts["rows"] += by
+        record.observed += by
+        if record.passed:
+            self._count_for(record, record.passed, "rows", by)
+        if "count.rows" in group.spoken:
+            record.index.count("rows", by)
+        if record.kept is not None:
+            for each in record.kept.slices:
+                each.counters["rows"] += by
+        if "rows" in group.watches:
+            self._index.touched[group.watches["rows"]] = None
 
     @staticmethod
     def described(record: JobRecord) -> dict[str, Any]:

@@ -90,13 +90,13 @@ class Scope:
     #: Number of attempts that pass a filter, by filter and counter (of those in ``KEPT``).
     filtered: dict[str, dict[str, int]] | None = None
 
-    def count_passing(self, conditions: Iterable[str], counter: str) -> None:
-        """Add 1 to this counter for each of these filters."""
+    def count_passing(self, conditions: Iterable[str], counter: str, by: int = 1) -> None:
+        """Change this counter for each of these filters."""
         if self.filtered is None:
             self.filtered = {}
         for condition in conditions:
             counts = self.filtered.setdefault(condition, dict.fromkeys(KEPT, 0))
-            counts[counter] += 1
+            counts[counter] += by
 
     def instance(self, rule: int) -> Instance:
         """Return the instance of the rule for this scope. Create it on first use."""
@@ -272,6 +272,8 @@ class JobRecord:
     #: number of rows by observer.
     files: Mapping[str, Any] | None = None
     rows: dict[str, int] | None = None
+    #: Number of all rows, also of files that were truncated or replaced.
+    observed: int = 0
     #: The last value of each column, and the last clock of each observer.
     columns: dict[str, Any] | None = None
     clocks: dict[str, float] | None = None
@@ -325,6 +327,12 @@ class JobRecord:
         The time while it was suspended does not count; the time before a ``requeue`` does.
         """
         return None if self.started is None or self.finished is None else self.ran
+
+    def duration_until(self, now: float) -> float | None:
+        """Return the seconds that the attempt ran until now, or ``None`` if it did not start."""
+        if self.started is None:
+            return None
+        return self.ran + (0.0 if self.runs_since is None else now - self.runs_since)
 
     @property
     def pending(self) -> float | None:
@@ -385,6 +393,13 @@ class Index(Scope):
     def over(self) -> bool:
         """True if no further attempt follows."""
         return self.state in ("done", "lost")
+
+    def forget_earlier(self) -> None:
+        """Start the statistics and the number of rows again."""
+        self.series = self.printed = self.repeated = None
+        for counts in (self.counts, *(self.filtered or {}).values()):
+            if counts is not None and "rows" in counts:
+                counts["rows"] = 0
 
     def keep_row(self, observer: str, values: Mapping[str, float]) -> None:
         """Store a row of the newest attempt."""

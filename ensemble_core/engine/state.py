@@ -278,7 +278,8 @@ class State:
             retention.read(self.table, group.name, group.reads, ensemble.statistics)
             self.heeds.update(("finish",) if group.result else ())
             whole = (group_path(n, group.name) for n in group.reads if n.startswith(ALL))
-            for text in (*(() if group.retry is None else sorted(group.retry.metrics)), *whole):
+            own = {text for entry in (group, *group.more) for text in entry.metrics}
+            for text in (*sorted(own), *whole):
                 self._collect_metric(text)
         retention.keep_done(
             self.table, ensemble.tables.values(), [each.rule for each in self.rules.states.values()]

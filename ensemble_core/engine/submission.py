@@ -291,7 +291,7 @@ class Submitter:
         if decision.resume:
             index.repeated = {**(index.repeated or {}), **(record.clocks or {})} or None
         else:
-            index.series = index.printed = index.repeated = None
+            index.forget_earlier()
         kept = index.series
         index.base = None if kept is None else {name: kept[name].copy() for name in kept}
         mark = decision.rule, decision.firing

@@ -131,6 +131,10 @@ class EarlierJobs:
                         self._insert(run, name, known.pop(name)[0], unchecked.pop(name))
                     elif name in known:
                         del known[name][2:]  # the job was itself reused; its events follow
+            if row.decisions is not None and '"type":"fail"' in row.decisions:
+                for decision in json.loads(row.decisions):
+                    if decision["type"] == "fail" and decision["job"] in active:
+                        active[decision["job"]] = _OpenJob(good=False)
             if row.decisions is not None and '"resume":true' in row.decisions:
                 chained.update(_continued_attempts(json.loads(row.decisions)))
         self._flush()

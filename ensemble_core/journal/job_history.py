@@ -24,7 +24,9 @@ __all__ = ["EventJobs", "Jobs"]
 _BATCH, _PORTION = 1000, 20_000
 
 #: Decisions about jobs, as the journal has them.
-_ABOUT_JOBS = tuple(f'"type":"{kind}"' for kind in ("submit", "look-up", "cancel", "terminate"))
+_ABOUT_JOBS = tuple(
+    f'"type":"{kind}"' for kind in ("submit", "look-up", "cancel", "terminate", "fail")
+)
 
 #: Values by column, in the order of the columns.
 Batch = list[Sequence[Any]]
@@ -193,6 +195,9 @@ class EventJobs(Jobs):
                 if decision["type"] in ("submit", "look-up"):
                     for job in decision["jobs"]:
                         self._submit(job, row.time)
+                elif decision["type"] == "fail" and decision["job"] in self._open:
+                    wished = decision["outcome"] == "cancelled"
+                    self._open[decision["job"]].exception = "cancel" if wished else "result"
                 key = {"cancel": "jobs", "terminate": "cancel"}.get(decision["type"], "")
                 for name in decision.get(key, ()):
                     if name in self._open:

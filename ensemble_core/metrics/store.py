@@ -40,14 +40,18 @@ __all__ = [
 ]
 
 #: Counters of each group. Those from ``submitted`` to ``active``, and ``reused``, count attempts.
-#: The others count indices: jobs with all their attempts.
+#: ``rows`` counts the
+#: rows of observers. The others count indices: jobs with all their attempts.
 COUNTS = (
     *("submitted", "finished", "success", "failed", "cancelled", "active"),
-    *("open", "done", "lost", "reused"),
+    *("open", "done", "lost", "reused", "rows"),
 )
 #: The counters that are stored; the others are calculated from them. ``repeated`` is the number of
 #: retries.
-KEPT = ("submitted", "success", "failed", "cancelled", "done", "lost", "repeated", "reused")
+KEPT = (
+    *("submitted", "success", "failed", "cancelled", "done", "lost", "repeated", "reused"),
+    "rows",
+)
 #: Variables that every group has, in seconds.
 VARIABLES = ("duration", "pending")
 #: Prefix of a variable that has the printed values of a column, also if the jobs have a ``result``

@@ -21,6 +21,7 @@ Cause = Literal[
     "cancelled",
     "submit",  # could not be started: rejected, no program, no folder
     "lost",  # the queue no longer knows how or whether the job ended
+    "result",  # exited with code 0, but its group's ``fail_if`` is true
     "unknown",
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
@@ -42,6 +43,7 @@ _OF_EXCEPTION: Mapping[str, Cause] = {
     "launch": "submit",
     "output": "submit",
     "prolog": "submit",
+    "result": "result",
     "submit": "submit",
     "validate": "submit",
     "workdir": "submit",

@@ -37,6 +37,8 @@ _CONDITION_HINT = (
 )
 #: Hint for a condition on the columns of a row.
 _COLUMNS_HINT = 'write an expression over names of columns, as "energy < 2.5 and T > 300"'
+#: Hint for a condition on the values of one job.
+_VALUES_HINT = 'write an expression over statistics of the rows, as "isnan(last.energy)"'
 #: Hint for a comparison of a metric with nan: most statistics skip nan.
 NAN_HINT = (
     "for the last value, write isnan(last.COLUMN); for a row that has nan, write trigger: observed "
@@ -113,7 +115,8 @@ def parse(when: object, *, has_value: bool = True, key: str = "when") -> Conditi
     """Parse and check the condition ``when``, which is the value of the key ``key``.
 
     ``has_value``: the trigger has a metric, whose value the condition calls ``value``. If ``key``
-    is ``where``, the condition is about the columns of a table.
+    is ``where``, the condition is about the columns of a table; if it is ``fail_if``, about the
+    values of a job.
 
     The caller has to check whether the fields in the condition exist. Raises
     :class:`EnsembleError` with the reason and a hint.
@@ -133,7 +136,7 @@ def parse(when: object, *, has_value: bool = True, key: str = "when") -> Conditi
         _needs_value(str(when), has_value, key)
         return Condition(str(when), comparison=("==", when))
     text = when.strip()
-    hint = _CONDITION_HINT if key == "when" else _COLUMNS_HINT
+    hint = {"when": _CONDITION_HINT, "fail_if": _VALUES_HINT}.get(key, _COLUMNS_HINT)
     if not text:
         raise refused(f"{key!r} is empty", "leave it out, or write a condition")
     if len(text) > LONGEST:
@@ -155,7 +158,8 @@ def parse(when: object, *, has_value: bool = True, key: str = "when") -> Conditi
 
 def _needs_value(text: str, has_value: bool, key: str) -> None:
     if not has_value and key != "when":
-        raise refused(f"{key!r} does not say what {text!r} compares", _COLUMNS_HINT)
+        hint = _VALUES_HINT if key == "fail_if" else _COLUMNS_HINT
+        raise refused(f"{key!r} does not say what {text!r} compares", hint)
     if not has_value:
         raise refused(
             f"{text!r} compares a metric's value, and this trigger has no metric",

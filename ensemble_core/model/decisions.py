@@ -16,6 +16,7 @@ __all__ = [
     "Decision",
     "DisableRule",
     "EnableRule",
+    "Fail",
     "Fired",
     "Log",
     "LookUp",
@@ -95,6 +96,18 @@ class Retry(Decision):
     fields: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     wait: float = 0.0
     resume: bool = False  # whether the job's statistics continue over the attempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Fail(Decision):
+    """Count this job as failed with the cause ``result``, although it exited with code 0: its
+    group's ``fail_if`` is true. If the run was cancelling it, it counts as cancelled.
+    """
+
+    type: ClassVar[str] = "fail"
+    job: str
+    condition: str
+    outcome: Literal["failed", "cancelled"] = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

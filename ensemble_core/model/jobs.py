@@ -15,6 +15,7 @@ from ensemble_core.model.sweeps import GivenBy
 from ensemble_core.model.value import Value
 
 if TYPE_CHECKING:
+    from ensemble_core.model.conditions import Condition
     from ensemble_core.model.expressions import Expression
     from ensemble_core.model.retry_policy import RetryPolicy
 
@@ -221,10 +222,12 @@ class JobGroup(Value):
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     #: Results of a successful job, by name.
     result: Mapping[str, Expression] = field(default_factory=lambda: NOTHING)
+    #: If this is true after a job's last row, the job has failed although it exited with code 0.
+    fail_if: Condition | None = None
     retry: RetryPolicy | None = None
     #: How many attempts of this group may be in the queue at the same time.
     at_once: int | None = None
-    #: The ``STAT.NAME`` references in ``result`` and ``retry``.
+    #: The ``STAT.NAME`` references in ``result``, ``fail_if`` and ``retry``.
     reads: frozenset[str] = frozenset()
     #: Files that the group's jobs read, in addition to those in the command. The second item says
     #: how to compare a file: by ``content`` or ``mtime``.
@@ -259,6 +262,12 @@ class JobGroup(Value):
         """The names of the jobs' parameters."""
         own = dict.fromkeys((*self.points, *self.parameters))
         return tuple(dict.fromkeys([*own, *(name for entry in self.more for name in entry.names)]))
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """The metric paths in ``fail_if`` and ``retry``."""
+        parts = (self.fail_if, self.retry)
+        return frozenset().union(*(part.metrics for part in parts if part is not None))
 
     @property
     def missing(self) -> tuple[str, ...]:

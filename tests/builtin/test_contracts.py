@@ -191,6 +191,27 @@ class TestRegex(ObserverContract):
     )
 
 
+class TestTable(ObserverContract):
+    plugin = OBSERVERS["table"]
+    options: ClassVar = {"path": "log.{index}", "fields": ["T"], "clock": "step"}
+    bad_options = (
+        {"fields": []},
+        {"layout": "rows"},
+        {"separator": "tabs"},
+        {"layout": "pairs-of-lines", "take": "last"},
+        {"header": ""},
+    )
+    sample = b"a run of 3 steps\n step T (K)\n   1 300\n  20 ***\nLoop time of 3\n  30 nan"
+    rows = (Row({"T": 300}, 1), Row({"T": math.nan}, 20), Row({"T": math.nan}, 30))
+
+
+class TestTableInBlocks(ObserverContract):
+    plugin = OBSERVERS["table"]
+    options: ClassVar = {"layout": "pairs-of-lines", "clock": "step"}
+    sample = b"step time\n1 0.5\n\n  T (K)  P (bar)\n  300  2.5\nstep time\n2 1.0\nT P\n301"
+    rows = (Row({"step": 1, "time": 0.5, "T": 300, "P": 2.5}, 1), Row({"step": 2, "time": 1.0}, 2))
+
+
 @pytest.mark.parametrize("name", ["json-lines", "key-value", "regex"])
 def test_whole_numbers_stay_integers(name: str) -> None:
     options = {"regex": {"fields": {"n": "n.*?([0-9.]+)"}}}.get(name, {})

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ensemble_core import Decision, JobEvent, Observed
-from ensemble_core.cli.toolkit import AddRule, Fired, JournalError, Submit
+from ensemble_core.cli.toolkit import AddRule, Fail, Fired, JournalError, Submit
 from ensemble_plot.curves import Curve, Point
 
 if TYPE_CHECKING:
@@ -300,6 +300,8 @@ class _JournalReader:
                 assert isinstance(decision, Submit)
                 for job in decision.jobs:
                     history.track(job.id).parameters = job.parameters
+            elif kind == Fail.type:
+                history.track(str(data.get("job"))).end = data["outcome"]
             elif kind == AddRule.type:
                 history.added[str(data.get("id"))] = data.get("spec") or {}
             elif kind == Fired.type:

@@ -14,6 +14,7 @@ from ensemble_core.model.decisions import (
     Decision,
     DisableRule,
     EnableRule,
+    Fail,
     Fired,
     Log,
     LookUp,
@@ -65,6 +66,7 @@ _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
     Submit: lambda d: ("submit", _jobs([job.id for job in d.jobs])),
     LookUp: lambda d: ("look-up", _jobs([job.id for job in d.jobs])),
     Retry: lambda d: ("retry", _retry_words(d)),
+    Fail: lambda d: ("fail", d.job),
     Cancel: lambda d: ("cancel", _jobs(d.jobs)),
     Resize: lambda d: ("grow" if d.delta > 0 else "shrink", abs(d.delta)),
     AddRule: lambda d: ("add-rule", d.id),
@@ -80,8 +82,8 @@ _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
 }
 #: The keywords of decisions.
 WORDS = (
-    *("submit", "look-up", "retry", "cancel", "grow", "shrink", "add-rule", "enable", "disable"),
-    *("set", "pause", "suggest", "switch", "call", "log", "notify", "terminate"),
+    *("submit", "look-up", "fail", "retry", "cancel", "grow", "shrink", "add-rule", "enable"),
+    *("disable", "set", "pause", "suggest", "switch", "call", "log", "notify", "terminate"),
 )
 
 

@@ -1,0 +1,357 @@
+"""Observer of tables: columns of numbers under a header line, read by name."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+from ensemble_core.builtin.line_observer import MOST_TOLD, Fields, LineObserver, count_of
+from ensemble_core.builtin.patterns import compile_pattern
+from ensemble_core.builtin.table_names import (
+    divided,
+    is_unit,
+    names_above,
+    own_names,
+    places_of,
+    spans_of,
+    without_mark,
+)
+from ensemble_core.model.numbers import read_number
+
+__all__ = ["Table"]
+
+#: Separators of cells that are recognized without the option ``separator``.
+_SEPARATORS = ("\t", "|", ";", ",")
+#: A line that only divides parts of a table.
+_RULE = "-=+|:~_ \t" + "".join(map(chr, range(0x2500, 0x2580)))
+#: Vertical lines of tables that are drawn.
+_DRAWN = str.maketrans("\u2502\u2503\u2551", "|||")
+#: Legends of grace files (``.xvg``).
+_LEGEND = re.compile(r'@\s*(?:s(\d+)\s+legend|([xy])axis\s+label)\s+"(.*)"')
+#: Longest line that can be a header.
+_LONGEST_HEADER = 1 << 14
+#: After how many lines of text a table can continue without its header.
+_MOST_BETWEEN = 2
+
+
+class Table(LineObserver):
+    """Observer of rows of numbers below a header with the names of the columns.
+
+    Cells are separated by blanks, tabs, commas, semicolons or vertical lines. The header may come
+    again, with other columns or another order. Units in brackets are no part of a name.
+    """
+
+    _noun = "a row of numbers below a header"
+
+    def __init__(
+        self,
+        path: str | None = None,
+        fields: Fields | None = None,
+        clock: str | None = None,
+        stream: Literal["stdout", "stderr"] = "stdout",
+        *,
+        header: str | None = None,
+        until: str | None = None,
+        separator: str | None = None,
+        decimal: str = ".",
+        take: Literal["first", "last"] = "first",
+    ) -> None:
+        super().__init__(path, fields, clock, stream)
+        self._header = None if header is None else compile_pattern("header", header)
+        self._until = None if until is None else compile_pattern("until", until)
+        self._given, self._decimal, self._take = separator, decimal, take
+        #: False before the first line that matches ``header``, and after ``until``.
+        self._open = header is None
+        #: The last lines of text since the last row, without those that only divide the table.
+        self._texts: deque[str] = deque(maxlen=_MOST_BETWEEN + 1)
+        #: Names of columns in a grace file, by column.
+        self._legends: dict[int, str] = {}
+        self._separator: str | None = None
+        #: The number of columns, the columns to read with their names, and those with text.
+        self._width = 0
+        self._names: list[str] = []
+        self._reads: list[tuple[int, str]] = []
+        self._words: set[int] = set()
+        #: The first and the latest row, which show where columns end.
+        self._first = self._latest = self._shown = ""
+        #: For the complaint: why a header was not used, and how many rows were left out because of
+        #: which header. ``_doubtful``: the rows of this table could belong to the one before.
+        self._problem = ""
+        self._doubtful = False
+        self._outside: tuple[int, str] = (0, "")
+
+    def truncated(self) -> None:
+        super().truncated()
+        self._forget()
+        self._legends.clear()
+        self._open = self._header is None
+
+    def _forget(self) -> None:
+        self._texts.clear()
+        self._width = 0
+
+    def _parse(self, line: bytes) -> Mapping[str, float] | None:
+        line = line.rstrip()
+        text = line.decode("utf-8", "replace")
+        if self._until is not None and self._until.search(line):
+            self._forget()
+            self._open = False
+            return None
+        if self._header is not None and self._header.search(line):
+            self._forget()
+            self._open = True
+            self._texts.append(without_mark(text))
+            return None
+        if not self._open or (len(text) > 1 and not text.strip(_RULE)):
+            return None
+        if text[0] in "@&":
+            self._grace(text)
+            return None
+        if text.lstrip()[0] in "#%!":
+            self._keep(without_mark(text))
+            return None
+        return self._line_of_table(text)
+
+    def _keep(self, text: str) -> None:
+        """Keep a line of text that may be a header."""
+        if self._header is None and len(text) <= _LONGEST_HEADER:
+            self._texts.append(text)
+
+    def _grace(self, text: str) -> None:
+        found = _LEGEND.match(text)
+        if found is not None:
+            number, axis, label = found.groups()
+            self._width = 0
+            if number is not None:
+                self._legends[int(number) + 1] = label
+            else:
+                self._legends.setdefault("xy".index(axis), label)
+
+    def _line_of_table(self, text: str) -> Mapping[str, float] | None:
+        if self._width and not self._texts:
+            row = self._row_of(text)
+            if row is not None:
+                return row
+        elif self._begin(text):
+            return self._row_of(text)
+        elif self._width and self._continues(text):
+            self._texts.clear()
+            return self._row_of(text)
+        self._keep(text)
+        return None
+
+    # -- headers -------------------------------------------------------------------------------
+
+    def _begin(self, text: str) -> bool:
+        """Begin a table if this is its first row: one of the last lines is its header."""
+        if self._legends and not self._width:
+            cells = text.split()
+            if len(cells) > 1 and all(self._number(cell) is not None for cell in cells):
+                names = [self._legends.get(at, f"s{at - 1}") for at in range(len(cells))]
+                self._adopt(names, cells, text, None)
+                return True
+        found = [each for each in map(partial(self._fit, text), reversed(self._texts)) if each]
+        if not found:
+            return False
+        # Below the names may be a line with units, or any other line.
+        names, cells, separator = next((each for each in found if self._wants(each[0])), found[0])
+        self._doubtful = bool(self._reads and len(cells) == self._width and self._lines_up(text))
+        self._adopt(names, cells, text, separator)
+        return True
+
+    def _fit(self, text: str, header: str) -> tuple[list[str], list[str], str | None] | None:
+        """Return the names, cells and separator if this can be the first row below this header."""
+        separator = self._separator_of(header, text)
+        names, cells = self._cells(header, separator), self._cells(text, separator)
+        if separator is None and len(names) != len(cells):
+            names = names_above(header, text)
+        if not self._is_first_row(names, cells, separator):
+            return None
+        if len(names) != len(cells):
+            if self._header is not None:
+                self._problem = (
+                    f"{len(cells)} numbers do not fit the header {header.strip()[:80]!r}"
+                )
+            return None
+        if self._header is None and any(self._number(name) is not None for name in names):
+            return None
+        return names, cells, separator
+
+    def _is_first_row(
+        self, names: Sequence[str], cells: Sequence[str], separator: str | None
+    ) -> bool:
+        """Return True if enough of these cells are numbers."""
+        numbers = sum(map(self._is_numeric, cells))
+        if self._wanted is None and self._header is None:
+            return len(cells) > 1 and numbers >= (1 if separator else len(cells))
+        if separator or (self._wanted or {}).keys() <= places_of(names, self._take).keys():
+            return numbers > 0
+        return 2 * numbers > len(cells)
+
+    def _wants(self, names: Sequence[str]) -> bool:
+        """Return True if a column of this header is wanted."""
+        if self._wanted is None:
+            return not all(map(is_unit, names))
+        clock = {self._clock} if self._clock else set()
+        return not {*self._wanted, *clock}.isdisjoint(places_of(names, self._take))
+
+    def _separator_of(self, header: str, text: str) -> str | None:
+        """Return the separator of this table's cells. ``None`` means blanks."""
+        if self._given is not None:
+            return None if self._given == " " else self._given
+        header, text = header.translate(_DRAWN), text.translate(_DRAWN)
+        for each in _SEPARATORS:
+            if each in header and each in text and each != self._decimal:
+                return each
+        return None
+
+    @staticmethod
+    def _cells(text: str, separator: str | None) -> list[str]:
+        if separator is None:
+            return text.split()
+        if separator == "|":
+            text = text.translate(_DRAWN).strip().removeprefix("|").removesuffix("|")
+        if '"' in text:
+            return [cell.strip() for cell in next(csv.reader([text], delimiter=separator), [])]
+        return [cell.strip() for cell in text.split(separator)]
+
+    def _adopt(
+        self, names: Sequence[str], cells: Sequence[str], text: str, separator: str | None
+    ) -> None:
+        """Use these columns from now on. ``text`` is the first row."""
+        places = places_of(names, self._take)
+        if self._wanted is None:
+            chosen = {name: places.get(name, at) for at, name in enumerate(own_names(names))}
+        else:
+            chosen = {name: places[name] for name in self._wanted if name in places}
+            self._unasked |= dict.fromkeys(
+                [name for at, name in enumerate(names) if at not in chosen.values()][:MOST_TOLD]
+            )
+        if self._clock in places:
+            chosen.setdefault(self._clock, places[self._clock])
+        self._shown, self._names = " ".join(names)[:60], [*names]
+        self._width, self._separator = len(names), separator
+        self._reads = [(at, name) for name, at in chosen.items()]
+        self._words = {at for at, cell in enumerate(cells) if cell and not self._is_numeric(cell)}
+        self._first = self._latest = text
+        self._texts.clear()
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def _number(self, cell: str) -> float | None:
+        return read_number(cell, self._decimal)
+
+    def _row_of(self, text: str) -> Mapping[str, float] | None:
+        """Return the row in this line, or ``None`` if the line is no row of the table."""
+        cells = self._cells(text, self._separator)
+        if len(cells) != self._width:
+            return self._uneven_row(text, cells)
+        row: dict[str, float] = {}
+        odd: list[tuple[str, str]] = []
+        for at, name in self._reads:
+            number = read_number(cells[at], self._decimal)
+            if number is not None:
+                row[name] = number
+            elif cells[at]:
+                odd.append((name, cells[at]))
+        if not self._is_plausible(cells, sure=bool(row) and not odd):
+            return None
+        if not self._reads and self._doubtful:
+            self._leave_out()
+        for name, cell in odd:
+            if self._is_wanted(name):
+                row[name] = self._unreadable(name, cell)
+        self._latest = text
+        return row
+
+    def _leave_out(self) -> None:
+        count, header = self._outside
+        self._outside = (count + 1, header or self._shown)
+
+    def _is_wanted(self, name: str) -> bool:
+        return name in self._seen if self._wanted is None else name in self._wanted
+
+    def _is_plausible(self, cells: Sequence[str], *, sure: bool) -> bool:
+        """Return True unless this is a line of text with as many words as the table has columns.
+
+        If blanks separate the cells, the first one must not be a word. At least half of all cells
+        must be numbers; the columns that had words from the beginning do not count. ``sure``: all
+        wanted cells are numbers.
+        """
+        if self._separator is not None:
+            if sure or (self._words and list(cells) != self._names):
+                return True
+        elif 0 not in self._words and not self._is_numeric(cells[0]):
+            return False
+        elif sure and (self._width - 1 in self._words or self._is_numeric(cells[-1])):
+            return True
+        kept = [cell for at, cell in enumerate(cells) if at not in self._words and cell]
+        numbers = sum(self._number(cell) is not None for cell in kept)
+        return bool(kept) and (2 * numbers >= len(kept) or all(map(self._is_numeric, kept)))
+
+    def _is_numeric(self, cell: str) -> bool:
+        """Return True for a number, touching numbers, and numbers that did not fit (``****``)."""
+        if self._number(cell) is not None:
+            return True
+        inner = not cell.strip("-+0123456789.eEdDqQ*")
+        return inner and any(sign.isdigit() or sign == "*" for sign in cell)
+
+    def _uneven_row(self, text: str, cells: Sequence[str]) -> Mapping[str, float] | None:
+        """Return the row in a line with another number of cells, or ``None`` if it is no row.
+
+        If numbers touch each other, they are divided only if all rows so far show where.
+        """
+        pieces: Sequence[str] | None = None
+        if self._separator is not None:
+            numbers = sum(self._number(cell) is not None for cell in cells)
+            if 2 * numbers < len(cells) or not numbers:
+                return None
+        elif not all(map(self._is_numeric, cells)):
+            return None
+        else:
+            pieces = divided(text, self._first, self._latest)
+        row: dict[str, float] = {}
+        for at, name in self._reads:
+            number = None if pieces is None else self._number(pieces[at])
+            if number is not None:
+                row[name] = number
+            elif self._is_wanted(name):
+                row[name] = self._unreadable(name, text.strip() if pieces is None else pieces[at])
+        return row
+
+    def _continues(self, text: str) -> bool:
+        """Return True if the table continues with this row after a few lines of text."""
+        cells = self._cells(text, self._separator)
+        if len(cells) != self._width or not all(self._is_numeric(each) for each in cells if each):
+            return False
+        if not self._lines_up(text):
+            return False
+        if len(self._texts) <= _MOST_BETWEEN:
+            return True
+        if self._reads:
+            self._shown = self._texts[-1].strip()[:60]
+            self._leave_out()
+        return False
+
+    def _lines_up(self, text: str) -> bool:
+        """Return True if a line of numbers can be a row of the table, by the places of its cells.
+
+        Each column begins or ends at the same place as in the latest row.
+        """
+        if self._separator is not None or self._header is not None:
+            return True
+        pairs = zip(spans_of(self._latest), spans_of(text), strict=False)
+        return all(a[0] == b[0] or a[1] == b[1] for a, b in pairs)
+
+    def complaint(self) -> str | None:
+        said, (count, header) = super().complaint(), self._outside
+        if self._lines and not self._long and not self._understood and self._problem:
+            return self._problem
+        if not count or self._long:
+            return said
+        left_out = f"not read: {count_of(count)} of numbers below {header!r}"
+        return left_out if said is None else f"{said}; {left_out}"

@@ -1,0 +1,238 @@
+"""The observer ``table``: columns of numbers under a header, read by name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from ensemble_core.builtin.observers import ensemble_observers
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.jobs import Job
+
+JOB = Job(id="sim.3", group="sim", index=3, command=("x",))
+(PLUGIN,) = (each for each in ensemble_observers() if each.name == "table")
+NAN = "nan"
+
+
+def observe(text: str, **options: Any) -> tuple[list[tuple[dict[str, Any], Any]], str | None]:
+    """Return the rows, each with its clock, and the complaint. nan is shown as text."""
+    observer = PLUGIN.build(JOB, options)
+    rows = [row for at in range(len(text)) for row in observer.feed(text[at : at + 1].encode())]
+    rows += observer.finish()
+    shown = [
+        ({k: NAN if math.isnan(v) else v for k, v in row.values.items()}, row.clock) for row in rows
+    ]
+    return shown, observer.complaint()
+
+
+def values(text: str, **options: Any) -> list[Any]:
+    """Return the values of the only field of each row."""
+    return [value for row, _ in observe(text, **options)[0] for value in row.values()]
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("step   loss\n  1    0.5\n 20    2.5e-1\n", {}),
+        ("step,loss\n1,0.5\n20,2.5D-01\n", {}),
+        ("step, loss\n1, 0.5\n20, .25\n", {}),
+        ('"step","loss"\n"1","0.5"\n20,0.25\n', {}),
+        ("step\tloss\n1\t0.5\n20\t0.25\n", {}),
+        ("step;loss\n1;0,5\n20;0,25\n", {"decimal": ","}),
+        ("step loss\n1 0,5\n20 0,25\n", {"decimal": ","}),
+        ("| step | loss |\n|-----:|:-----|\n| 1 | 0.5 |\n| 20 | 0.25 |\n", {}),
+        ("step | loss\n-----+-----\n1 | 0.5\n20 | 0.25\n", {}),
+        ("┃ step ┃ loss ┃\n┡━━━━━━╇━━━━━━┩\n│ 1 │ 0.5 │\n│ 20 │ 0.25 │\n└──┴──┘\n", {}),
+        ("# step loss\n1 0.5\n20 0.25\n", {}),
+        ("#! FIELDS step loss\n 1 0.5\n 20 0.25\n", {}),
+        ("% step loss\n1 0.5\n20 0.25\n", {}),
+        ("begin of run 3\n\nstep (fs)  loss (kJ/mol)\n 1 0.5\n 20 0.25\nend of run\n", {}),
+        ("step  loss\n(fs)  (eV)\n 1 0.5\n 20 0.25\n", {}),
+        ("step  loss\nfs  eV\n 1 0.5\n 20 0.25\n", {"fields": ["loss", "step"]}),
+        ("loss step\n0.5 1\nstep loss\n20 0.25\n", {}),
+        ("step loss\r\n1 0.5\r\n20 0.25\r\n", {}),
+        ("\x1b[1mstep loss\x1b[0m\n1 0.5\n20 0.25\n", {}),
+        ("step name loss\n1 a 0.5\n20 b 0.25\n", {"fields": ["step", "loss"]}),
+    ],
+)
+def test_columns_are_found_by_name_in_each_form(text: str, options: dict[str, Any]) -> None:
+    rows, complaint = observe(text, clock="step", **options)
+    assert [({k: row[k] for k in ("step", "loss")}, clock) for row, clock in rows] == [
+        ({"step": 1, "loss": 0.5}, 1),
+        ({"step": 20, "loss": 0.25}, 20),
+    ]
+    assert complaint is None
+
+
+def test_legends_of_a_grace_file_are_names() -> None:
+    text = (
+        '# GROMACS\n@    title "Energies"\n@    xaxis  label "Time (ps)"\n'
+        '@    yaxis  label "(kJ/mol), (K)"\n@TYPE xy\n@ view 0.15, 0.15, 0.75, 0.85\n'
+        '@ s0 legend "Potential"\n@ s1 legend "Temperature"\n'
+        "    0.000000  -8650.38  286.382\n    0.200000  -8759.55  297.237\n"
+    )
+    rows, complaint = observe(text, fields={"T": "Temperature"}, clock="Time")
+    assert rows == [({"T": 286.382}, 0.0), ({"T": 297.237}, 0.2)]
+    assert complaint is None
+    assert observe(text)[0][0][0] == {"Time": 0, "Potential": -8650.38, "Temperature": 286.382}
+
+
+def test_names_with_blanks_are_found_above_their_numbers() -> None:
+    names = ("Total Energy", "Kinetic En.", "Pressure (bar)")
+    right = "".join(f"{name:>15}" for name in names) + "\n"
+    right += "".join(f"{number:15.3f}" for number in (-7132.42, 1517.96, -867.915)) + "\n"
+    assert observe(right)[0] == [
+        ({"Total_Energy": -7132.42, "Kinetic_En": 1517.96, "Pressure": -867.915}, None)
+    ]
+    left = "Total Energy Max Force\n-7132.420    1517.96\n"
+    assert observe(left)[0] == [({"Total_Energy": -7132.42, "Max_Force": 1517.96}, None)]
+
+
+def test_a_field_can_be_called_as_printed_or_without_its_unit() -> None:
+    text = "Step  P (bar)  P (atm)\n 1  2  3\n"
+    assert values(text, fields={"p": "P (atm)"}) == [3]
+    assert observe(text)[0] == [({"Step": 1, "P_bar": 2, "P_atm": 3}, None)]
+    assert values("Step  T [K]\n 1  300\n", fields=["T"]) == [300]
+
+
+def test_a_second_table_with_other_columns_is_not_read_as_the_first() -> None:
+    text = "Step Temp PE\n 1 300 -5\nStep Press Vol\n 2 9 8\nStep PE Temp\n 3 -7 302\n"
+    rows, complaint = observe(text, fields=["Temp"], clock="Step")
+    assert rows == [({"Temp": 300}, 1), ({"Temp": 302}, 3)]
+    assert complaint is None
+    rows, complaint = observe(text, fields=["Temp"])
+    assert rows == [({"Temp": 300}, None), ({"Temp": 302}, None)]
+    assert complaint == "not read: 1 line of numbers below 'Step Press Vol'"
+
+
+def test_text_between_rows_does_not_end_a_table() -> None:
+    text = "Step Temp\n 1 300\nWARNING: something odd happened here\n 2 301\n"
+    assert values(text, fields=["Temp"]) == [300, 301]
+
+
+def test_text_with_as_many_words_as_columns_is_no_row() -> None:
+    text = "Step Temp PE\n 1 300 -5\nLoop time 7\nTotal 3 4\nAverage 1.0 2.0\n"
+    assert values(text, fields=["Temp"]) == [300]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ("2 ******** 3", NAN),
+        ("2 0,253 3", NAN),
+        ("2 word 3", NAN),
+        ("2 1.#QNAN 3", NAN),
+        ("2 -nan 3", NAN),
+        ("2 1.5d+02 3", 150.0),
+        ("2 -1.0-2.0", NAN),
+        ("2 -1.0 -2.0 3", NAN),
+        ("********* 7 3", 7),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_nan_and_never_another_number(
+    cells: str, expected: object
+) -> None:
+    text = f"i x y\n1 5 6\n{cells}\n"
+    rows, complaint = observe(text, fields=["x"], clock="i")
+    assert [row["x"] for row, _ in rows] == [5, expected]
+    unread = expected == NAN and "nan" not in cells and "QNAN" not in cells
+    assert (complaint is not None) == unread
+    assert complaint is None or "x could not be read in 1 of 3 lines" in complaint
+
+
+def test_numbers_that_touch_are_divided_only_where_all_rows_end_their_columns() -> None:
+    head = "   i      x      y\n   1  -1.00  -2.00\n   2  -1.50  -2.50\n"
+    rows = [*observe(head + "   3-101.00-202.00\n", fields=["x", "y"])[0]]
+    assert rows[-1] == ({"x": -101.0, "y": -202.0}, None)
+    for uncertain in ("   3-1010.00-202.00\n", " 3 -1.0-2.0\n", "   31101.001202.00\n"):
+        assert observe(head + uncertain, fields=["x", "y"])[0][-1] == ({"x": NAN, "y": NAN}, None)
+
+
+def test_an_empty_cell_has_no_value() -> None:
+    text = "epoch,train,val\n0,0.5,\n0,,0.7\n1,0.4,\n"
+    rows, complaint = observe(text, fields=["train", "val"], clock="epoch")
+    assert rows == [({"train": 0.5}, 0), ({"val": 0.7}, 0), ({"train": 0.4}, 1)]
+    assert complaint is None
+
+
+def test_header_and_until_select_a_part_of_the_file() -> None:
+    text = "Step Temp\n 1 99\nSCF Temp\n 1 5\n 2 6\nTotals\n 3 7\nSCF Temp\n 4 8\n"
+    assert values(text, fields=["Temp"], header="^SCF", until="^Totals") == [5, 6, 8]
+
+
+def test_of_two_columns_with_one_name_take_decides() -> None:
+    assert values("a E E\n1 2 3\n", fields=["E"]) == [2]
+    assert values("a E E\n1 2 3\n", fields=["E"], take="last") == [3]
+
+
+GROMACS = """
+           Step           Time
+{step:>15}{time:>15.5f}
+
+   Energies (kJ/mol)
+        LJ (SR)   Coulomb (SR)      Potential    Kinetic En.   Total Energy
+    1.60301e+03   -1.02534e+04   -8.65038e+03    1.51796e+03   -7.13242e+03
+  Conserved En.    Temperature Pressure (bar)
+   -7.13242e+03    {T:.5e}   -8.67915e+02
+
+"""
+
+
+def test_names_in_one_line_and_numbers_in_the_next_form_one_row_for_each_block() -> None:
+    text = "".join(GROMACS.format(step=s, time=s / 10, T=280 + s) for s in (0, 100))
+    averages = GROMACS[GROMACS.index("   Energies") :].format(T=999)
+    text += "\t<====  A V E R A G E S  ====>\n" + averages + "   Pressure (bar)\n  1 2 3\n  4 5 6\n"
+    options = {"layout": "pairs-of-lines", "fields": {"T": "Temperature", "P": "Pressure (bar)"}}
+    rows, complaint = observe(text, clock="Step", **options)
+    assert rows == [({"T": 280, "P": -867.915}, 0), ({"T": 380, "P": -867.915}, 100)]
+    assert complaint is None
+    rows, _ = observe(text, layout="pairs-of-lines", until="A V E R A G E S")
+    assert [row["Temperature"] for row, _ in rows] == [280, 380]
+    assert rows[0][0].keys() >= {"Step", "Time", "LJ", "Coulomb", "Kinetic_En", "Total_Energy"}
+
+
+def test_a_block_arrives_when_its_last_listed_field_was_read() -> None:
+    observer = PLUGIN.build(
+        JOB, {"layout": "pairs-of-lines", "fields": ["Temperature"], "clock": "Step"}
+    )
+    (row,) = observer.feed(GROMACS.format(step=7, time=0.7, T=300).encode())
+    assert (dict(row.values), row.clock) == ({"Temperature": 300}, 7)
+
+
+def test_a_value_that_did_not_fit_in_a_block_is_nan() -> None:
+    text = GROMACS.format(step=7, time=0.7, T=300).replace("3.00000e+02", "***********")
+    rows, complaint = observe(text, layout="pairs-of-lines", fields={"T": "Temperature"})
+    assert rows == [({"T": NAN}, None)]
+    assert complaint is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "complaint"),
+    [
+        ("x y\n1 2\n", {"fields": ["E"]}, "no field 'E'; found 'x', 'y'"),
+        ("hello\nworld\n", {}, "2 lines, none of them a row of numbers below a header"),
+        ("a b\n1 2 3\n", {"header": "^a"}, "3 numbers do not fit the header 'a b'"),
+        (
+            "a b c\n1 2 x\n",
+            {"header": "^z"},
+            "2 lines, none of them a row of numbers below a header",
+        ),
+    ],
+)
+def test_a_table_that_is_not_found_is_explained(
+    text: str, options: dict[str, Any], complaint: str
+) -> None:
+    assert observe(text, **options) == ([], complaint)
+
+
+def test_an_invalid_pattern_is_an_error() -> None:
+    with pytest.raises(EnsembleError, match="invalid pattern for 'until'"):
+        PLUGIN.build(JOB, {"until": "("})
+
+
+def test_long_lines_of_dashes_and_words_take_linear_time() -> None:
+    observer = PLUGIN.build(JOB, {"fields": ["E"]})
+    for piece in (b"-" * 500_000 + b"x\n", b"(a " * 200_000 + b"\n", b"1 " * 300_000 + b"\n"):
+        assert [*observer.feed(piece)] == []

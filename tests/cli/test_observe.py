@@ -1,0 +1,114 @@
+"""``ensemble observe``: the rows of a file, without a run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ensemble_core.cli.main import main
+
+LOG = "begin\n step  loss\n    1  0.5\n    2  nan\n    3  ***\nend epoch=4\n"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "out.log"
+    path.write_text(LOG)
+    return path
+
+
+def invoke(*words: object, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(main, ["observe", *map(str, words)], input=stdin)
+
+
+def test_rows_columns_and_unreadable_values_are_shown(log: Path) -> None:
+    done = invoke(log, "--with", "table: {fields: [loss], clock: step}")
+    assert done.exit_code == 0
+    assert "table: 3 rows, 1 column" in done.stdout
+    shown = [line.split() for line in done.stdout.splitlines()]
+    assert shown[1:] == [["clock", "loss"], ["1", "0.5"], ["2", "nan"], ["3", "nan"]]
+    assert "loss could not be read in 1 of 6 lines, first: '***' in line 5" in done.stderr
+
+
+def test_only_the_first_rows_are_shown_and_the_last_values(tmp_path: Path) -> None:
+    path = tmp_path / "many"
+    path.write_text("".join(f"E={number}\n" for number in range(50)))
+    done = invoke(path, "--with", "key-value", "--rows", 2)
+    assert done.stdout.splitlines()[2:] == ["  0", "  1", "  and 48 more; last values: E 49"]
+
+
+def test_exit_code_0_needs_a_row(log: Path) -> None:
+    done = invoke(log, "--with", "table: {fields: [los]}")
+    assert done.exit_code == 1
+    assert "no field 'los'; found 'step', 'loss'" in done.stderr
+
+
+def test_without_options_every_observer_is_tried(log: Path) -> None:
+    done = invoke(log)
+    assert done.exit_code == 0
+    assert "table: 3 rows, 2 columns" in done.stdout
+    assert "key-value: 1 row, 1 column" in done.stdout
+    assert "json-lines" not in done.stdout
+    log.write_text("nothing\n")
+    done = invoke(log)
+    assert done.exit_code == 1
+    assert "--with 'regex:" in done.stderr
+
+
+def test_the_observers_of_a_job_group_are_used(log: Path, tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "jobs:\n  - {name: a, command: x}\n"
+        "  - {name: b, command: x, observe: {table: {fields: [loss], path: f}}}\n"
+        "  - {name: c, command: x, observe: {key-value: {fields: [epoch]}}}\n"
+        "rules: [{trigger: start, action: {name: submit, label: b}}]\n"
+    )
+    assert "key-value: 1 row" in invoke(log, "--in", study, "--group", "c").stdout
+    assert "table: 3 rows" in invoke(log, "--in", study, "--group", "b").stdout
+    for words in (["--in", study], ["--in", study, "--group", "a"], ["--group", "b"]):
+        assert invoke(log, *words).exit_code == 2
+    assert "b, c" in invoke(log, "--in", study).stderr
+
+
+def test_json_has_a_line_for_each_observer(log: Path) -> None:
+    done = invoke(log, "--with", "{table: {fields: [loss]}, key-value: {}}", "--json")
+    table, pairs = map(json.loads, done.stdout.splitlines())
+    assert (table["observer"], table["count"], table["columns"]) == ("table", 3, {"loss": 3})
+    assert [row["values"]["loss"] for row in table["rows"]] == [0.5, None, None]
+    assert "could not be read" in table["problem"]
+    assert pairs["rows"] == [{"clock": None, "values": {"epoch": 4}}]
+
+
+def test_standard_input_is_read() -> None:
+    assert "1 row" in invoke("-", "--with", "key-value", stdin="E=1\n").stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ("tabel", "did you mean 'table'?"),
+        ("table: {field: [a]}", "did you mean 'fields'?"),
+        ("table: {fields: [a", "not YAML"),
+        ("regex: {fields: {E: '('}}", "invalid pattern for 'E'"),
+        ("regex", "fields"),
+        ("[table]", "expected a mapping"),
+    ],
+)
+def test_a_mistake_in_the_observer_is_explained(log: Path, given: str, what: str) -> None:
+    done = invoke(log, "--with", given)
+    assert done.exit_code == 2
+    assert what in str(done.stderr)
+    assert done.stdout == ""
+
+
+def test_a_missing_or_compressed_file_is_an_error(tmp_path: Path) -> None:
+    assert "cannot read" in invoke(tmp_path / "none", "--with", "table").stderr
+    packed = tmp_path / "log.gz"
+    packed.write_bytes(gzip.compress(LOG.encode()))
+    done = invoke(packed, "--with", "table")
+    assert done.exit_code == 2
+    assert "zcat" in done.stderr
