@@ -98,7 +98,7 @@ def test_a_field_can_be_called_as_printed_or_without_its_unit() -> None:
 
 
 def test_a_second_table_with_other_columns_is_not_read_as_the_first() -> None:
-    text = "Step Temp PE\n 1 300 -5\nStep Press Vol\n 2 9 8\nStep PE Temp\n 3 -7 302\n"
+    text = "Step Temp PE\n 1 300 -5\nStep Press Vol\n 2 900 -8\nStep PE Temp\n 3 -7 302\n"
     rows, complaint = observe(text, fields=["Temp"], clock="Step")
     assert rows == [({"Temp": 300}, 1), ({"Temp": 302}, 3)]
     assert complaint is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from ensemble_testing import Story
 from ensemble_testing.story import CLEARING
@@ -140,6 +142,12 @@ def test_a_missing_value_is_reported_once_and_is_no_failure() -> None:
     assert count(told, "success") == 2
     (said,) = [text for text in logs(told) if "fail_if" in text]
     assert said == "sim.0: fail_if: last.E > 0 cannot be checked, because last.E has no value"
+
+
+def test_the_last_value_counts_also_if_it_is_nan() -> None:
+    told = story("fail_if: isnan(last.E) or count.rows < 1")
+    play(told, "sim.0", 1, math.nan)
+    assert count(told, "failed") == 1
 
 
 def test_a_reused_job_is_checked_too() -> None:

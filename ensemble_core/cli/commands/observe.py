@@ -197,7 +197,7 @@ def _read(file: str, observers: Mapping[str, Observer], most: int) -> list[_Foun
         raise UsageError(
             f"cannot read {file}: {error.strerror or error}",
             hint="check the path",
-            code="no-such-file",
+            code="unreadable-file",
         ) from None
     for name, observer in observers.items():
         for row in observer.finish():
@@ -219,7 +219,7 @@ def _feed(
             raise UsageError(
                 f"{file} is compressed",
                 hint=f"decompress it first: zcat {file} | ensemble observe -",
-                code="bad-file",
+                code="not-utf-8",
             )
         begun = True
         for name, observer in observers.items():
