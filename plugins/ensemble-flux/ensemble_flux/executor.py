@@ -23,7 +23,7 @@ from ensemble_core import (
     start_folder,
 )
 from ensemble_flux import bindings
-from ensemble_flux.instance import LastInstance
+from ensemble_flux.instance import LastInstance, presence
 from ensemble_flux.jobspec import Jobspecs, limits
 from ensemble_flux.notation import parse_f58
 from ensemble_flux.output import Output, seen_by_all
@@ -55,12 +55,14 @@ class FluxExecutor(Executor):
         bank: str | None = None,
         output: str = "auto",
         events: str = "auto",
+        instance_ended: bool = False,
     ) -> None:
         self._uri = uri
         self._queue = queue
         self._bank = bank
         self._keep = output
         self._events = events
+        self._ended = instance_ended
         self._loop: FluxLoop | None = None
         self._output: Output | None = None
         self._jobspecs: Jobspecs | None = None
@@ -97,7 +99,7 @@ class FluxExecutor(Executor):
         self._output = Output(str(run.folder.absolute()), self._output_target(run, loop))
         self._loop = loop
         self._last = LastInstance(run.state)
-        self._queue_is_new = self._last.has_ended_for(loop.instance)
+        self._queue_is_new = self._last.is_left_for(loop.instance)
 
     def _output_target(self, run: Run, loop: FluxLoop) -> Any:
         if self._keep != "auto":
@@ -145,7 +147,7 @@ class FluxExecutor(Executor):
 
     @property
     def queue_is_new(self) -> bool:
-        """True if the run's jobs were in a temporary instance, which has ended."""
+        """True if the run's jobs were in another instance, which was a temporary one."""
         return self._queue_is_new
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -187,10 +189,39 @@ class FluxExecutor(Executor):
         loop = self._require_open()
         loop.ids |= jobs.keys()
         found = loop.reattach(jobs)
+        if self._queue_is_new and not all(found.values()):
+            self.require_end_of_earlier_instance()
         loop.ids -= {job for job, known in found.items() if not known}
         if self._queue_is_new:  # jobs with output had started after their last known event
             return {job: known for job, known in found.items() if known or not self._has_begun(job)}
         return found
+
+    def require_end_of_earlier_instance(self) -> None:
+        """Raise :class:`ExecutorError` unless the instance that had the run's jobs has ended.
+
+        Otherwise its waiting jobs would run in both instances.
+        """
+        last = self._last.last
+        found = "ended" if self._ended else presence(last, self._connect)
+        if found == "ended":
+            return
+        where = f" on {last.host}" if last.host else ""
+        there = f"resume there (FLUX_URI={last.uri})" if last.uri else "resume there"
+        if found == "running":
+            raise ExecutorError(
+                f"jobs of this run are in another Flux instance{where}, which still runs",
+                hint=f"{there}, or end that instance first ('flux shutdown {last.uri}')",
+                code="other-instance",
+            )
+        raise ExecutorError(
+            f"jobs of this run may still be in another Flux instance{where}, which does not answer",
+            hint=f"if that instance has ended, resume with --instance-ended; otherwise {there}",
+            code="other-instance",
+        )
+
+    @staticmethod
+    def _connect(uri: str) -> Any:
+        return bindings.connect(bindings.bindings(), uri)
 
     def _has_begun(self, job: str) -> bool:
         """Return True if a job of an earlier controller has an output file in the run's folder."""

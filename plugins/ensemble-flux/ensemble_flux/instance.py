@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
-from collections.abc import Iterator, Mapping
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-__all__ = ["Instance", "LastInstance", "read_instance"]
+__all__ = ["Instance", "LastInstance", "presence", "read_instance"]
 
 #: Variables that a batch queue sets for its jobs. The broker of an instance in an allocation has
 #: one of them; it removes Slurm's from the environment of its initial program.
@@ -26,18 +28,35 @@ class Instance:
     #: The instance ends with the run's allocation or with the program that ``flux start`` started,
     #: and all its jobs end then.
     temporary: bool = False
+    #: Of the leading broker: its host, process id and address on that host, and a variable of its
+    #: allocation with its value. Empty or 0 if unknown.
+    host: str = ""
+    pid: int = 0
+    uri: str = ""
+    allocation: str = ""
 
 
 def read_instance(handle: Any) -> Instance:
     """Return the instance of a handle."""
     told = {name: _of_leader(handle, name) for name in _ATTRIBUTES}
+    pid = int(told["broker.pid"]) if told["broker.pid"].isdigit() else 0
+    host = told["hostname"]
+    here = pid > 0 and host in ("", socket.gethostname())
+    variables = (_environment(pid) if here else None) or os.environ
+    allocation = next((f"{n}={variables[n]}" for n in _ALLOCATIONS if n in variables), "")
+    # A job of the instance does not belong to its initial program: the broker outlives the job.
+    ours = here and pid in _ancestors() and "FLUX_JOB_ID" not in os.environ
     return Instance(
         told["broker.uuid"] or told["broker.starttime"],
-        _level(handle) > 0 or _ends_with_us(told["broker.pid"], told["hostname"]),
+        _level(handle) > 0 or ours or bool(allocation),
+        host,
+        pid,
+        told["local-uri"],
+        allocation,
     )
 
 
-_ATTRIBUTES = ("broker.uuid", "broker.starttime", "broker.pid", "hostname")
+_ATTRIBUTES = ("broker.uuid", "broker.starttime", "broker.pid", "hostname", "local-uri")
 
 
 def _of_leader(handle: Any, attribute: str) -> str:
@@ -53,21 +72,6 @@ def _level(handle: Any) -> int:
         return int(handle.attr_get("instance-level"))
     except (OSError, ValueError):
         return 0
-
-
-def _ends_with_us(pid: str, host: str) -> bool:
-    """Return True if the leading broker ``pid`` is in an allocation, or if this process belongs to
-    its initial program.
-
-    A job of the instance does not belong to it: the broker outlives the job.
-    """
-    variables: Mapping[str, str] | None = None
-    if pid.isdigit() and host in ("", socket.gethostname()):
-        if int(pid) in _ancestors() and "FLUX_JOB_ID" not in os.environ:
-            return True
-        variables = _environment(int(pid))
-    known = os.environ if variables is None else variables
-    return any(name in known for name in _ALLOCATIONS)
 
 
 def _ancestors() -> Iterator[int]:
@@ -92,6 +96,74 @@ def _environment(pid: int) -> Mapping[str, str] | None:
     return {name: value for name, _, value in pairs}
 
 
+Presence = Literal["ended", "running", "unknown"]
+#: Commands that show an allocation's state, and what they print if it is over.
+_QUERIES = {
+    "SLURM_JOB_ID": (
+        ("squeue", "--noheader", "--states=all", "--format=%T", "--jobs"),
+        re.compile(r"invalid job id|completed|failed|cancelled|timeout|node_fail|out_of_mem", re.I),
+    ),
+    "PBS_JOBID": (("qstat",), re.compile(r"unknown job|has finished", re.I)),
+}
+
+
+def presence(last: Instance, connect: Callable[[str], Any]) -> Presence:
+    """Return whether an instance of an earlier controller still runs.
+
+    The argument ``connect`` returns a handle of the instance at an address.
+    """
+    if last.host and last.pid:
+        found: Presence
+        if last.host == socket.gethostname():
+            found = _presence_here(last, connect)
+        else:
+            found = _presence_there(last.host, last.pid)
+        if found != "unknown":
+            return found
+    name, _, id_ = last.allocation.partition("=")
+    if name in _QUERIES:
+        words, over = _QUERIES[name]
+        code, said = _command(*words, id_)
+        if over.search(said) or (code == 0 and not said.strip()):
+            return "ended"
+    return "unknown"
+
+
+def _presence_here(last: Instance, connect: Callable[[str], Any]) -> Presence:
+    try:
+        name = Path(f"/proc/{last.pid}/comm").read_text()
+    except OSError:
+        return "unknown" if Path(f"/proc/{last.pid}").exists() else "ended"
+    if "flux-broker" not in name:
+        return "ended"  # the process id belongs to another program by now
+    try:
+        # Containers with equal host names may also have equal process ids.
+        same = read_instance(connect(last.uri)).id in (last.id, "")
+    except OSError:
+        return "unknown"
+    return "running" if same else "ended"
+
+
+def _presence_there(host: str, pid: int) -> Presence:
+    words = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5", host)
+    code, said = _command("ssh", *words, f"cat /proc/{pid}/comm || echo none")
+    if code != 0 or not said.strip():
+        return "unknown"
+    return "running" if "flux-broker" in said else "ended"
+
+
+def _command(*words: str) -> tuple[int, str]:
+    """Run a command; return its exit code and output. Without the command, the code is -1."""
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", timeout=30, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return -1, ""
+    return done.returncode, done.stdout + (done.stderr if done.returncode else "")
+
+
 class LastInstance:
     """Record of the instance that has a run's jobs, in the run's folder ``state``.
 
@@ -105,8 +177,11 @@ class LastInstance:
             with suppress(OSError, ValueError, TypeError):
                 self.last = Instance(**json.loads(self._file.read_text(encoding="utf-8")))
 
-    def has_ended_for(self, now: Instance) -> bool:
-        """Return True if the recorded instance was a temporary one other than ``now``."""
+    def is_left_for(self, now: Instance) -> bool:
+        """Return True if the recorded instance was a temporary one other than ``now``.
+
+        It may still run: see :func:`presence`.
+        """
         return self.last.temporary and "" != now.id != self.last.id != ""
 
     def record(self, instance: Instance) -> None:

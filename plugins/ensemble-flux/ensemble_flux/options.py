@@ -30,6 +30,13 @@ OPTIONS: Mapping[str, Any] = {
             "description": "Source of job events: the instance's journal (owner only) or each "
             "job's eventlog; auto: the journal if it is readable.",
         },
+        "instance_ended": {
+            "x-ensemble-flag": {"commands": ["resume"]},
+            "type": "boolean",
+            "default": False,
+            "description": "For a resume: whether the instance with the run's jobs has certainly "
+            "ended, although that cannot be checked from here.",
+        },
     },
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 
 import pytest
 from ensemble_flux import instance
-from ensemble_flux.instance import Instance, LastInstance, read_instance
+from ensemble_flux.instance import Instance, LastInstance, presence, read_instance
+from ensemble_testing import wait_until
 
 FILE = """
 jobs: [{name: a, command: "sh -c 'sleep 1; echo $ENSEMBLE_JOB_ID >> ran'", count: 8}]
@@ -60,7 +63,7 @@ def test_an_instance_whose_broker_is_an_ancestor_is_temporary(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = Handle(broker_pid=str(os.getppid()), broker_uuid="u")
-    assert read_instance(here) == Instance("u", temporary=True)
+    assert read_instance(here) == Instance("u", temporary=True, pid=os.getppid())
     monkeypatch.setenv("FLUX_JOB_ID", "f7")  # a job of the instance, which outlives the job
     assert not read_instance(here).temporary
     monkeypatch.delenv("FLUX_JOB_ID")
@@ -72,7 +75,9 @@ def test_an_instance_whose_broker_is_an_ancestor_is_temporary(
 def test_an_instance_whose_broker_is_in_an_allocation_is_temporary(name: str) -> None:
     inside, outside = sleeper(**{name: "7"}), sleeper()
     try:
-        assert read_instance(Handle(broker_pid=str(inside.pid))).temporary
+        found = read_instance(Handle(broker_pid=str(inside.pid), **{"local-uri": "local:///x"}))
+        assert found.temporary
+        assert (found.allocation, found.uri) == (f"{name}=7", "local:///x")
         assert not read_instance(Handle(broker_pid=str(outside.pid))).temporary
     finally:
         for each in (inside, outside):
@@ -80,18 +85,90 @@ def test_an_instance_whose_broker_is_in_an_allocation_is_temporary(name: str) ->
             each.wait()
 
 
-def test_a_temporary_instance_has_ended_for_another_one(tmp_path: Path) -> None:
+def test_a_temporary_instance_is_left_for_another_one(tmp_path: Path) -> None:
     first, next_ = Instance("a", temporary=True), Instance("b", temporary=True)
-    assert not LastInstance(tmp_path).has_ended_for(first)
+    assert not LastInstance(tmp_path).is_left_for(first)
     LastInstance(tmp_path).record(first)
-    assert not LastInstance(tmp_path).has_ended_for(first)
-    assert LastInstance(tmp_path).has_ended_for(next_)
-    assert not LastInstance(tmp_path).has_ended_for(Instance(""))
+    assert not LastInstance(tmp_path).is_left_for(first)
+    assert LastInstance(tmp_path).is_left_for(next_)
+    assert not LastInstance(tmp_path).is_left_for(Instance(""))
     LastInstance(tmp_path).record(Instance("c"))  # the system's instance still runs
-    assert not LastInstance(tmp_path).has_ended_for(next_)
+    assert not LastInstance(tmp_path).is_left_for(next_)
     LastInstance(None).record(first)
     (tmp_path / "flux-instance.json").write_text("{")
     assert LastInstance(tmp_path).last == Instance()
+
+
+HERE = socket.gethostname()
+
+
+def broker(folder: Path) -> subprocess.Popen[bytes]:
+    """Start a process with the name of a broker."""
+    program = folder / "flux-broker-0"
+    program.symlink_to(shutil.which("sleep") or "")
+    return subprocess.Popen([program, "600"])
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"), [("a", "running"), ("b", "ended"), (None, "unknown")]
+)
+def test_an_instance_on_this_host_runs_while_its_broker_answers(
+    tmp_path: Path, answers: str | None, found: str
+) -> None:
+    def connect(uri: str) -> Handle:
+        assert uri == "local:///x"
+        if answers is None:
+            raise OSError(111, "Connection refused")
+        return Handle(broker_uuid=answers)
+
+    process = broker(tmp_path)
+    last = Instance("a", temporary=True, host=HERE, pid=process.pid, uri="local:///x")
+    try:
+        wait_until(lambda: "flux" in Path(f"/proc/{process.pid}/comm").read_text())
+        assert presence(last, connect) == found
+    finally:
+        process.kill()
+        process.wait()
+    assert presence(last, connect) == "ended"
+
+
+def test_an_instance_whose_process_id_is_reused_has_ended() -> None:
+    process = sleeper()
+    try:
+        last = Instance("a", temporary=True, host=HERE, pid=process.pid, uri="local:///x")
+        assert presence(last, Handle) == "ended"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("program", "says", "code", "allocation", "found"),
+    [
+        ("ssh", "flux-broker-0", 0, "", "running"),
+        ("ssh", "none", 0, "", "ended"),
+        ("ssh", "", 255, "", "unknown"),
+        ("squeue", "RUNNING", 0, "SLURM_JOB_ID=7", "unknown"),
+        ("squeue", "COMPLETED", 0, "SLURM_JOB_ID=7", "ended"),
+        ("squeue", "slurm_load_jobs error: Invalid job id specified", 1, "SLURM_JOB_ID=7", "ended"),
+        ("squeue", "slurm_load_jobs error: Unable to contact", 1, "SLURM_JOB_ID=7", "unknown"),
+        ("qstat", "qstat: 7.head Job has finished", 35, "PBS_JOBID=7.head", "ended"),
+        ("qstat", "qstat: cannot connect to server", 111, "PBS_JOBID=7.head", "unknown"),
+    ],
+)
+def test_the_host_or_the_queue_tells_whether_an_instance_elsewhere_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    program: str, says: str, code: int, allocation: str, found: str,
+) -> None:  # fmt: skip
+    for name in ("ssh", "squeue", "qstat"):
+        said, exit_code = (says, code) if name == program else ("", 255)
+        path = tmp_path / name
+        stream = ">&2" if exit_code else ""
+        path.write_text(f"#!/bin/sh\necho '{said}' {stream}\nexit {exit_code}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    last = Instance("a", True, host="elsewhere", pid=7, uri="local:///x", allocation=allocation)
+    assert presence(last, Handle) == found
 
 
 def start(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -129,6 +206,41 @@ def test_a_run_in_the_program_of_an_instance_continues_in_the_next_one(
     failed = re.findall(r"failed (a\.\d+): (node-failure|lost)", resumed.stdout + resumed.stderr)
     assert {f"a.{index}" for index in range(8)} <= {*ran, *(job for job, _ in failed)}
     assert resumed.returncode == (1 if failed else 0)
+
+
+@pytest.mark.usefixtures("instance")
+def test_a_run_whose_instance_still_runs_is_not_resumed_in_another_one(tmp_path: Path) -> None:
+    count = 4 * (os.cpu_count() or 1)  # so that some jobs wait
+    (tmp_path / "f.yaml").write_text(
+        FILE.replace("sleep 1", "until [ -e gate ]; do sleep 0.1; done").replace(
+            "count: 8", f"count: {count}"
+        )
+    )
+    run = "ensemble run f.yaml --executor flux --tag t --state state"
+    script = (
+        f"{run} & until [ $(flux jobs -no '{{id}}' --filter=running | wc -l) -gt 0 ]; "
+        "do sleep 0.1; done; kill -9 $!; touch killed; until [ -e over ]; do sleep 0.1; done"
+    )
+    known = {k: v for k, v in os.environ.items() if not k.startswith("FLUX_")}
+    known["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{known['PATH']}"
+    first = subprocess.Popen(["flux", "start", "sh", "-c", script], cwd=tmp_path, env=known)
+    try:
+        wait_until((tmp_path / "killed").exists)
+        resume = ("ensemble", "resume", "t", "--state", "state")
+        refused = start(tmp_path, *resume)
+        assert refused.returncode == 1, refused.stdout + refused.stderr
+        assert "another Flux instance" in refused.stderr
+        assert "FLUX_URI=local://" in refused.stderr
+        (tmp_path / "gate").touch()
+        log = tmp_path / "ran"
+        wait_until(lambda: log.exists() and len(log.read_text().split()) == count)
+    finally:
+        for name in ("gate", "over"):
+            (tmp_path / name).touch()
+        first.wait(120)
+    start(tmp_path, *resume)
+    ran = (tmp_path / "ran").read_text().split()
+    assert len(ran) == len(set(ran)), "no job runs twice"
 
 
 def test_flux_names_the_user_who_cancelled_a_job(instance: Any, tmp_path: Path) -> None:

@@ -233,7 +233,11 @@ class MiniCluster(Executor):
         return _cores_as_nodes(values) if self._part.resizes else values
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        return self._inner.reattach(jobs)
+        found = self._inner.reattach(jobs)
+        check = getattr(self._inner, "require_end_of_earlier_instance", None)
+        if self._queue_is_new and check is not None and not all(found.values()):
+            check()
+        return found
 
     @property
     def queue_is_new(self) -> bool:

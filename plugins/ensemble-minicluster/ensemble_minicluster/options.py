@@ -11,7 +11,7 @@ _TEXT = {"type": "string", "minLength": 1}
 _NODES = {"type": "integer", "minimum": 1}
 
 #: Options of the composed executor.
-PASSED_ON = ("uri", "queue", "bank", "output", "events")
+PASSED_ON = ("uri", "queue", "bank", "output", "events", "instance_ended")
 
 #: Marks connection options, which may differ after a resume.
 _REACH: Mapping[str, Any] = {"commands": ["run", "resume", "cancel"]}
@@ -116,5 +116,11 @@ OPTIONS: Mapping[str, Any] = {
         "bank": {"description": "Option of executor flux: the bank for jobs.", **_TEXT},
         "output": {"description": "Option of executor flux: where output goes.", **_TEXT},
         "events": {"description": "Option of executor flux: where events come from.", **_TEXT},
+        "instance_ended": {
+            "x-ensemble-flag": {"commands": ["resume"]},
+            "description": "Option of executor flux: whether the instance with the run's jobs has "
+            "certainly ended.",
+            "type": "boolean",
+        },
     },
 }
