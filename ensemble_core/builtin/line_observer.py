@@ -37,6 +37,17 @@ _COLOURS = re.compile(
 )
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
+#: For other observers: what their lines look like, and what a complaint says about them.
+_OTHERS = (
+    ("json-lines", re.compile(rb"\s*\{.*[:}]"), "begin with {", "begins with {"),
+    (
+        "key-value",
+        re.compile(rb"(?:.*[\s,;|])?[A-Za-z_]\w*\s*[=:]\s*[-+]?\d"),
+        "have NAME=NUMBER",
+        "has NAME=NUMBER",
+    ),
+)
+
 #: The fields to read: names, or names with their names in the output.
 Fields = Collection[str] | Mapping[str, str]
 
@@ -74,6 +85,8 @@ class LineObserver(Observer):
         self._lines = self._understood = self._long = 0
         self._found: set[str] = set()
         self._unasked: dict[str, None] = {}
+        #: How many lines look like those of other observers.
+        self._alike = dict.fromkeys((name for name, *_ in _OTHERS), 0)
         #: Values that could not be read: how many, the first one, and its line.
         self._unread: dict[str, tuple[int, str, int]] = {}
 
@@ -211,7 +224,12 @@ class LineObserver(Observer):
 
     def _row(self, line: bytes) -> Row | None:
         found = self._parse(line)
-        return None if found is None else self._row_with(found)
+        if found is not None:
+            return self._row_with(found)
+        if self._lines <= _SURVEYED and not self._understood:
+            for observer, pattern, *_ in _OTHERS:
+                self._alike[observer] += pattern.match(line) is not None
+        return None
 
     def _row_with(self, found: Mapping[str, float]) -> Row | None:
         """Return the row with the wanted ones of these values, by their printed names."""
@@ -261,7 +279,7 @@ class LineObserver(Observer):
         if self._long:
             return f"{count_of(self._long)} of {lines} longer than {LONGEST_LINE >> 20} MiB"
         if not self._understood:
-            return f"{lines}, none of them {self._noun}"
+            return f"{lines}, none of them {self._noun}{self._suggestion()}"
         missing = sorted(set((self._wanted or {}).values()) - self._found)
         if missing:
             there = f"; found {', '.join(map(repr, self._unasked))}" if self._unasked else ""
@@ -270,6 +288,15 @@ class LineObserver(Observer):
         if self._wanted is None and not self._seen:
             return f"{lines}, none of them with a number"
         return self._unread_complaint()
+
+    def _suggestion(self) -> str:
+        """Return the observer that fits the lines better, as the end of a complaint."""
+        for name, _, many, one in _OTHERS:
+            alike = self._alike[name]
+            if alike:
+                said = one if alike == 1 else many
+                return f"; {count_of(alike)} {said}: use the observer {name!r}"
+        return ""
 
     def _unread_complaint(self) -> str | None:
         texts = [

@@ -98,7 +98,10 @@ class Patterns(LineObserver):
             return super().complaint() if numbers else None
         if not numbers or self._found.intersection(numbers):
             return self._unread_complaint()
-        return f"no number for {', '.join(map(repr, numbers))} in {count_of(self._lines)}"
+        return (
+            f"no number for {', '.join(map(repr, numbers))} in {count_of(self._lines)}"
+            f"{self._suggestion()}"
+        )
 
 
 def _any_of(patterns: Iterable[str]) -> Callable[[bytes, int], Any] | None:

@@ -6,9 +6,12 @@ this event triggers thus see the last values.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from ensemble_core.engine.records import JobRecord
@@ -21,6 +24,9 @@ from ensemble_core.plugin.observer import Observer
 from ensemble_core.runtime.tail import Follower
 
 __all__ = ["OutputTracker"]
+
+#: How many bytes of a job's other stream are read to find rows there.
+_MOST_TRIED = 1 << 20
 
 
 class OutputTracker:
@@ -180,7 +186,30 @@ class OutputTracker:
                 since=begun,
                 taken=rows.get(name, 0),
                 continues=job.id in self._continuing,
+                elsewhere=partial(self._rows_elsewhere, job, name, start, workdir),
             )
+
+    def _rows_elsewhere(self, job: Job, name: str, start: Mapping[str, Any], workdir: Path) -> str:
+        """Return the end of a complaint that says which stream of a job has rows, or an empty
+        text.
+        """
+        options, plugin = dict(job.observe[name]), self._observers[name]
+        if "stream" not in plugin.options.get("properties", {}):
+            return ""
+        read = None if "path" in options else options.get("stream", "stdout")
+        options.pop("path", None)
+        for stream, what in (("stdout", "standard output"), ("stderr", "standard error")):
+            path = start.get(stream) or getattr(job, stream)
+            if stream == read or path is None:
+                continue
+            count = _count_rows(plugin, job, {**options, "stream": stream}, workdir / path)
+            if count:
+                change = f"add 'stream: {stream}'" if stream == "stderr" else "remove 'stream'"
+                if read is None:
+                    change = "remove 'path'" + ("" if stream == "stdout" else f" and {change}")
+                rows = "1 row" if count == 1 else f"{count} rows"
+                return f"; {what} has {rows}: {change}"
+        return ""
 
     def _warn(self, message: str) -> None:
         self._put((Problem(self._clock(), message),))
@@ -190,6 +219,20 @@ class OutputTracker:
 
     def _fail(self, message: str) -> None:
         self._put((Problem(self._clock(), message, "error"),))
+
+
+def _count_rows(plugin: ObserverPlugin, job: Job, options: Mapping[str, Any], path: Path) -> int:
+    """Return how many rows an observer finds at the beginning of a file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        with open(fd, "rb") as file:
+            if not S_ISREG(os.fstat(file.fileno()).st_mode):
+                return 0
+            data = file.read(_MOST_TRIED)
+        observer = plugin.build(job, options)
+        return sum(1 for row in (*observer.feed(data), *observer.finish()) if row.values)
+    except Exception:  # a hint is not worth a further problem
+        return 0
 
 
 def _explain_unreadable(job: str, start: Mapping[str, Any]) -> str:

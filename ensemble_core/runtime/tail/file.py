@@ -80,6 +80,7 @@ class File:
 
     - ``tell`` receives the rows as events. ``clock`` returns the events' time.
     - ``warn`` is called once for each problem; ``fail`` is called with an error of the observer.
+    - ``elsewhere`` returns, if nothing was found, the end of a complaint: where rows are instead.
     - ``taken`` is the number of rows to skip, because an earlier controller has handled them.
     - ``since`` is the time of the job's submit. A file that was last written before this time is
       the output of another job, and is not read until it changes.
@@ -98,6 +99,7 @@ class File:
         clock: Callable[[], float],
         warn: Callable[[str], None],
         fail: Callable[[str], None],
+        elsewhere: Callable[[], str] = lambda: "",
     ) -> None:
         self.job = job
         self.name = name
@@ -114,6 +116,7 @@ class File:
         self.watched: tuple[int, int] | None = None
         self.over = False
         self._observer = observer
+        self._elsewhere = elsewhere
         self._since = since
         #: How many rows to skip, because an earlier controller has handled them.
         self._taken = taken
@@ -271,7 +274,10 @@ class File:
         if self.dropped or self._warned:
             return None
         if self._seen is None:
-            return f"{self.path} does not exist: the observer {self.name!r} read nothing"
+            return (
+                f"{self.path} does not exist: the observer {self.name!r} read nothing"
+                f"{self._elsewhere()}"
+            )
         if self._stale is not None:
             return (
                 f"{self.path} is older than the job, which did not write to it, or its file "
@@ -295,7 +301,8 @@ class File:
                 "their new values are unknown"
             )
         if why is not None:
-            return f"the observer {self.name!r} did not understand {self.path}: {why}"
+            elsewhere = "" if any(self._rows) else self._elsewhere()
+            return f"the observer {self.name!r} did not understand {self.path}: {why}{elsewhere}"
         ran = self._clock() - self._began
         early, late = self._rows
         if not early and late >= _LATE_ROWS and ran >= _LATE:

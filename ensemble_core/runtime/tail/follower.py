@@ -129,6 +129,7 @@ class Follower:
         since: float | None = None,
         taken: int = 0,
         continues: bool = False,
+        elsewhere: Callable[[], str] = lambda: "",
     ) -> None:
         """Follow this file of this job from its start. Returns immediately.
 
@@ -136,11 +137,13 @@ class Follower:
         as its submission. A file that was last written before that time belongs to another job and
         is not read until it changes. With ``None``, any file is read. The first ``taken`` rows are
         skipped, because an earlier controller has handled them. If the job ``continues`` an earlier
-        attempt, lines of its file that the job overwrites are read, too.
+        attempt, lines of its file that the job overwrites are read, too. ``elsewhere`` returns the
+        end of a complaint: where rows are if this file has none.
         """
         file = File(
             job_id, observer_name, observer, path, since=since, taken=taken,
             tell=self._add_event, clock=self._clock, warn=self._warn, fail=self._fail,
+            elsewhere=elsewhere,
         )  # fmt: skip
         with self._lock:
             if self._closing:
