@@ -203,6 +203,7 @@ _S = TypeVar("_S", bound="str | None")
 _SYNONYMS = {
     "args": "parameters", "params": "parameters", "sweep": "parameters", "script": "command",
     "run": "command", "exec": "command", "cores": "cores_per_task", "cpus": "cores_per_task",
+    "mem": "memory_per_task", "memory": "memory_per_task", "mem_per_task": "memory_per_task",
     "cpus_per_task": "cores_per_task", "gpus": "gpus_per_task", "ntasks": "tasks",
     "time": "duration", "walltime": "duration", "timeout": "duration", "env": "environment",
     "cwd": "workdir", "dir": "workdir", "replicas": "count", "priority": "urgency",

@@ -23,8 +23,8 @@ __all__ = ["JOB_FIELDS", "check_merge", "known_at_load"]
 JOB_FIELDS = frozenset(
     {
         "id", "group", "index", "attempt", "replica", "queue_id", "host", "workdir", "stdout",
-        "stderr", "nodes", "tasks", "cores_per_task", "gpus_per_task", "duration", "urgency",
-        "executor",
+        "stderr", "nodes", "tasks", "cores_per_task", "gpus_per_task", "memory_per_task",
+        "duration", "urgency", "executor",
     }
 )  # fmt: skip
 

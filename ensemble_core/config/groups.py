@@ -22,6 +22,7 @@ from ensemble_core.errors import EnsembleError, call_plugin, closest
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.option_values import merged
+from ensemble_core.model.sizes import memory_bytes
 
 __all__ = ["change_group", "make_group", "restore_spelling"]
 
@@ -267,6 +268,11 @@ def _check_whole_group(
             f"{group.name}: 'grace' has no effect with the executor {context.executor.name}: "
             f"{context.executor.grace} decides how long a job may take to end after SIGTERM"
         )
+    if spec.get("memory_per_task") and context.executor is not None and context.executor.memory:
+        context.warnings.append(
+            f"{group.name}: 'memory_per_task' has no effect with the executor "
+            f"{context.executor.name}: {context.executor.memory}"
+        )
     if group.executor is not None and "executor" in spec:
         _check_executor(context, (*path, "executor"), group.name, group.executor)
 
@@ -374,6 +380,14 @@ def _text(context: Context, path: Path, text: str) -> str | None:
     return None
 
 
+def _memory(context: Context, path: Path, value: object) -> int | None:
+    try:
+        return memory_bytes(value)
+    except EnsembleError as error:
+        context.attach(error, path)
+        return None
+
+
 def _observers(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     records = context.registry.observers
     return {name: defaults(records[name].options, options or {}) for name, options in given.items()}
@@ -455,6 +469,7 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     **dict.fromkeys(_NUMBERS, lambda context, path, value: int(value)),
     **dict.fromkeys((*TEXTS, "executor"), _text),
     **dict.fromkeys(("duration", "grace"), Context.duration),
+    "memory_per_task": _memory,
     "command": _command,
     "environment": _environment,
     "environment_from": _environment_from,

@@ -32,8 +32,9 @@ _NAMES = {
 
 #: Keys of a job group that get their default if an action sets them to null.
 RESET_BY_NULL = (
-    "cores_per_task", "duration", "environment", "executor", "gpus_per_task", "grace", "nodes",
-    "observe", "options", "stderr", "stdout", "tasks", "urgency", "workdir",
+    "cores_per_task", "duration", "environment", "executor", "gpus_per_task", "grace",
+    "memory_per_task", "nodes", "observe", "options", "stderr", "stdout", "tasks", "urgency",
+    "workdir",
 )  # fmt: skip
 #: Keys of a job group that actions cannot change, because they have to be known before anything
 #: runs or do not belong to a single submit.

@@ -15,7 +15,9 @@ from ensemble_core.model.events import Event, JobEvent, Observed
 __all__ = ["JobFields", "all_fields", "named_fields"]
 
 #: Names that ``_overridable_fields`` returns in addition to the job's result.
-_NEWER_NAMES = frozenset({"attempt", "replica", "limit", "cause", "cancelled_by", "host", "run"})
+_NEWER_NAMES = frozenset(
+    {"attempt", "replica", "limit", "memory_per_task", "cause", "cancelled_by", "host", "run"}
+)
 #: Names that mean a field of the event or job, even if the event's context has the same name.
 _NOT_CONTEXT = frozenset({"cause", "name", "timestamp"})
 
@@ -136,6 +138,8 @@ def _overridable_fields(record: JobRecord) -> dict[str, Any]:
         fields["run"] = record.source.run
     if job.duration:
         fields["limit"] = job.duration
+    if job.memory_per_task:
+        fields["memory_per_task"] = job.memory_per_task
     if record.files and (host := _host(record)):
         fields["host"] = host
     if record.outcome == "success":
@@ -201,7 +205,7 @@ def _job_field(record: JobRecord, name: str) -> Any:
 _PLAIN = frozenset(
     {
         "id", "group", "index", "attempt", "replica", "nodes", "tasks", "cores_per_task",
-        "gpus_per_task", "duration", "urgency", "executor",
+        "gpus_per_task", "memory_per_task", "duration", "urgency", "executor",
     }
 )  # fmt: skip
 

@@ -5,6 +5,9 @@ It guarantees:
 - **Resources.** A job holds ``tasks * cores_per_task`` slots and ``tasks * gpus_per_task`` GPUs
   from its start to its end. ``nodes`` only sets the default number of tasks. A job that can never
   get its cores or GPUs fails immediately.
+- **Memory.** A job holds ``tasks * memory_per_task`` bytes. Jobs that do not fit wait, and a job
+  that can never fit fails immediately. Each second, the memory of all processes of such a job is
+  added up. If a job uses more than it requests, it ends with the cause ``memory``.
 - **Binding.** Each task runs on its own ``cores_per_task`` cores, within one NUMA node if possible.
   ``ENSEMBLE_CORES`` is their number, and so is ``OMP_NUM_THREADS`` unless it is set already. Tasks
   are not bound with ``bind: false``, with more slots than cores, or if a quota of the cgroup allows
@@ -60,7 +63,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ensemble_core.errors import ExecutorError, UsageError
+from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
 from ensemble_core.local.allocation import in_allocation
 from ensemble_core.local.launch import LINEAGE
 from ensemble_core.local.slots import (
@@ -68,10 +71,12 @@ from ensemble_core.local.slots import (
     bindable_cores,
     default_pool,
     machine_cores,
+    machine_memory,
     visible_gpus,
 )
 from ensemble_core.model.causes import Cause
 from ensemble_core.model.jobs import Job
+from ensemble_core.model.sizes import memory_bytes
 from ensemble_core.plugin.executor import (
     Emit,
     Executor,
@@ -134,6 +139,11 @@ OPTIONS: Mapping[str, Any] = {
             "slots than a single run may. The runs of a member always share slots. Default: all "
             "runs of a user on a machine share its cores and GPUs; none: share with no other run.",
         },
+        "memory": {
+            "type": ["string", "number"],
+            "description": "Memory for the jobs that request some, such as 48G; default: that of "
+            "the machine or of the cgroup.",
+        },
         "bind": {
             "type": "boolean",
             "description": "Whether each task runs only on its own cores; default true.",
@@ -165,6 +175,7 @@ class LocalExecutor(Executor):
         grace: float = 5.0,
         pool: str | None = None,
         bind: bool = True,
+        memory: int | str | None = None,
     ) -> None:
         if slots is None:
             # The bounds limit the default: on eight cores, `--max-slots 1` means one slot.
@@ -183,6 +194,12 @@ class LocalExecutor(Executor):
         self._sizes = (size, smallest, largest)
         self._gpus = visible_gpus(gpus, os.environ)
         self._grace = grace
+        try:
+            self._memory = machine_memory() if memory is None else memory_bytes(memory)
+        except EnsembleError as error:
+            raise UsageError(
+                f"'memory': {error.what}", hint=error.hint, code="bad-option"
+            ) from None
         cores = bindable_cores()
         self._bound = cores if bind else ()
         #: The file of the pool. ``_machine``: the cores that it counts, if it is the default one.
@@ -228,6 +245,7 @@ class LocalExecutor(Executor):
             "pool": self._pool,
             "machine": self._machine,
             "bound": list(self._bound),
+            "memory": self._memory,
         }
         client = SupervisorClient(run, emit, hello)
         started, self._started = self._started, None

@@ -10,6 +10,7 @@ from ensemble_core.local.allocation import ALLOCATION_END
 from ensemble_core.local.event_log import EventLog
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, code_of, describe
 from ensemble_core.local.memory_kills import MemoryKills
+from ensemble_core.local.memory_limits import MemoryLimits
 from ensemble_core.local.poller import Poller, PollerTimer
 from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.protocol import encode_context, encode_value
@@ -65,6 +66,7 @@ class JobLifecycle:
         self._held: dict[LocalJob, PollerTimer] = {}
         self._memory_kills = MemoryKills()
         self._suspensions = Suspensions(active, log, poller)
+        self._memory_limits = MemoryLimits(active, poller, tree, self._exceed_memory)
         self._tidying = False
 
     def started(self, record: LocalJob) -> None:
@@ -72,6 +74,8 @@ class JobLifecycle:
             self._tidying = True
             self._poller.at(time.monotonic() + _TIDY, self._tidy)
         self._suspensions.watch()
+        if record.job.memory:
+            self._memory_limits.watch()
         if record.job.duration > 0:
             self.limit(record, record.job.duration)
         if not record.live:
@@ -89,6 +93,10 @@ class JobLifecycle:
                 return
             limit = describe(record.job.duration)
             self.end(record, "timeout", f"exceeded the time limit of {limit}")
+
+    def _exceed_memory(self, record: LocalJob, note: str) -> None:
+        if record.reason in ("", "task"):
+            self.end(record, "out-of-memory", note)
 
     def end(self, record: LocalJob, kind: str, note: str) -> None:
         """Terminate a job for this reason, also if its own end is held."""
@@ -221,7 +229,7 @@ class JobLifecycle:
         for pid in record.pids:
             if self._active.tasks.get(pid) is record:
                 del self._active.tasks[pid]
-        self._slots.give_back(job.cores, record.gpus, record.cores)
+        self._slots.give_back(job.cores, record.gpus, record.cores, job.memory)
         prepared = record.prepared
         if prepared is not None:
             prepared.close()

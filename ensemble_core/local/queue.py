@@ -12,6 +12,7 @@ may overtake it:
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -43,7 +44,7 @@ class Holder(Protocol):
     ends: float | None
 
 
-_Shape = tuple[int, int, int]
+_Shape = tuple[int, int, int, int]
 
 
 class Queue:
@@ -64,7 +65,7 @@ class Queue:
         job = entry.job
         if job.urgency == 0:
             return
-        shape = (-job.urgency, job.cores, job.gpus)
+        shape = (-job.urgency, job.cores, job.gpus, job.memory)
         line = self._lines.get(shape)
         if line is None:
             line = self._lines[shape] = deque()
@@ -105,20 +106,19 @@ class Queue:
             return None
         head_shape = heads[0][2]
         head = lines[head_shape][0]
-        if slots.fits(head_shape[1], head_shape[2]):
+        if slots.fits(*head_shape[1:]):
             return lines[head_shape].popleft()
         if len(heads) == 1:
             return None
         plan = _reservation(head, slots, running)
         bounded = plan is None and head.bypassed >= max(BYPASS_LEAST, BYPASS_FACTOR * slots.size)
         for _, _, shape in heads[1:]:
-            _, cores, gpus = shape
             line = lines[shape]
-            if not slots.fits(cores, gpus):
+            if not slots.fits(*shape[1:]):
                 continue
             if plan is not None:
-                moment, spare_cores, spare_gpus = plan
-                if cores <= spare_cores and gpus <= spare_gpus:
+                moment, spare = plan
+                if all(part <= left for part, left in zip(shape[1:], spare, strict=True)):
                     return line.popleft()
                 entry = _take_short(line, moment - now, grace)
                 if entry is not None:
@@ -144,24 +144,27 @@ def _take_short(line: deque[Waiting], left: float, grace: Callable[[Job], float]
 
 def _reservation(
     head: Waiting, slots: Slots, running: Iterable[Holder]
-) -> tuple[float, int, int] | None:
-    """Return the latest time at which the head can start, and the cores and GPUs that it leaves
-    free then.
+) -> tuple[float, tuple[float, ...]] | None:
+    """Return the latest time at which the head can start, and the cores, GPUs and bytes of memory
+    that it leaves free then.
 
     Return ``None`` if a running job has no time limit.
     """
-    ends: list[tuple[float, int, int]] = []
+    ends: list[tuple[float, tuple[int, ...]]] = []
     for holder in running:
         if holder.ends is None:
             return None
-        ends.append((holder.ends, holder.job.cores, holder.job.gpus))
+        ends.append((holder.ends, _size(holder.job)))
     ends.sort()
-    cores = slots.size - slots.used
-    gpus = len(slots.free_gpus)
-    need_cores, need_gpus = head.job.cores, head.job.gpus
-    for moment, more_cores, more_gpus in ends:
-        cores += more_cores
-        gpus += more_gpus
-        if cores >= need_cores and gpus >= need_gpus:
-            return moment, cores - need_cores, gpus - need_gpus
+    memory = math.inf if slots.memory is None else slots.memory - slots.used_memory
+    free: tuple[float, ...] = slots.size - slots.used, len(slots.free_gpus), memory
+    need = _size(head.job)
+    for moment, more in ends:
+        free = tuple(map(sum, zip(free, more, strict=True)))
+        if all(part <= left for part, left in zip(need, free, strict=True)):
+            return moment, tuple(left - part for part, left in zip(need, free, strict=True))
     return None
+
+
+def _size(job: Job) -> tuple[int, ...]:
+    return job.cores, job.gpus, job.memory

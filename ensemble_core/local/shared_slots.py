@@ -68,8 +68,9 @@ class SharedSlots(Slots):
         largest: int,
         gpus: Sequence[str] = (),
         cores: Sequence[int] = (),
+        memory: int | None = None,
     ) -> None:
-        super().__init__(size, smallest, largest, gpus, cores)
+        super().__init__(size, smallest, largest, gpus, cores, memory)
         self._machine = machine
         #: Whether this run shares cores, and not only GPUs.
         self._counts = machine is None or len(machine) >= largest
@@ -118,7 +119,7 @@ class SharedSlots(Slots):
                 yield
             job = next_job()
             # A run that has reached its own limit does not wait for slots of other runs.
-            self.waiting = job is not None and super().fits(job.cores, job.gpus)
+            self.waiting = job is not None and super().fits(job.cores, job.gpus, job.memory)
             if job is not None and self.waiting:
                 passed = mine.passed if mine is not None and mine.since == self._since else 0
                 cores = job.cores if self._counts else 0
@@ -161,8 +162,8 @@ class SharedSlots(Slots):
                 free.update(core for core in others if self._lock(_CORES + core))
         return free
 
-    def fits(self, cores: int, gpus: int) -> bool:
-        if not super().fits(cores, gpus) or (self._counts and cores > len(self._free)):
+    def fits(self, cores: int, gpus: int, memory: int = 0) -> bool:
+        if not super().fits(cores, gpus, memory) or (self._counts and cores > len(self._free)):
             return False
         return not any(self._goes_first(run) for run in list(self._waiting_runs))
 
@@ -194,8 +195,8 @@ class SharedSlots(Slots):
             self._held.update(cores)
             self._free.difference_update(cores)
 
-    def take(self, cores: int, gpus: int) -> tuple[str, ...]:
-        taken = super().take(cores, gpus)
+    def take(self, cores: int, gpus: int, memory: int = 0) -> tuple[str, ...]:
+        taken = super().take(cores, gpus, memory)
         missing = max(0, self.used - len(self._held))
         self._hold(sorted(self._free, reverse=True)[:missing])  # if they are not bound
         for run in self._waiting_runs:
@@ -204,7 +205,9 @@ class SharedSlots(Slots):
         self._woken.clear()
         return taken
 
-    def hold(self, cores: int, gpus: Sequence[str], bound: Collection[int] = ()) -> tuple[str, ...]:
+    def hold(
+        self, cores: int, gpus: Sequence[str], bound: Collection[int] = (), memory: int = 0
+    ) -> tuple[str, ...]:
         if self._counts:
             usable = self._usable()
             others = (core for core in reversed(usable) if core not in bound)
@@ -213,13 +216,15 @@ class SharedSlots(Slots):
                 if left > 0 and core not in self._held and self._lock(_CORES + core):
                     self._held.add(core)
                     left -= 1
-        held = super().hold(cores, gpus, bound)
+        held = super().hold(cores, gpus, bound, memory)
         for gpu in held:
             self._lock(_gpu(gpu))
         return held
 
-    def give_back(self, cores: int, gpus: Sequence[str], bound: Collection[int] = ()) -> None:
-        super().give_back(cores, gpus, bound)
+    def give_back(
+        self, cores: int, gpus: Sequence[str], bound: Collection[int] = (), memory: int = 0
+    ) -> None:
+        super().give_back(cores, gpus, bound, memory)
         released = self._held.intersection(bound)
         rest = sorted(self._held - released)
         while len(rest) > self.used:

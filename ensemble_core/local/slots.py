@@ -10,13 +10,14 @@ from pathlib import Path
 from ensemble_core.errors import UsageError
 from ensemble_core.local.cores import Topology
 from ensemble_core.model.jobs import Job
+from ensemble_core.model.sizes import memory_text
 
 __all__ = [
-    "_GPU_VARIABLES",
     "Slots",
     "bindable_cores",
     "default_pool",
     "machine_cores",
+    "machine_memory",
     "visible_gpus",
 ]
 
@@ -85,6 +86,40 @@ def machine_cores(root: Path = Path("/")) -> int:
     return max(1, cores)
 
 
+def machine_memory(root: Path = Path("/")) -> int | None:
+    """Return the bytes of memory that the jobs of this process may use together.
+
+    This is the memory of the machine or, if it is less, the limit of this process's cgroups (v1 or
+    v2) and their parents. Return ``None`` if it is unknown.
+    """
+    found: list[int] = []
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemTotal:")]
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            mount, name = "sys/fs/cgroup", "memory.max"
+            if controllers:
+                mount, name = f"{mount}/memory", "memory.limit_in_bytes"
+                if "memory" not in controllers.split(","):
+                    continue
+            parts = [part for part in path.split("/") if part not in ("", "..")]
+            for depth in range(len(parts), -1, -1):
+                limit = _number(root.joinpath(mount, *parts[:depth], name))
+                if limit is not None:
+                    found.append(limit)
+    except (OSError, ValueError, IndexError):
+        pass
+    return min(found, default=None)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())  # "max": no limit
+    except (OSError, ValueError):
+        return None
+
+
 def bindable_cores() -> tuple[int, ...]:
     """Return the numbers of the cores to which tasks can be bound, in ascending order.
 
@@ -145,6 +180,7 @@ class Slots:
         largest: int,
         gpus: Sequence[str] = (),
         cores: Sequence[int] = (),
+        memory: int | None = None,
     ) -> None:
         self.size = size
         self.smallest = smallest
@@ -158,6 +194,9 @@ class Slots:
         self.wake_fd = -1
         self.gpus = tuple(gpus)
         self.free_gpus = list(gpus)
+        #: Bytes for the jobs that request memory, or ``None`` if unknown, and how many they hold.
+        self.memory = memory
+        self.used_memory = 0
         #: More slots than cores cannot all have their own core.
         self.cores = tuple(cores) if largest <= len(cores) else ()
         self._topology = Topology(self.cores)
@@ -182,8 +221,10 @@ class Slots:
     def on_wake(self) -> None:
         """Handle a wakeup, which means that another run has released slots."""
 
-    def fits(self, cores: int, gpus: int) -> bool:
+    def fits(self, cores: int, gpus: int, memory: int = 0) -> bool:
         """Return True if a job of this size could start now."""
+        if memory and self.memory is not None and self.used_memory + memory > self.memory:
+            return False
         return cores <= self.size - self.used and gpus <= len(self.free_gpus)
 
     def bind(self, tasks: int, width: int) -> tuple[int, ...]:
@@ -211,27 +252,34 @@ class Slots:
         """Return the cores among which those of a job are chosen."""
         return set(self._free_cores)
 
-    def take(self, cores: int, gpus: int) -> tuple[str, ...]:
-        """Take cores and GPUs. Return the names of the GPUs."""
+    def take(self, cores: int, gpus: int, memory: int = 0) -> tuple[str, ...]:
+        """Take cores, GPUs and memory. Return the names of the GPUs."""
         self.used += cores
+        self.used_memory += memory
         taken = tuple(self.free_gpus[:gpus])
         del self.free_gpus[:gpus]
         return taken
 
-    def hold(self, cores: int, gpus: Sequence[str], bound: Collection[int] = ()) -> tuple[str, ...]:
-        """Take the cores and GPUs of a job that runs already. ``bound``: its cores, if known.
+    def hold(
+        self, cores: int, gpus: Sequence[str], bound: Collection[int] = (), memory: int = 0
+    ) -> tuple[str, ...]:
+        """Take what a job holds that runs already. ``bound``: its cores, if known.
 
         GPUs that are not configured are ignored.
         """
         self.used += cores
+        self.used_memory += memory
         self._free_cores.difference_update(bound)
         held = tuple(gpu for gpu in gpus if gpu in self.free_gpus)
         self.free_gpus = [gpu for gpu in self.free_gpus if gpu not in held]
         return held
 
-    def give_back(self, cores: int, gpus: Sequence[str], bound: Collection[int] = ()) -> None:
+    def give_back(
+        self, cores: int, gpus: Sequence[str], bound: Collection[int] = (), memory: int = 0
+    ) -> None:
         """Release what :meth:`take` and :meth:`bind` have returned."""
         self.used -= cores
+        self.used_memory -= memory
         self._free_cores.update(bound)
         if gpus:
             self.free_gpus.extend(gpus)
@@ -255,6 +303,12 @@ class Slots:
                 f"the job needs {job.gpus} GPU{'s' if job.gpus != 1 else ''}, but"
                 f" {len(self.gpus)} are configured: request less, or run with"
                 f" --option gpus={job.gpus}"
+            )
+        if job.memory and self.memory is not None and job.memory > self.memory:
+            return (
+                f"the job needs {memory_text(job.memory)} of memory, but there are "
+                f"{memory_text(self.memory)} here: request less memory_per_task, or run with "
+                f"--option memory={memory_text(job.memory)}"
             )
         return None
 

@@ -117,7 +117,7 @@ class Starter:
             record = self._active.records[entry.job.id]
             job = record.job
             record.cores = self._slots.bind(job.tasks, job.cores_per_task)
-            record.gpus = self._slots.take(job.cores, job.gpus)
+            record.gpus = self._slots.take(job.cores, job.gpus, job.memory)
             running[record] = None
             self._ready.append(record)
             if record.allotted:  # an earlier supervisor has postponed the job

@@ -393,7 +393,7 @@ class Supervisor:
 def _slots(hello: Mapping[str, Any]) -> tuple[Slots, str]:
     """Return the slots, and why this run cannot share them with others, or an empty text."""
     pool, machine = hello.get("pool"), hello.get("machine")
-    arguments = *hello["slots"], hello["gpus"], hello.get("bound", ())
+    arguments = *hello["slots"], hello["gpus"], hello.get("bound", ()), hello.get("memory")
     if pool is None:
         return Slots(*arguments), ""
     from ensemble_core.local.shared_slots import SharedSlots

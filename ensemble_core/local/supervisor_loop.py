@@ -241,7 +241,7 @@ class SupervisorLoop:
         record.cores = tuple(_cores_of(pids)) if self.slots.cores else ()
         if len(record.cores) != job.cores:
             record.cores = ()  # it is not bound, or some of its tasks have ended
-        record.gpus = self.slots.hold(job.cores, past.gpus, record.cores)
+        record.gpus = self.slots.hold(job.cores, past.gpus, record.cores, job.memory)
         self.active.running[record] = None
         self._tree.set_inherited(job.id, record, pids, past.up)
         if past.draining and not past.fatal and "finish" not in past.names:

@@ -58,6 +58,7 @@ EVENT_FIELDS: frozenset[str] = frozenset(
         "cancelled_by",  # who cancelled the job: "run", a user's name or "others"
         "host",  # the node or nodes on which the job runs or ran
         "limit",  # the job's time limit in seconds
+        "memory_per_task",  # what the job requests, in bytes
         "attempt",  # which attempt of the job's index it is, from 0
         "replica",  # the job's number within its combination of parameters, from 0
         "run",  # the run's tag
@@ -70,7 +71,9 @@ EVENT_FIELDS: frozenset[str] = frozenset(
 )
 
 #: Event fields for which a column or a parameter of the same name takes precedence.
-_OVERRIDABLE = {"cause", "cancelled_by", "host", "limit", "attempt", "replica", "run"}
+_OVERRIDABLE = {
+    *("cause", "cancelled_by", "host", "limit", "memory_per_task", "attempt", "replica", "run")
+}
 #: Names that cannot be followed by brackets or dots: ``value[1]`` and ``job.name`` are errors.
 _WHOLE = (EVENT_FIELDS - _OVERRIDABLE) | FUNCTIONS.keys() | {"value", "metric"}
 

@@ -94,6 +94,7 @@ class Job(Record):
     tasks: int = 1  #: Number of copies of ``command`` on all nodes together.
     cores_per_task: int = 1
     gpus_per_task: int = 0
+    memory_per_task: int = 0  #: Bytes; 0: no request.
     duration: float = 0.0  #: Time limit in seconds; 0: no limit.
     #: Seconds between SIGTERM and SIGKILL; ``None``: the executor's default.
     grace: float | None = None
@@ -119,6 +120,8 @@ class Job(Record):
                 del data[name]
         if data["grace"] is None:
             del data["grace"]
+        if not data["memory_per_task"]:
+            del data["memory_per_task"]
         return data
 
     @property
@@ -147,10 +150,15 @@ class Job(Record):
         """Number of GPUs of the whole job: ``tasks * gpus_per_task``."""
         return self.tasks * self.gpus_per_task
 
+    @property
+    def memory(self) -> int:
+        """Memory of the whole job in bytes: ``tasks * memory_per_task``."""
+        return self.tasks * self.memory_per_task
+
     def fill(self, text: str, also: Mapping[str, object] = NOTHING) -> str:
         """Replace ``{group}``, ``{index}``, ``{id}``, ``{replica}``, ``{attempt}``, ``{nodes}``,
-        ``{tasks}``, ``{cores_per_task}``, ``{gpus_per_task}``, names of parameters and those in
-        ``also`` in a text by this job's values.
+        ``{tasks}``, ``{cores_per_task}``, ``{gpus_per_task}``, ``{memory_per_task}``, names of
+        parameters and those in ``also`` in a text by this job's values.
 
         For plugins whose options may contain placeholders, for example in a path.
 
@@ -181,11 +189,11 @@ def _names_replica(value: Any) -> bool:
 
 #: Fields that a job copies unchanged from its group.
 _SAME = (
-    "nodes", "cores_per_task", "gpus_per_task", "duration", "grace", "urgency", "observe",
-    "executor",
+    "nodes", "cores_per_task", "gpus_per_task", "memory_per_task", "duration", "grace", "urgency",
+    "observe", "executor",
 )  # fmt: skip
 #: Fields that are also placeholders.
-_REQUESTS = ("nodes", "tasks", "cores_per_task", "gpus_per_task")
+_REQUESTS = ("nodes", "tasks", "cores_per_task", "gpus_per_task", "memory_per_task")
 #: Fields that a job copies from its group after filling in placeholders.
 _TEXTS = ("workdir", "stdout", "stderr")
 
@@ -201,6 +209,7 @@ class JobGroup(Value):
     tasks: int | None = None  #: ``None``: one task per node.
     cores_per_task: int = 1
     gpus_per_task: int = 0
+    memory_per_task: int = 0
     duration: float = 0.0
     grace: float | None = None
     workdir: str | None = None

@@ -63,7 +63,10 @@ BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"
 #: job's replica and attempt, from 0, and what the job requests. A parameter with the same name
 #: takes precedence.
 RUN_PLACEHOLDERS: frozenset[str] = frozenset(
-    {"run", "cwd", "replica", "attempt", "nodes", "tasks", "cores_per_task", "gpus_per_task"}
+    {
+        *("run", "cwd", "replica", "attempt"),
+        *("nodes", "tasks", "cores_per_task", "gpus_per_task", "memory_per_task"),
+    }
 )
 
 #: Allowed formats: width and precision are at most 999, and placeholders are not nested.

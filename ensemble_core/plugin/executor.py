@@ -197,12 +197,17 @@ class Executor(ABC):
       instead. With ``drained``, the queue has ended in order, and the run stops (exit code 143).
 
     **Fields of a job.** The executor either implements each of the fields ``command``, ``workdir``,
-    ``environment``, ``stdout``, ``stderr``, ``duration``, ``nodes``, ``tasks``, ``cores_per_task``
-    and ``gpus_per_task``, or it rejects the job with an ``exception`` of type ``jobspec``,
-    ``alloc`` or ``submit`` whose note says what to do. It never silently ignores one of them.
+    ``environment``, ``stdout``, ``stderr``, ``duration``, ``nodes``, ``tasks``, ``cores_per_task``,
+    ``gpus_per_task`` and ``memory_per_task``, or it rejects the job with an ``exception`` of type
+    ``jobspec``, ``alloc`` or ``submit`` whose note says what to do. It never silently ignores one
+    of them.
 
     - ``grace`` is the number of seconds from SIGTERM to SIGKILL, or ``None`` for the executor's
       default. If it can have no effect, set ``grace`` of the plugin's record.
+    - ``memory_per_task`` is in bytes, and 0 if the job requests none. If it can have no effect, set
+      ``memory`` of the plugin's record.
+    - Each task should find ``cores_per_task`` in its variable ``ENSEMBLE_CORES`` and, unless it is
+      set already, in ``OMP_NUM_THREADS``.
     - ``urgency`` (0 to 31) is a priority, which is used as far as the queue supports priorities. A
       job with urgency 0 is held until it is cancelled.
     - ``options[NAME]`` has the options for this executor, checked against ``job_options``.

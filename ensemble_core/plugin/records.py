@@ -70,6 +70,8 @@ class ExecutorPlugin(Value):
     - ``secrets`` is given if jobs do not inherit the environment of the controller. It says how
       they get secrets, as an imperative. Files with ``environment_from`` are then rejected with
       this hint.
+    - ``memory`` says why the key ``memory_per_task`` has no effect: "Flux schedules no memory".
+      Files with this key then cause a warning.
     - ``remains`` is called if the journal of a run is lost. Its arguments are the run's tag, the
       folder ``Run.state``, and whether to end the run's jobs. It returns how many of these jobs may
       still be alive.
@@ -89,6 +91,7 @@ class ExecutorPlugin(Value):
     render: Callable[[Job, Mapping[str, Any]], Rendered] | None = None
     grace: str = ""
     secrets: str = ""
+    memory: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -420,3 +420,52 @@ def test_what_a_job_requests_is_a_placeholder_and_a_parameter_of_that_name_wins(
     assert "unknown placeholder {core_per_task}" in error
     (job,) = first_jobs("command: 'x {tasks}', parameters: {tasks: [7]}")
     assert job.command == ("x", "7")
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+MEBI = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("500M", 500 * MEBI), ("'4 GiB'", 4 << 30), ("1.5gb", 3 << 29), (f"{MEBI}", MEBI)],
+)
+def test_memory_has_a_unit_or_is_in_bytes(text: str, size: int) -> None:
+    (job,) = first_jobs(f"command: 'x {{memory_per_task}}', tasks: 2, memory_per_task: {text}")
+    assert (job.memory_per_task, job.memory, job.command[1]) == (size, 2 * size, str(size))
+    assert Job.from_dict(job.to_dict()).memory_per_task == size
+    assert "memory_per_task" not in first_jobs("command: x")[0].to_dict()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("4X", "'4X' is not an amount of memory; write a number with a unit"),
+        ("'4096'", 'the amount of memory 4096 has no unit; write "4096M" or "4096G"'),
+        ("4096", '4096 means 4096 bytes of memory, which is too little; add a unit: "4096M"'),
+        ("0", "the amount of memory 0 is out of range; write at least 1M, or remove the key"),
+        ("0G", "the amount of memory 0G is out of range"),
+        ("-1G", "'-1G' is not an amount of memory"),
+        ("9999999999T", "the amount of memory 9999999999T is out of range"),
+    ],
+)
+def test_an_invalid_amount_of_memory_is_reported_once(text: str, words: str) -> None:
+    (error,) = refused(group(f"command: x, memory_per_task: {text}"))
+    assert error.startswith("e.yaml:2:")
+    assert words.partition("; ")[0] in error
+
+
+def test_memory_grows_at_each_retry_from_that_of_the_failed_attempt() -> None:
+    told = story(
+        group(
+            "command: x, memory_per_task: 1.5M,"
+            " retry: {times: 2, with: {memory_per_task: '= 2 * memory_per_task'}}"
+        )
+    )
+    (job,) = submitted(told.decisions)
+    sizes = [job.memory_per_task]
+    while jobs := submitted(told.play(job.id, status=256)):
+        (job,) = jobs
+        sizes.append(job.memory_per_task)
+    assert sizes == [3 * MEBI // 2, 3 * MEBI, 6 * MEBI]

@@ -236,6 +236,7 @@ class QueueHooks(Executor):
         """Return all requests of a job to the queue. Jobs of a batch have the same shape."""
         return (
             *(job.group, job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task),
+            job.memory_per_task,
             *(job.duration, job.grace, job.urgency, repr(job.options.get(self.name))),
         )
 

@@ -298,6 +298,7 @@ def _requested(job: Job) -> str:
         "tasks": job.tasks if job.tasks > 1 else None,
         "cores_per_task": job.cores_per_task if job.cores_per_task > 1 else None,
         "gpus_per_task": job.gpus_per_task or None,
+        "memory_per_task": f"{-(-job.memory_per_task // 2**20)}M" if job.memory_per_task else None,
         "duration": f"{job.duration:g}s" if job.duration else None,
     }
     for options in job.options.values():

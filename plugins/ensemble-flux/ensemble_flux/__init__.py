@@ -51,6 +51,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             available=_available,
             priority=100,
             grace="Flux's kill-timeout",
+            memory="Flux's scheduler does not count memory",
             render=_render,
         )
     ]

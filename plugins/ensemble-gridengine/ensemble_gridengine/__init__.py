@@ -31,6 +31,12 @@ OPTIONS: Mapping[str, Any] = {
             "description": "Parallel environment for jobs with several cores ($pe_slots).",
         },
         "gpu": {"type": "string", "description": "Resource name of a GPU (gpu, ngpus)."},
+        "memory": {
+            "type": "string",
+            "minLength": 1,
+            "default": "h_vmem",
+            "description": "Resource of a slot for memory_per_task, or several (h_vmem,mem_free).",
+        },
         "lost_after": {
             "type": "number",
             "minimum": 0,

@@ -63,12 +63,14 @@ class GridEngineExecutor(BatchExecutor):
         project: str | None = None,
         environment: str | None = None,
         gpu: str | None = None,
+        memory: str = "h_vmem",
         poll: float = 15.0,
         lost_after: float = 600.0,
     ) -> None:
         self._site = {"queue": queue, "project": project}
         self._environment = environment
         self._gpu = gpu
+        self._memory = [name.strip() for name in memory.split(",")]
         self.poll = poll
         self.lost_after = lost_after
 
@@ -109,6 +111,17 @@ class GridEngineExecutor(BatchExecutor):
             )
         if job.gpus and self._gpu is None:
             return "it asks for GPUs, but their resource name is not set: run with -o gpu=NAME"
+        if job.memory_per_task:
+            both = [
+                name
+                for name in self._memory
+                if name in job.options.get(self.name, {}).get("resources", {})
+            ]
+            if both:
+                return (
+                    f"'memory_per_task' and the resource {both[0]!r} both request memory: give "
+                    "only one"
+                )
         return None
 
     def words(self, batch: Batch) -> list[str]:
@@ -137,6 +150,9 @@ class GridEngineExecutor(BatchExecutor):
             resources.setdefault("h_rt", int(job.duration + self.grace_of(job) + 60))
         if job.gpus:
             resources[str(self._gpu)] = job.gpus
+        if job.memory_per_task:  # for each slot, of which a task has as many as cores
+            slot = -(-job.memory_per_task // (job.cores_per_task * 2**20))
+            resources |= dict.fromkeys(self._memory, f"{slot}M")
         for name, value in resources.items():
             words += ["-l", f"{name}={value}"]
         for name, flag in (("queue", "-q"), ("project", "-P")):

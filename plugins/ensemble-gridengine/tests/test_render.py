@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ensemble_batch import Batch
 from ensemble_gridengine import ensemble_executors
+from ensemble_gridengine.executor import GridEngineExecutor
 
 from ensemble_core import Job
 
@@ -20,3 +24,17 @@ def test_a_job_is_rendered_as_the_command_that_submits_it() -> None:
     for words in ("-pe smp 4", "-l h_vmem=4G", "-l h_rt=155", "-q long.q", "-P physics", "-p -300"):
         assert f" {words} " in command
     assert line == "sim 'x y'"
+
+
+def test_memory_is_requested_for_each_slot() -> None:
+    job = Job(
+        id="a.3", group="a", index=3, command=("sim",), tasks=2, cores_per_task=2,
+        memory_per_task=1 << 30,
+    )  # fmt: skip
+    batch = Batch("ens_t", (job,), "script")
+    assert "h_vmem=512M" in GridEngineExecutor(environment="smp").words(batch)
+    words = GridEngineExecutor(environment="smp", memory="h_vmem,mem_free").words(batch)
+    assert {"h_vmem=512M", "mem_free=512M"} <= {*words}
+    both = replace(job, options={"gridengine": {"resources": {"h_vmem": "4G"}}})
+    wrong = GridEngineExecutor(environment="smp").wrong(both)
+    assert "'memory_per_task' and the resource 'h_vmem'" in (wrong or "")

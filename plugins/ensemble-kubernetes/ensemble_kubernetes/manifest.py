@@ -83,8 +83,11 @@ def manifest(job: Job, tag: str, run_id: str, settings: Settings) -> Object:
     labels = {"app.kubernetes.io/managed-by": "ensemble", RUN: run_id}
     metadata = {"labels": labels, "annotations": {JOB: job.id}}
     resources: Object = {"requests": {"cpu": str(job.cores_per_task)}}
-    if job.gpus_per_task:
-        resources["limits"] = {settings.gpu: str(job.gpus_per_task)}
+    limits = {settings.gpu: str(job.gpus_per_task)} if job.gpus_per_task else {}
+    if job.memory_per_task:
+        resources["requests"]["memory"] = limits["memory"] = str(job.memory_per_task)
+    if limits:
+        resources["limits"] = limits
     container: Object = {
         "name": "job",
         "image": own.get("image", settings.image),

@@ -14,6 +14,7 @@ from conftest import ACCESS, IMAGE, MISSING
 from ensemble_kubernetes import kubernetes_run
 from ensemble_kubernetes.executor import KubernetesExecutor
 from ensemble_kubernetes.life import Life
+from ensemble_kubernetes.manifest import Settings, manifest
 from ensemble_kubernetes.pods import Pod, read_pod
 from ensemble_testing import Session
 from kubernetes_stand_in.refusals import Refusal, conflict
@@ -479,3 +480,12 @@ def test_only_a_pod_that_was_deleted_while_it_ran_is_cancelled(
     exception = next((e.context["type"] for e in told if e.name == "exception"), None)
     (status,) = (e.context["status"] for e in told if e.name == "finish")
     assert cause_of(exception, status) == cause
+
+
+def test_memory_is_requested_and_limited_for_each_task() -> None:
+    job = Job(id="a.0", group="a", index=0, command=("x",), tasks=2, memory_per_task=1 << 30)
+    pod = manifest(job, "r", "0123456789abcdef", Settings("image"))["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["resources"]["requests"] == {"cpu": "1", "memory": "1073741824"}
+    assert container["resources"]["limits"] == {"memory": "1073741824"}
+    assert {"name": "ENSEMBLE_CORES", "value": "1"} in container["env"]

@@ -38,6 +38,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             shared=True,
             available=_available,
             grace="Flux's kill-timeout",
+            memory="Flux's scheduler does not count memory",
         )
     ]
 

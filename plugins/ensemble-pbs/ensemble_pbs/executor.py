@@ -103,6 +103,8 @@ class PBSExecutor(BatchExecutor):
                 f"it asks for {job.nodes} nodes, but jobs of several nodes are not supported: use "
                 f"nodes: 1 and 'tasks'"
             )
+        if job.memory_per_task and "mem" in job.options.get(self.name, {}).get("resources", {}):
+            return "'memory_per_task' and the resource 'mem' both request memory: give only one"
         return None
 
     def words(self, batch: Batch) -> list[str]:
@@ -122,6 +124,8 @@ class PBSExecutor(BatchExecutor):
         chunk = {"ncpus": job.cores, **options.get("resources", {})}
         if job.gpus:
             chunk[self._gpu] = job.gpus
+        if job.memory:
+            chunk["mem"] = f"{-(-job.memory // 2**20)}mb"
         words += ["-l", ":".join(["select=1", *(f"{name}={n}" for name, n in chunk.items())])]
         if job.duration:  # for the scheduler; the wrapper's own limit fires first
             words += ["-l", f"walltime={int(job.duration + self.grace_of(job) + 60)}"]

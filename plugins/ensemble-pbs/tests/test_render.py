@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ensemble_batch import Batch
 from ensemble_pbs import ensemble_executors
+from ensemble_pbs.executor import PBSExecutor
 
 from ensemble_core import Job
 
@@ -23,3 +27,13 @@ def test_a_job_is_rendered_as_the_command_that_submits_it() -> None:
     ):  # fmt: skip
         assert f" {words} " in f"{command} "
     assert line == "sim 'x y'"
+
+
+def test_memory_of_all_tasks_is_in_the_chunk() -> None:
+    job = Job(
+        id="a.3", group="a", index=3, command=("sim",), tasks=2, memory_per_task=(1 << 30) + 1
+    )
+    words = PBSExecutor().words(Batch("ens_t", (job,), "script"))
+    assert "select=1:ncpus=2:mem=2049mb" in words
+    both = replace(job, options={"pbs": {"resources": {"mem": "4gb"}}})
+    assert "'memory_per_task' and the resource 'mem'" in (PBSExecutor().wrong(both) or "")

@@ -46,7 +46,7 @@ from ensemble_slurm.parse import (
     unreadable,
 )
 from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
-from ensemble_slurm.sbatch import launcher, sbatch_options
+from ensemble_slurm.sbatch import launcher, sbatch_options, wrong_memory
 from ensemble_slurm.states import queue_job
 from ensemble_slurm.step_messages import StepMessages
 
@@ -208,7 +208,7 @@ class SlurmExecutor(BatchExecutor):
                 f"cannot spread {job.tasks} tasks over {job.nodes} nodes: Slurm starts at least "
                 "one task on each node; increase 'tasks'"
             )
-        return None
+        return wrong_memory(job)
 
     def shape(self, job: Job) -> object:
         return super().shape(job), suffix_of(job)

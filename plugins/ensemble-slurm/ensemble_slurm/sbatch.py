@@ -9,16 +9,26 @@ from collections.abc import Mapping, Sequence
 from ensemble_core import Job, shell_line
 from ensemble_slurm.names import Label
 
-__all__ = ["launcher", "render", "sbatch_options"]
+__all__ = ["launcher", "render", "sbatch_options", "wrong_memory"]
 
 #: Increase of ``nice`` for each step of ``urgency`` below the default of 16.
 _NICE = 100
+_MEBI = 1 << 20
+#: Options for which a job has the field ``memory_per_task``.
+_MEMORY = ("mem", "mem_per_cpu")
 
 
 def _nodes(job: Job) -> list[str]:
     """Return the ``sbatch`` option ``--nodes``; empty if Slurm may choose the number of nodes."""
     free = job.options.get("slurm", {}).get("any_nodes", False)
     return [] if free else [f"--nodes={job.nodes}"]
+
+
+def _memory(job: Job) -> str:
+    """Return the ``sbatch`` option for a job's memory, in MiB."""
+    if job.tasks == job.nodes and not job.options.get("slurm", {}).get("any_nodes"):
+        return f"--mem={-(-job.memory_per_task // _MEBI)}M"
+    return f"--mem-per-cpu={-(-job.memory_per_task // (job.cores_per_task * _MEBI))}M"
 
 
 def sbatch_options(
@@ -50,6 +60,8 @@ def sbatch_options(
         # Except for a grace that the group asks for: at --time, Slurm would cut it short.
         words.append(f"--time={math.ceil((job.duration + (job.grace or 0.0)) / 60)}")
     options = job.options.get("slurm", {})
+    if job.memory_per_task:
+        words.append(_memory(job))
     if job.urgency == 0:
         words.append("--hold")
     nice = options.get("nice", 0) + max(0, 16 - job.urgency) * _NICE
@@ -70,6 +82,14 @@ def sbatch_options(
     words.append("--requeue" if options.get("requeue") else "--no-requeue")
     words.extend(options.get("extra", ()))
     return words
+
+
+def wrong_memory(job: Job) -> str | None:
+    """Return an error if a job requests memory in two ways."""
+    both = [name for name in _MEMORY if name in job.options.get("slurm", {})]
+    if not (job.memory_per_task and both):
+        return None
+    return f"'memory_per_task' and the option {both[0]!r} both request memory: give only one"
 
 
 def launcher(job: Job) -> list[str]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ensemble_slurm import ensemble_executors
+from ensemble_slurm.executor import SlurmExecutor
+from ensemble_slurm.names import Label
+from ensemble_slurm.sbatch import sbatch_options
 
 from ensemble_core import Job
 
@@ -28,3 +33,24 @@ def test_a_job_is_rendered_as_a_batch_script() -> None:
     assert "#SBATCH --comment='ensemble RUN ID BATCH a 3'" in lines  # sbatch splits at spaces
     assert lines[-1].startswith("srun ")
     assert lines[-1].endswith("sim 'x y'")
+
+
+def test_memory_per_task_is_requested_for_each_core_or_node() -> None:
+    def memory(size: int, **fields: Any) -> list[str]:
+        job = Job(id="a.3", group="a", index=3, command=("sim",), memory_per_task=size, **fields)
+        words = sbatch_options([job], Label.of([job], "RUN", "ID", "BATCH"), {})
+        return [word for word in words if word.startswith("--mem")]
+
+    mebi = 1 << 20
+    assert memory(300 * mebi) == ["--mem=300M"]
+    assert memory(300 * mebi + 1, nodes=2, tasks=2) == ["--mem=301M"]
+    assert memory(100 * mebi, tasks=2, cores_per_task=3) == ["--mem-per-cpu=34M"]
+    assert memory(0) == []
+
+
+def test_two_requests_of_memory_are_rejected() -> None:
+    options = {"slurm": {"mem": "4G"}}
+    job = Job(
+        id="a.3", group="a", index=3, command=("sim",), memory_per_task=1 << 30, options=options
+    )
+    assert "'memory_per_task' and the option 'mem'" in (SlurmExecutor().wrong(job) or "")

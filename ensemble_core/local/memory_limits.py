@@ -1,0 +1,95 @@
+"""Ends local jobs that use more memory than they request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase
+from ensemble_core.local.poller import Poller
+from ensemble_core.local.process_tree import ProcessTree
+from ensemble_core.local.terminator import Token
+from ensemble_core.model.sizes import memory_text
+
+__all__ = ["MemoryLimits"]
+
+#: Seconds between checks, and the least pause as a multiple of the time that a check takes.
+_CHECK, _PER_COST = 1.0, 20.0
+_PROC = Path("/proc")
+
+
+class MemoryLimits:
+    """Checks each second how much memory the processes of jobs use together.
+
+    ``exceeded`` is called with a job that uses more than it requests, and with a note.
+    """
+
+    def __init__(
+        self,
+        active: ActiveJobs,
+        poller: Poller[Token],
+        tree: ProcessTree[LocalJob],
+        exceeded: Callable[[LocalJob, str], None],
+    ) -> None:
+        self._active = active
+        self._poller = poller
+        self._tree = tree
+        self._exceeded = exceeded
+        self._checking = False
+
+    def watch(self) -> None:
+        """Check jobs as long as some that request memory run."""
+        if not self._checking:
+            self._checking = True
+            self._poller.at(time.monotonic() + _CHECK, self._check)
+
+    def _check(self) -> None:
+        self._checking = False
+        limited = [
+            record
+            for record in self._active.running
+            if record.job.memory and record.phase is Phase.NONE
+        ]
+        if not limited:
+            return
+        began = time.monotonic()
+        members = self._tree.members()
+        for record in limited:
+            pids = [*record.live, *(process.pid for process in members.get(record, ()))]
+            # The sum of the first counts shared pages several times, but is cheap.
+            if sum(_resident(pid) for pid in pids) > record.job.memory:
+                used = sum(map(_proportional, pids))
+                if used > record.job.memory:
+                    self._exceeded(record, _note(record, used))
+        self._checking = True
+        pause = max(_CHECK, _PER_COST * (time.monotonic() - began))
+        self._poller.at(time.monotonic() + pause, self._check)
+
+
+def _note(record: LocalJob, used: int) -> str:
+    job = record.job
+    each = f" ({job.tasks} tasks)" if job.tasks > 1 else ""
+    return (
+        f"used {memory_text(used)} of memory, more than its memory_per_task of "
+        f"{memory_text(job.memory_per_task)}{each}"
+    )
+
+
+def _resident(pid: int) -> int:
+    """Return the resident memory of a process in bytes, or 0 if it has ended."""
+    return _sum(_PROC / str(pid) / "status", ("VmRSS:",))
+
+
+def _proportional(pid: int) -> int:
+    """Return the memory of a process in bytes, in which it has a share of each shared page."""
+    found = _sum(_PROC / str(pid) / "smaps_rollup", ("Pss:",))
+    return found or _resident(pid)  # an old kernel, or another user's process
+
+
+def _sum(path: Path, names: Iterable[str]) -> int:
+    try:
+        lines = [line.split() for line in path.read_text("utf-8", "replace").splitlines()]
+        return sum(int(words[1]) << 10 for words in lines if words and words[0] in names)
+    except (OSError, ValueError, IndexError):
+        return 0
