@@ -12,6 +12,7 @@ from ensemble_core.config.attached_files import read_attachment, sibling_path
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.errors import Location, did_you_mean
+from ensemble_core.model.numbers import read_number
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
 from ensemble_core.model.sweeps import GivenBy, Range, by_count, by_step
 
@@ -26,8 +27,19 @@ MOST_COUNTED = 10**15
 _LARGEST = 64 * 1024 * 1024
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_INTEGER = re.compile(r"[-+]?[0-9]+")
+#: The beginning of a text such as ``007``, which is no number.
+_ZEROS = re.compile(r"[-+]?0[0-9]")
+#: A number with a decimal comma.
+_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
+#: Suffixes of points files.
+_SUFFIXES = (".csv", ".tsv", ".txt", ".dat")
+#: Separators of cells with other names in the ensemble file: the sign, and what it is called.
+_SEPARATORS = {
+    ";": (";", "semicolons"),
+    "tab": ("\t", "tabs"),
+    "|": ("|", "vertical bars"),
+    "blanks": (" ", "blanks"),
+}
 #: Matches a range in Python's notation, such as ``range(1, 5)``.
 _PYTHON_RANGE = re.compile(r"\s*(?:np\.|numpy\.)?a?range\(([^()]*)\)?\s*")
 
@@ -203,16 +215,26 @@ def read_points(
     before = len(context.errors)
     file = given if isinstance(given, str) else given["file"]
     place = path if isinstance(given, str) else (*path, "file")
-    text = read_attachment(context, place, file, largest=_LARGEST, suffixes=(".csv",))
+    options = given if isinstance(given, dict) else {}
+    text = read_attachment(context, place, file, largest=_LARGEST, suffixes=_SUFFIXES)
     if text is None:
         return None
     file = sibling_path(context, file)
-    table = _table(context, file, text)
+    mark, decimal = options.get("separator", ","), options.get("decimal", ".")
+    if mark == decimal:
+        context.report(
+            path,
+            "the comma cannot be both the separator and the decimal sign",
+            hint="add separator: ';' or another one",
+            code="bad-value",
+        )
+        return None
+    table = _table(context, file, text, mark)
     if table is None:
         return None
     header, rows, line = table
     separator = _separator(header)
-    chosen = given.get("columns", header) if isinstance(given, dict) else header
+    chosen = options.get("columns", header)
     columns: dict[str, Sequence[object]] = {}
     for index, name in enumerate(chosen):
         inner = (*path, "columns", index) if chosen is not header else path
@@ -231,7 +253,8 @@ def read_points(
                 inner,
                 f"column {index + 1} of {file} cannot be a parameter: a parameter's name consists "
                 "of letters, digits and _",
-                hint=f"the cells seem to be separated by {separator}: separate them by commas"
+                hint=f"the cells seem to be separated by {_SEPARATORS[separator][1]}: write "
+                f"points: {{file: …, separator: {separator!r}}}"
                 if separator
                 else "rename it, or leave it out: {file: …, columns: [NAME, …]}",
                 code="bad-name",
@@ -242,11 +265,19 @@ def read_points(
         else:
             _check_name(context, inner, name, Location(file, line, 1, quoted=False))
             at = header.index(name)
-            columns[name] = _column([row[at] for row in rows])
+            cells = [row[at] for row in rows]
+            columns[name] = _column(cells, decimal)
+            if decimal == "." and all(map(_COMMA.fullmatch, cells)):
+                context.warnings.append(
+                    f"{context.document.at(path)}: the column {name!r} of {file} has texts such as "
+                    f"{cells[0]!r}; if these are numbers, add decimal: ',' to 'points'"
+                )
     return columns if len(context.errors) == before else None
 
 
-def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list[str]], int] | None:
+def _table(
+    context: Context, file: str, text: str, separator: str
+) -> tuple[list[str], list[list[str]], int] | None:
     """Return the header, the rows and the header's line number, or ``None`` after reporting an
     error.
     """
@@ -254,7 +285,10 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
 
     header: list[str] | None = None
     first, rows = 1, list[list[str]]()
-    reader = csv.reader(io.StringIO(text), strict=True, skipinitialspace=True)
+    if separator == "blanks":
+        text = "\n".join(" ".join(line.split()) for line in text.split("\n"))
+    delimiter = _SEPARATORS.get(separator, (separator, ""))[0]
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True, skipinitialspace=True)
 
     def wrong(what: str, hint: str | None = None, line: int | None = None) -> None:
         where = Location(file, line or reader.line_num, 1, quoted=False)
@@ -269,19 +303,21 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
                 header, first = cells, reader.line_num
                 twice = [place for place, name in enumerate(cells) if name in cells[:place]]
                 if twice:
-                    other, name = cells.index(cells[twice[0]]), cells[twice[0]]
+                    earlier, name = cells.index(cells[twice[0]]), cells[twice[0]]
                     wrong(
-                        f"columns {other + 1} and {twice[0] + 1} have the same name"
+                        f"columns {earlier + 1} and {twice[0] + 1} have the same name"
                         if name
                         else "several columns have no name",
                         "give each column its own name",
                     )
                     return None
             elif len(cells) != len(header):
-                hint = "quote cells that contain a comma" if len(cells) > len(header) else None
-                if separator := _separator(header):
-                    hint = f"the cells seem to be separated by {separator}: separate them by "
-                    hint += "commas, and write decimals with a point"
+                more = len(cells) > len(header)
+                hint = "quote cells that contain the separator" if more else None
+                if other := _separator(header):
+                    hint = f"the cells seem to be separated by {_SEPARATORS[other][1]}: write "
+                    hint += f"points: {{file: …, separator: {other!r}}}"
+                    hint += ", with decimal: ',' if decimals have a comma"
                 wrong(f"the row has {len(cells)} cells, the header {len(header)} columns", hint)
                 return None
             else:
@@ -299,20 +335,21 @@ def _table(context: Context, file: str, text: str) -> tuple[list[str], list[list
 
 
 def _separator(header: Sequence[str]) -> str | None:
-    """Return the name of another separator than the comma that the header seems to have."""
-    for mark, name in {";": "semicolons", "\t": "tabs", "|": "vertical bars"}.items():
-        if any(mark in cell for cell in header):
+    """Return the separator that a header seems to have, although it was read with another one."""
+    for name, (mark, _) in _SEPARATORS.items():
+        if mark != " " and any(mark in cell for cell in header):
             return name
     words = header[0].split()
     spaced = len(header) == 1 and len(words) > 1 and all(map(_NAME.fullmatch, words))
-    return "spaces" if spaced else None
+    return "blanks" if spaced else None
 
 
-def _column(cells: list[str]) -> tuple[object, ...]:
+def _column(cells: list[str], decimal: str) -> tuple[object, ...]:
     """Return the values of a column.
 
     They are numbers if every cell is a number without leading zeros, and strings otherwise.
     """
-    if not all(_NUMBER.fullmatch(cell) and math.isfinite(float(cell)) for cell in cells):
+    numbers = [None if _ZEROS.match(cell) else read_number(cell, decimal) for cell in cells]
+    if any(number is None or not math.isfinite(number) for number in numbers):
         return tuple(cells)
-    return tuple(int(cell) if _INTEGER.fullmatch(cell) else float(cell) for cell in cells)
+    return tuple(numbers)

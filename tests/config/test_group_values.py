@@ -353,7 +353,7 @@ def test_the_hint_for_a_list_as_a_value_quotes_it(values: str, hint: str) -> Non
     ("table", "name"),
     [("name;energy\na;1\n", "semicolons"), ("name;energy\na;1,5\n", "semicolons"),
      ("name\tenergy\na\t1\n", "tabs"), ("name|energy\na|1\n", "vertical bars"),
-     ("name energy\na 1\n", "spaces")],
+     ("name energy\na 1\n", "blanks")],
 )  # fmt: skip
 def test_the_hint_for_points_names_the_separator(table: str, name: str) -> None:
     with pytest.raises(FileErrors) as raised:

@@ -324,3 +324,42 @@ def test_parameter_used_only_by_a_rule_counts_as_used() -> None:
     with pytest.raises(FileErrors):
         load_text(text, REGISTRY)
     load_text(text + "  - {trigger: job-fail, when: T > 1, action: {name: terminate}}\n", REGISTRY)
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("name;energy\na;1.5\nb;20\n", 'separator: ";"'),
+        ("name;energy\na;1,5\nb;20\n", 'separator: ";", decimal: ","'),
+        ("name\tenergy\na\t1.5D+00\nb\t2.0d+01\n", "separator: tab"),
+        ("name|energy\na|1.5\nb|20\n", 'separator: "|"'),
+        ("name   energy\n a     1.5\n b      20\n", "separator: blanks"),
+        ('name,energy\na,"1,5"\nb,20\n', 'separator: ",", decimal: "."'),
+    ],
+)
+def test_points_may_have_other_separators_and_a_decimal_comma(
+    text: str, options: str, tmp_path: Path
+) -> None:
+    (tmp_path / "p.csv").write_text(text)
+    source = (
+        f'jobs: [{{name: sim, command: "x {{energy}}", points: {{file: p.csv, {options}}}}}]\n'
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+    )
+    loaded = load_text(source, REGISTRY, file=str(tmp_path / "study.yaml"))
+    values = loaded.groups["sim"].points["energy"]
+    if '"1,5"' in text:
+        assert values == ("1,5", "20")
+    else:
+        assert values == (1.5, 20)
+        assert loaded.warnings == ()
+
+
+def test_texts_with_a_decimal_comma_cause_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("name;energy\na;1,5\nb;2,5\n")
+    source = (
+        'jobs: [{name: sim, command: "x {energy}", points: {file: p.csv, separator: ";"}}]\n'
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+    )
+    (warning,) = load_text(source, REGISTRY, file=str(tmp_path / "study.yaml")).warnings
+    assert "'energy' of" in warning
+    assert "add decimal: ','" in warning
