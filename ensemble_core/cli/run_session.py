@@ -18,7 +18,7 @@ from ensemble_core.display.console import Narrator, OutputLine
 from ensemble_core.display.feed import Feed
 from ensemble_core.display.live import LiveTable, can_be_live
 from ensemble_core.display.output import Output
-from ensemble_core.display.summary import resume_command, summary
+from ensemble_core.display.summary import kept_secrets, resume_command, summary
 from ensemble_core.display.text_style import count_of, format_time, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.request_files import RequestInbox
@@ -206,6 +206,7 @@ class RunSession:
             if kept is not None and resumable and not self._as_json:
                 again = resume_command(tag, runtime.engine, limited=outcome.state == "limited")
                 lines.append(f"  to resume this run: {again}")
+                lines += kept_secrets(runtime.engine)
             output.close(lines, patience=2.0 if self._left else None)
         if self._left and any(
             thread.is_alive() and not thread.daemon and thread is not threading.main_thread()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "cost_text",
     "group_table",
+    "kept_secrets",
     "progress_text",
     "report_lines",
     "resume_command",
@@ -304,6 +305,16 @@ def resume_command(tag: str, engine: Engine, *, limited: bool) -> str:
         raised = budget.raised(engine.state.table.held_jobs(), engine.state.now)
         command += "".join(f" --set limits.{name}={amount(most)}" for name, most in raised.items())
     return command
+
+
+def kept_secrets(engine: Engine) -> list[str]:
+    """Return a line about inherited variables that jobs in the queue have not got yet."""
+    groups = [record.source for _, record in engine.in_queue() if record.started is None]
+    names = {name for group in groups if group is not None for name in group.environment_from}
+    if not names:
+        return []
+    kept = ", ".join(sorted(names))
+    return [f"  until waiting jobs start, their queue keeps {kept} for them (environment_from)"]
 
 
 def summary(

@@ -55,6 +55,23 @@ def test_inherited_secret_is_neither_stored_nor_in_json(
         assert SECRET not in told.output
 
 
+@pytest.mark.parametrize("wait", ["keep", "cancel"])
+def test_stop_says_that_the_queue_keeps_secrets_of_waiting_jobs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, wait: str
+) -> None:
+    monkeypatch.setenv("DB_PASSWORD", SECRET)
+    text = (folder / "e.yaml").read_text().replace("> told'", "> told; sleep 1000'")
+    (folder / "e.yaml").write_text(
+        text.replace("environment_from", "count: 3\n    environment_from")
+    )
+    words = ("--slots", "1", "--set", f"on_stop={wait}", "--tag", "r", "--wall", "2s")
+    result = run(folder, *words)
+    assert "to resume this run" in result.output, result.output
+    said = "until waiting jobs start, their queue keeps DB_PASSWORD for them" in result.output
+    assert said is (wait == "keep")
+    CliRunner().invoke(main, ["cancel", "r", "--state", str(folder / "state")])
+
+
 def test_run_does_not_start_if_an_inherited_variable_is_missing(folder: Path) -> None:
     result = run(folder)
     assert result.exit_code == 2
