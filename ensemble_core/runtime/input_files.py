@@ -24,14 +24,21 @@ __all__ = ["Inputs", "has_shell_text"]
 _WRITES = frozenset({">", ">>", ">|", "&>", "&>>"})
 #: Size of the cache of words. There may be many, because rules may change fields at each submit.
 _MOST_WORDS = 1000
-#: Signs within a word before and after which a file name may stand.
-_JOINTS = re.compile(r"[=,:;@]")
+#: Signs within a word before and after which a file name may stand: those of options, lists, JSON,
+#: URLs and the shell, but not the braces of placeholders.
+_JOINTS = re.compile(
+    r"""[=,:;@+#?!%|&<>()\[\]"'`]|\{(?!(?:here|cwd|run|attempt)\})"""
+    r"""|(?<!\{here)(?<!\{cwd)(?<!\{run)(?<!\{attempt)\}"""
+)
+#: Those signs in a script, or in a word that contains a file name with blanks.
+_LIST = re.compile("[=,:;@]")
 #: A word that may contain several file names, or one with an option before it.
-_JOINED = re.compile(r"[\s=,:;@<>|&()]|^-\w.")
+_JOINED = re.compile(rf"\s|{_JOINTS.pattern}|^-\w.")
 #: A word that is a script: it has several words, or signs of the shell.
 _SCRIPT = re.compile(r"\S\s+\S|[<>|&;()]")
 
-#: How many of these signs a word may have so that all parts between two of them are tried.
+#: How many of these signs a word may have so that all parts between two of them are tried, because
+#: file names may contain such signs. Otherwise, only parts without a sign are tried.
 _MOST_JOINTS = 16
 
 #: The inputs found for one path or pattern: for each file below it, its digest or time.
@@ -180,9 +187,12 @@ def _parts(text: str) -> tuple[str, ...]:
     (('--conf=./x', '--conf', './x'), ('python', 'sim.py', '-ia.dat', 'a.dat'))
     """
     found: dict[str, None] = {}
-    for word in (text, *_shell_words(text)):
+    script = _SCRIPT.search(text)
+    for place, word in enumerate((text, *_shell_words(text))):
         found[word] = None
-        joints = [match.start() for match in _JOINTS.finditer(word)][:_MOST_JOINTS]
+        signs = _LIST if (script and not place) or re.search(r"\s", word) else _JOINTS
+        found |= dict.fromkeys(signs.split(word))
+        joints = [match.start() for match in signs.finditer(word)][:_MOST_JOINTS]
         ends = [*joints, len(word)]
         for first in (-1, *joints):
             found |= {word[first + 1 : end]: None for end in ends if end > first}
