@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ensemble_core.journal.ownership import is_own
 from ensemble_core.journal.run_store import fit, new_tag
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.plugin.executor import new_run_id
@@ -105,6 +106,13 @@ def new_run(
     kept = ControlledRun.new(
         state, about, registry, text, list(overrides), executor, ensemble.attached
     )
+    if not is_own(kept.folder):
+        unsafe = (
+            f"others may write in the run's folder {kept.folder}, perhaps because its file system "
+            "has no owners: commands that stop, steer, resume or clean will refuse this run; "
+            "choose a folder on another file system with --state"
+        )
+        ensemble = replace(ensemble, warnings=(*ensemble.warnings, unsafe))
     return NewRun(ensemble, executor, tag, run_id, place, kept, earlier)
 
 

@@ -25,6 +25,7 @@ from ensemble_core import open_run, run
 from ensemble_core.cli.main import main
 from ensemble_core.cli.options import KeptRun, complete_runs
 from ensemble_core.display.text_style import format_size
+from ensemble_core.journal import ownership
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME, Snapshot, digest
@@ -785,6 +786,21 @@ def test_state_folder_is_private_with_any_umask(tmp_path: Path) -> None:
         os.umask(before)
     for made in (folder, folder.parent, folder.parent.parent):
         assert stat.S_IMODE(made.stat().st_mode) == 0o700
+
+
+def test_run_on_a_file_system_without_owners_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "e.yaml").write_text(
+        "jobs: [{name: g, command: 'true'}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: g}}]\n"
+    )
+    words = ["run", str(tmp_path / "e.yaml"), "--executor", "local", "--state", str(tmp_path)]
+    assert "others may write" not in CliRunner().invoke(main, words).output
+    monkeypatch.setattr(ownership, "is_private", lambda path, **_: False)
+    said = CliRunner().invoke(main, words)
+    assert said.exit_code == 0
+    assert "others may write in the run's folder" in said.output
 
 
 # -- pipes -----------------------------------------------------------------------------------------
