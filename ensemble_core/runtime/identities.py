@@ -194,12 +194,15 @@ class Identities:
         # Reset this before taking the first job, so that a job that ends later queues another
         # check.
         self._check_queued = False
+        seen: dict[str, dict[str, str]] = {}
+        before = 0  # number of jobs that had ended when the first file of ``seen`` was read
         while self._ended:
-            # Cache files for each batch only, because a job that ends during the check may have
-            # changed them.
-            seen: dict[str, dict[str, str]] = {}
+            if before == 0:
+                # A job that ends from now on may have changed the files.
+                seen, before = {}, len(self._ended)
             same: list[str] = []
-            for _ in range(min(_AT_ONCE, len(self._ended))):
+            for _ in range(min(_AT_ONCE, before)):
+                before -= 1
                 job, group, key = self._ended.popleft()
                 files = self._inputs.of(job, group, seen)
                 if unknown(files) is None and _key(tuple(files.items())) == key:

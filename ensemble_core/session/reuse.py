@@ -132,23 +132,25 @@ class EarlierIdentities:
     """The identities of the jobs of earlier runs, to explain why a job is not reused."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
-        self._nearest: dict[tuple[bytes, int], tuple[str, Mapping[str, Any]]] = {}
+        #: By parameters and replica, with and without the name of the group.
+        self._nearest: dict[tuple[object, ...], tuple[str, Mapping[str, Any]]] = {}
         self._same: dict[str, str] = {}
         for folder in folders:
             with Journal(folder / NAME) as journal:
                 for found in identities(journal):
                     name = f"{folder.name}/{found.job}"
                     key = combination(found.parts["parameters"]), found.parts["replica"]
-                    self._nearest.setdefault(key, (name, found.parts))
+                    for each in (key, (*key, found.job.rpartition(".")[0])):
+                        self._nearest.setdefault(each, (name, found.parts))
                     self._same.setdefault(found.identity, name)
 
-    def reason(self, identity: str, parts: Mapping[str, Any]) -> Reason:
-        """Return the reason why no earlier job is reused for a job with this identity and these
-        parts.
+    def reason(self, group: str, identity: str, parts: Mapping[str, Any]) -> Reason:
+        """Return the reason why no earlier job is reused for a job of this group with this identity
+        and these parts.
         """
         unclear = unknown(parts.get("inputs", {}))
         if unclear is not None:
-            return Reason(unclear[0], f"{unclear[0]}: {unclear[1]}", None)
+            return Reason(f"{unclear[0]} ({unclear[1]})", f"{unclear[0]}: {unclear[1]}", None)
         same = self._same.get(identity)
         if same is not None:
             text = (
@@ -157,7 +159,8 @@ class EarlierIdentities:
             )
             return Reason("not usable", text, same)
         given, replica = parts["parameters"], parts["replica"]
-        nearest = self._nearest.get((combination(given), replica))
+        key = combination(given), replica
+        nearest = self._nearest.get((*key, group), self._nearest.get(key))
         if nearest is None:
             values = ", ".join(f"{name}={value}" for name, value in given.items())
             missing = f"no job with {values}" if values else "no job"
@@ -238,7 +241,8 @@ def preview(
                 if unknown(files) is None and earlier.take(identity) is not None:
                     reused += 1
                 else:
-                    missing[known.reason(identity, parts_of(job, source.parts, files)).part] += 1
+                    parts = parts_of(job, source.parts, files)
+                    missing[known.reason(group.name, identity, parts).part] += 1
             found.append(Preview(group.name, group.size, reused, missing, tuple(names)))
     return found
 
@@ -266,7 +270,8 @@ def explain(journal: Journal, job: str | None) -> Iterator[tuple[str, str | None
         if found.reused is not None:
             yield found.job, found.reused, None
         else:
-            yield found.job, None, known.reason(found.identity, found.parts)
+            group = found.job.rpartition(".")[0]
+            yield found.job, None, known.reason(group, found.identity, found.parts)
     if job is not None and not there:
         raise UsageError(
             f"run {journal.tag} has no job {job!r}, or did not compare it with earlier jobs",

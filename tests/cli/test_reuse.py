@@ -181,7 +181,7 @@ def test_missing_input_equals_no_missing_input() -> None:
     change("    replicas: 2", '    replicas: 2\n    inputs: ["{here}/conf/*.dat"]')
     run("r1")
     shown = ensemble("validate", "e.yaml", "--reuse", "r1").output
-    assert "  g: 0 of 8 reused; not: 8 {here}/conf/*.dat\n" in shown
+    assert "  g: 0 of 8 reused; not: 8 {here}/conf/*.dat (missing)\n" in shown
     run("r2", "--reuse", "r1")
     assert metrics("r2")["count.g.reused"] == 0
     why = ensemble("why", "r2", "--reuse", "g.0").output
@@ -435,6 +435,23 @@ def test_jobs_with_another_image_for_the_whole_run_are_not_reused() -> None:
     assert "  g: 8 of 8 reused\n" in shown
     run("r3", *words, "-o", "image=sim:2", "--reuse", "r1")
     assert len(executed()) == 16
+
+
+def test_validate_compares_a_job_with_one_of_its_own_group() -> None:
+    Path("in.dat").write_text("before")
+    Path("two.yaml").write_text(
+        "jobs: [{name: a, command: echo}, {name: b, command: cat in.dat},"
+        " {name: c, command: echo, inputs: [pipe]}]\n"
+        "rules: [{trigger: start, action: [{name: submit, label: a}, {name: submit, label: b},"
+        " {name: submit, label: c}]}]\n"
+    )
+    os.mkfifo("pipe")
+    ensemble("run", "two.yaml", "--executor", "local", "--tag", "r1")
+    Path("in.dat").write_text("after")
+    shown = ensemble("validate", "two.yaml", "--reuse", "r1").output
+    assert "  a: 1 of 1 reused\n" in shown
+    assert "  b: 0 of 1 reused; not: 1 in.dat\n" in shown
+    assert "  c: 0 of 1 reused; not: 1 pipe (neither a file nor a folder)\n" in shown
 
 
 def test_rule_can_cancel_a_reused_job() -> None:

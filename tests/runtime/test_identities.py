@@ -12,6 +12,7 @@ from ensemble_core.model.events import Event, Identified
 from ensemble_core.model.identity import Source
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.runtime import identities
+from ensemble_core.runtime.file_digests import FileDigests
 from ensemble_core.runtime.identities import Identities, identify
 from ensemble_core.runtime.input_files import Inputs
 
@@ -44,3 +45,37 @@ def test_a_job_that_ends_during_a_check_is_compared_with_files_as_they_are_then(
     checked.ended(records[0])
     checked.close(10)
     assert unchanged == ["g.0"]
+
+
+def test_files_are_read_once_for_all_jobs_that_ended_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identities, "_AT_ONCE", 2)
+    (tmp_path / "in").write_text("text")
+    group = JobGroup(name="g", command=("x",), inputs=(("in", "content"),), cwd=str(tmp_path))
+    read: list[str] = []
+    states = FileDigests.states
+
+    def noted(self: FileDigests, path: str, by: str) -> dict[str, str]:
+        read.append(path)
+        return states(self, path, by)
+
+    monkeypatch.setattr(FileDigests, "states", noted)
+    unchanged: list[str] = []
+
+    def put(events: Sequence[Event]) -> None:
+        for event in events:
+            assert isinstance(event, Identified)
+            unchanged.extend(event.unchanged)
+
+    checked = Identities(put, lambda: 0.0, lambda: 0)
+    for index in range(7):
+        job = group.job(index, {})
+        _, files = identify(job, group, Source.of(group), Inputs(), {})
+        record = JobRecord(job=job, submitted=0.0, link=None, source=group)
+        record.outcome, record.inputs = "success", identities._key(tuple(files.items()))
+        checked._ended.append((job, group, record.inputs))
+    del read[:]
+    checked._check()
+    assert len(unchanged) == 7
+    assert len(read) == 1
