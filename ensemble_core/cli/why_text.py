@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core.display.text_style import count_of, format_duration, format_times
-from ensemble_core.display.verdict_words import held_back_words
+from ensemble_core.display.verdict_words import held_back_words, held_text
 from ensemble_core.engine.rule_trace import Kind, RuleTracer, Verdict, trace_rules
 from ensemble_core.model.decisions import Decision, DisableRule, EnableRule, Switch
 from ensemble_core.model.events import Event, Requested
@@ -149,6 +149,8 @@ def describe_rule(rule: BoundRule) -> str:
     parts = [_waits_for(rule)]
     if rule.condition is not None:
         parts.append(f", when {describe_condition(rule)}")
+    if rule.lasts:
+        parts.append(f" for {format_duration(rule.lasts)}")
     parts.append(f"; may fire {_repetitions_text(rule)}")
     if rule.backoff:
         parts.append(f", skipping {rule.backoff} after each")
@@ -212,7 +214,7 @@ def describe_span(span: Span, rule: BoundRule, began: float) -> str:
         until = verdict.until - began
         return f"{times}held back by its backoff until [{until:.3f}]"
     if verdict.kind == "looks":
-        held = f"true {verdict.held} of {rule.looks} times in a row"
+        held = "true " + held_text(verdict.held, rule.looks, rule.lasts)
         return f"{describe_condition(rule)} was {held}" + (f": {seen}" if seen else "")
     if verdict.kind == "retried":
         return f"{times}not considered: the job was already retried"
@@ -305,6 +307,7 @@ def _waiting(rule: BoundRule, story: Story) -> str:
         {kind: total.count for kind, total in story.totals.items() if kind not in told},  # type: ignore[misc]
         held=story.tracer.state.rules.states[rule.id].longest,
         needed=rule.looks,
+        lasts=rule.lasts,
         may_fire=_repetitions_text(rule),
     )
     if parts:

@@ -66,6 +66,7 @@ def bind_rule(
         backoff_seconds=limits.backoff_seconds,
         each=bound.each or ("job" if retries else None),
         looks=limits.looks,
+        lasts=limits.lasts,
         enabled=spec.get("enabled", True),
         queue_scope=spec.get("scope") == "queue",
         reads=reads - of_tables - of_gauges,

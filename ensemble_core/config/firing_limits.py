@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.durations import seconds
 from ensemble_core.model.rules import UNLIMITED, Trigger
 
 __all__ = ["Each", "FiringLimits", "listed_actions", "read_each", "read_firing_limits"]
@@ -26,6 +28,8 @@ class FiringLimits(NamedTuple):
     backoff_seconds: float
     #: Number of consecutive checks at which the condition must be true (key ``for``).
     looks: int
+    #: For how many seconds it must be true (key ``for`` with a unit). 0: ``looks`` counts.
+    lasts: float
 
 
 def read_each(
@@ -121,28 +125,67 @@ def read_firing_limits(
     ends = trigger is not None and "end" in trigger.events
     given = found.get("repetitions", "unlimited" if ends else 1)
     repetitions = UNLIMITED if given == "unlimited" else int(given)
-    looks = _required_checks(context, (*path, "for"), spec, trigger)
+    required = _required_checks(context, (*path, "for"), spec, trigger)
     if isinstance(backoff, str):
-        return FiringLimits(repetitions, 0, _wait(context, values["backoff"][1], backoff), looks)
-    return FiringLimits(repetitions, int(backoff), 0.0, looks)
+        wait = _seconds(context, values["backoff"][1], backoff, "backoff", "skip {} matches")
+        return FiringLimits(repetitions, 0, wait, *required)
+    return FiringLimits(repetitions, int(backoff), 0.0, *required)
 
 
 def _required_checks(
     context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger | None
-) -> int:
+) -> tuple[int, float]:
+    """Return for how many checks, and for how many seconds, the condition must be true."""
     if "for" not in spec or not context.is_valid(path):
-        return 1
+        return 1, 0.0
+    given, where = spec["for"], context.document.at_key(path)
     regular = trigger is None or trigger.metric or trigger.every or "heartbeat" in trigger.events
-    if not regular:
+    rows = trigger is not None and trigger.events == ("observed",)
+    if not regular and not (rows and "each" in spec):
+        hint = "use the trigger 'metric', 'heartbeat' or 'interval', or remove 'for'"
+        if rows:
+            hint = "add 'each: job', so that the rows of each job are checked apart"
         context.report(
             path,
-            f"'for' counts consecutive checks, but rules with the trigger "
-            f"{spec['trigger']!r} are not checked regularly",
-            hint="use the trigger 'metric', 'heartbeat' or 'interval', or remove 'for'",
+            f"'for' needs consecutive checks, but rules with the trigger {spec['trigger']!r} "
+            + ("check rows of several jobs" if rows else "are not checked regularly"),
+            hint=hint,
             code="bad-pace",
-            where=context.document.at_key(path),
+            where=where,
         )
-    return int(spec["for"])
+    if not isinstance(given, str):
+        return int(given), 0.0
+    found = _seconds(context, path, given, "time in 'for'", "count {} checks")
+    wall = context.document.data.get("limits")
+    wall = wall.get("wall") if isinstance(wall, dict) else None
+    if given.strip()[-1:].isalpha() and not found and context.is_valid(path):
+        hint = "write how long the condition must be true, such as 5m, or remove 'for'"
+        context.report(path, "the time in 'for' is 0", hint=hint, code="out-of-range")
+    elif found and "when" not in spec:
+        context.report(
+            path,
+            "the rule has 'for', but no condition ('when') that could be true for some time",
+            hint="add 'when', or use the trigger 'interval' with 'seconds'",
+            code="bad-pace",
+            where=where,
+        )
+    elif found and wall is not None and (most := _quiet_seconds(wall)) and found >= most:
+        context.report(
+            path,
+            f"the condition would have to be true for {given}, but the run lasts at most {wall} "
+            "(limits.wall), so the rule could never fire",
+            hint="shorten 'for', or raise limits.wall",
+            code="out-of-range",
+        )
+    return 1, found
+
+
+def _quiet_seconds(given: object) -> float:
+    """Return a duration in seconds, or 0 if it is invalid."""
+    try:
+        return seconds(given)
+    except EnsembleError:
+        return 0.0
 
 
 def listed_actions(path: Path, spec: Mapping[str, Any]) -> list[tuple[Path, Any]]:
@@ -153,15 +196,16 @@ def listed_actions(path: Path, spec: Mapping[str, Any]) -> list[tuple[Path, Any]
     return [((*path, "action"), given)]
 
 
-def _wait(context: Context, path: Path, text: str) -> float:
+def _seconds(context: Context, path: Path, text: str, what: str, count: str) -> float:
+    """Return a duration with a unit. ``count``: what the same number without quotes would do."""
     found = context.duration(path, text)
     if found is not None and not text.strip()[-1:].isalpha():
         number = text.strip()
-        skip = f"to skip {number} matches, write {number} without quotes; " * number.isdecimal()
+        plain = f"to {count.format(number)}, write {number} without quotes; " * number.isdecimal()
         context.report(
             path,
-            f"the backoff {text!r} is neither a number of matches nor a duration",
-            hint=f'{skip}to wait {number} seconds, write "{number}s"',
+            f"the {what} {text!r} is neither a number of {count.split()[-1]} nor a duration",
+            hint=f'{plain}to wait {number} seconds, write "{number}s"',
             code="bad-duration",
         )
     return found or 0.0

@@ -148,6 +148,7 @@ def why_not_fired(rule: RuleReport) -> str:
             rule.held_back,  # type: ignore[arg-type]
             held=rule.longest,
             needed=rule.looks,
+            lasts=rule.lasts,
             may_fire=format_times(rule.repetitions),
         )
         return f"{times}, but {', and '.join(words)}"

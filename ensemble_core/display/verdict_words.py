@@ -8,26 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ensemble_core.display.text_style import format_times
+from ensemble_core.display.text_style import format_duration, format_times
 from ensemble_core.engine.rule_evaluation import Verdict
 
-__all__ = ["held_back_words"]
+__all__ = ["held_back_words", "held_text"]
+
+
+def held_text(held: float, needed: int, lasts: float) -> str:
+    """Return how often in a row, or for how long, a condition was true, and what its rule needs."""
+    if not lasts:
+        return f"{held:g} of {needed} times in a row"
+    return f"for {format_duration(held)} of {format_duration(lasts)}"
 
 
 def held_back_words(
-    counts: Mapping[Verdict, int], *, held: int, needed: int, may_fire: str
+    counts: Mapping[Verdict, int], *, held: float, needed: int, lasts: float, may_fire: str
 ) -> list[str]:
     """Return a clause for each verdict that kept a rule from firing, with how often it did.
 
-    ``held``: how many checks in a row the condition was true at most, of ``needed``. ``may_fire``:
-    how often the rule may fire.
+    ``held``: how many checks in a row the condition was true at most, of ``needed``; or, if it must
+    be true for some time (``lasts``), for how many seconds. ``may_fire``: how often the rule may
+    fire.
     """
     words: Mapping[Verdict, str] = {
         "fired": "",
         "condition": "its condition was false {times}",
         "no value": "{times} a compared value was missing",
         "trigger": "its trigger did not match {times}",
-        "looks": f"its condition was true {held} of {needed} times in a row",
+        "looks": "its condition was true " + held_text(held, needed, lasts),
         "backoff": "its backoff held it back {times}",
         "retried": "{times} another rule or the group had already retried the job",
         "exhausted": f"matched {{times}} more, but it may fire only {may_fire}",

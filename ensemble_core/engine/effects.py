@@ -17,6 +17,7 @@ from ensemble_core.model.decisions import (
     Decision,
     DisableRule,
     EnableRule,
+    Log,
     Notify,
     Resize,
     Retry,
@@ -138,6 +139,7 @@ class Effects:
     def _end(self, decision: Terminate) -> None:
         state = self.state
         state.ended = decision
+        state.rules.lasting.halted = state.now
         state.end_due = state.look_for_end = True
         state.rules.index.touched.clear()
         for index in (*state.dropped, *(record.index for record in state.withdrawn)):
@@ -158,6 +160,9 @@ class Effects:
             return
         if state.rules.waits_for_time(state.now, shared=state.shared):
             return
+        if state.rules.lasting.pending:
+            self._report_wait()
+            return
         if held:
             self._end_by_limit()
             return
@@ -167,6 +172,21 @@ class Effects:
             return
         failed = state.errors or state.failures
         self.end(Terminate(exit_code=1 if failed else 0, reason=self._end_reason(), natural=True))
+
+    def _report_wait(self) -> None:
+        """Say once for which rule the run waits, although no job is left."""
+        state = self.state
+        found = state.rules.lasting.first()
+        if found is None or found.told:
+            return
+        found.told = True
+        rule, since = found.state.rule, state.now if found.one.since is None else found.one.since
+        left = max(0.0, since + rule.lasts - state.now)
+        message = (
+            f"no job is left; the run waits {left:.0f} s for rule {rule.id!r}: its condition is "
+            f"true, and has to be true for {rule.spec.get('for', rule.lasts)}"
+        )
+        state.out.append(Log(rule=rule.id, message=message, level="info"))
 
     def _end_by_limit(self) -> None:
         """End the run because a limit holds all remaining jobs.

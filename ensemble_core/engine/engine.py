@@ -563,6 +563,7 @@ class Engine:
         state.ended_for_now = None
         state.look_for_end = True
         state.silence.restart(state.now, state.timers)
+        state.rules.lasting.resume(state.now)
         # Report only changed gauges, as in an uninterrupted run.
         gauges = state.metrics.gauges
         state.set_gauges({p: v for p, v in event.resources.items() if gauges.get(p) != v})
@@ -716,6 +717,10 @@ class Engine:
             self._rules.consider(rule_state, Match(event))
             state.look_for_end = True
             return [(self._keep_interval, rule_state)]
+        if event.timer == "for":
+            self._rules.look_at_lasting(event)
+            state.look_for_end = True
+            return ()
         if event.timer == "silent":
             found = state.silence.found(event.key, state.now)
             state.look_for_end = True

@@ -49,6 +49,8 @@ class JobCompletion:
         if source is not None and source.retry is not None and record.failed:
             self._retry_by_group(record, source.retry, event)
         index = record.kept
+        if index is not None and index.instances and state.rules.lasting.pending:
+            self._rules.interrupt(record)
         if index is None or (
             index.record is record and not (index.retry or index.calls or index.waits or index.over)
         ):  # usually, settle_index has nothing to decide, so skip the call

@@ -71,9 +71,11 @@ class RuleReport(Record):
     #: How often each verdict of the engine, such as ``backoff``, kept the rule from firing. A false
     #: condition is not counted.
     held_back: Mapping[str, int] = field(default_factory=lambda: NOTHING)
-    #: At how many checks in a row the condition was true at most, and how many ``for`` needs.
-    longest: int = 0
+    #: At how many checks in a row the condition was true at most, and how many ``for`` needs. If
+    #: ``for`` is a time (``lasts``): for how many seconds it was true at most.
+    longest: float = 0
     looks: int = 1
+    lasts: float = 0.0
     last_value: float | None = None  # of the rule's metric
     last_seen: str = ""  # values in the condition when it was last false
     when: str = ""

@@ -13,7 +13,7 @@ from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, kind_of, raised_at, written_at
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import AddRule, Decision, Fired, Log, Notify, Switch
-from ensemble_core.model.events import Event
+from ensemble_core.model.events import Event, TimerElapsed
 from ensemble_core.model.rules import BoundAction
 
 __all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
@@ -153,13 +153,14 @@ class RuleEvaluation:
                 value = watch.read(state.now)
             watch.unread = False
             watch.last = value
+            matched: list[RuleState] = []
+            if value is None or watch.held:
+                matched += watch.no_longer(value)
             if value is not None and not watch.floor < value < watch.ceiling:
-                if only is None:
-                    watch.match(value, found)
-                    continue
-                matched: list[RuleState] = []
                 watch.match(value, matched)
-                found += [rule_state for rule_state in matched if rule_state in only]
+            if only is not None:
+                matched = [each for each in only if each in matched or each in watch.held]
+            found += matched
         return in_order(found)
 
     def event_rules(
@@ -174,6 +175,27 @@ class RuleEvaluation:
         for rule_state in self.state.rules.index.waiting(names, group):
             if not foreign or rule_state.rule.queue_scope:
                 self.consider(rule_state, match)
+
+    def look_at_lasting(self, event: TimerElapsed) -> None:
+        """Look again at a condition that has been true for the time that its rule needs."""
+        found = self.state.rules.lasting.elapsed(event.key)
+        if found is None:
+            return
+        if found.state.watch is not None:
+            self.state.rules.index.touch(found.state)
+            self.react((), None, event)
+        else:
+            record = found.match.record
+            if record is not None:
+                self.state.link = record.link
+            self.consider(found.state, found.match)
+
+    def interrupt(self, record: JobRecord) -> None:
+        """Note that an attempt is over, so no condition of an instance for this job is true now."""
+        for key, one in ((record.kept and record.kept.instances) or {}).items():
+            found = self.state.rules.lasting.elapsed(one.timer)
+            if found is not None and found.state.key == key:
+                self.state.rules.lasting.interrupt(found.state, one, self.state.now)
 
     def silent(self, record: JobRecord, seconds: float, event: Event) -> None:
         """Consider the rules on ``silent`` for a job that had no row for this number of seconds."""
@@ -243,6 +265,8 @@ class RuleEvaluation:
                     holds = condition.evaluate(value, known or NOTHING, state.metric)
                 if not holds:
                     one.holds = 0
+                    if rule.lasts:
+                        state.rules.lasting.interrupt(rule_state, one, state.now)
                     # Keep known values rather than replacing them by missing ones.
                     if known is not None and (
                         holds is not None or not rule_state.seen or None in rule_state.seen.values()
@@ -271,7 +295,11 @@ class RuleEvaluation:
         if rule.concerns_failure and match.record is not None:
             match.record.concern = True
         one.holds += 1
-        if one.holds < rule.looks:
+        if rule.lasts and not state.rules.lasting.enough(
+            rule_state, one, match._replace(scope=scope), state.now
+        ):
+            self._report(rule_state, match, "looks", known)
+        elif one.holds < rule.looks:
             rule_state.longest = max(rule_state.longest, one.holds)
             self._report(rule_state, match, "looks", known)
         elif one.skip > 0:

@@ -42,6 +42,8 @@ class Instance:
     skip: int = 0  # backoff: the number of matches to skip
     not_before: float = float("-inf")  # backoff: the time at which it ends
     holds: int = 0  # consecutive checks at which the condition was true
+    since: float | None = None  # when it became true, if it must be true for some time
+    timer: str = ""  # the timer that elapses when this time is over
     filled: int = 0  # jobs in the slice at the last event ``idle``
     #: If the instance was cut: the rule's ``edition`` at that time. Otherwise -1.
     cut: int = -1
@@ -87,6 +89,10 @@ class RuleState:
     skip: int = 0
     not_before: float = float("-inf")
     holds: int = 0
+    since: float | None = None
+    timer: str = ""
+    #: The timers of all instances.
+    timers: dict[str, None] = field(default_factory=dict)
     filled: int = 0
     #: Number of matches. For a rule on a metric, ``watch`` counts them instead.
     woken: int = 0
@@ -96,8 +102,9 @@ class RuleState:
     #: How often each verdict kept the rule from firing. A false condition is not counted, because
     #: the index skips most rules whose condition is false.
     held_back: dict[str, int] = field(default_factory=dict)
-    #: At how many checks in a row the condition was true at most, without a firing.
-    longest: int = 0
+    #: At how many checks in a row, or for how many seconds, the condition was true at most, without
+    #: a firing.
+    longest: float = 0
     #: The values in the condition when it was last false.
     seen: Mapping[str, Any] | None = None
     cut: bool = False
@@ -139,6 +146,8 @@ class RuleState:
         self.skip = earlier.skip
         self.not_before = earlier.not_before
         self.holds = earlier.holds
+        if self.rule.spec == earlier.rule.spec:
+            self.since, self.timer, self.timers = earlier.since, earlier.timer, earlier.timers
         self.key, self.edition = earlier.key, earlier.edition
         if self.rule.groups == earlier.rule.groups:
             self.filled = earlier.filled
@@ -223,6 +232,8 @@ class _Thresholds:
         return bisect_right(self.numbers, (value, 0))
 
 
+#: The comparison that is true if the given one is false.
+_OPPOSITE = {">": "<=", ">=": "<", "<": ">=", "<=": ">"}
 #: Order of comparisons with the same number. A value satisfies the states before its position in
 #: ``_above``, so ``>=`` comes before ``>`` there. It satisfies the states after its position in
 #: ``_below``, so ``<`` comes before ``<=`` there.
@@ -252,12 +263,51 @@ class Watch:
     _least: float = float("inf")
     #: Rules whose condition is not a single comparison.
     _other: list[RuleState] = field(default_factory=list)
+    #: Rules whose condition is true and that only have to be considered when it becomes false.
+    held: dict[RuleState, None] = field(default_factory=dict)
+    _held_above: _Thresholds = field(default_factory=_Thresholds)
+    _held_below: _Thresholds = field(default_factory=_Thresholds)
 
     def add(self, state: RuleState) -> None:
         self.size += 1
         if state.watch is None:
             state.watch = self
             state.first_update = self.updates
+        self._put(state)
+
+    def discard(self, state: RuleState) -> None:
+        self.size -= 1
+        if state in self.held:
+            self._drop_held(state)
+        else:
+            self._take(state)
+        self._reach()
+
+    def hold(self, state: RuleState) -> None:
+        """Consider a rule only when its condition becomes false."""
+        operator, number = comparison(state)
+        if state in self.held or operator not in _TIES:
+            return
+        self._take(state)
+        self.held[state] = None
+        opposite = _OPPOSITE[operator]
+        self._held(opposite).add(number, _TIES[opposite], state)
+        self._reach()
+
+    def release(self, state: RuleState) -> None:
+        """Consider a rule again whenever its condition is true."""
+        if state in self.held:
+            self._drop_held(state)
+            self._put(state)
+
+    def _drop_held(self, state: RuleState) -> None:
+        del self.held[state]
+        self._held(_OPPOSITE[comparison(state)[0]]).discard(state)
+
+    def _held(self, operator: str) -> _Thresholds:
+        return self._held_above if operator[0] == ">" else self._held_below
+
+    def _put(self, state: RuleState) -> None:
         operator, number = comparison(state)
         if operator == "==":
             self._equal.setdefault(number, []).append(state)
@@ -268,8 +318,7 @@ class Watch:
             insort(self._other, state, key=_order)
         self._reach()
 
-    def discard(self, state: RuleState) -> None:
-        self.size -= 1
+    def _take(self, state: RuleState) -> None:
         operator, number = comparison(state)
         if operator == "==":
             self._equal[number].remove(state)
@@ -279,14 +328,13 @@ class Watch:
             self._thresholds(operator).discard(state)
         else:
             self._other.remove(state)
-        self._reach()
 
     def _thresholds(self, operator: str) -> _Thresholds:
         return self._above if operator[0] == ">" else self._below
 
     def _reach(self) -> None:
         """Compute the range of values that satisfy no rule."""
-        if self._other:
+        if self._other or self.held:
             self.ceiling, self.floor = float("-inf"), float("inf")
             return
         above, below = self._above.numbers, self._below.numbers
@@ -305,6 +353,18 @@ class Watch:
         if self._below.states:
             found += self._below.states[self._below.until(value) :]
         found += self._other
+
+    def no_longer(self, value: float | None) -> list[RuleState]:
+        """Return the held rules that ``value`` does not satisfy, and all others whose count or time
+        a missing value interrupts.
+        """
+        if value is None:
+            counting = [each for each in self._other if each.holds or each.since is not None]
+            return [*self.held, *counting]
+        if value != value:
+            return list(self.held)
+        above, below = self._held_above, self._held_below
+        return above.states[: above.until(value)] + below.states[below.until(value) :]
 
 
 def comparison(state: RuleState) -> tuple[str, float]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ensemble_core.engine.lasting import Lasting
 from ensemble_core.engine.report import InstanceReport, RuleReport, Standing
 from ensemble_core.engine.rule_index import Instance, InUse, RuleIndex, RuleState
+from ensemble_core.engine.timers import Timers
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import FIRINGS, MetricPath, MetricStore, parse_path
 from ensemble_core.model.ensemble import Ensemble
@@ -22,8 +24,9 @@ _CHAIN = "its firings were part of an endless chain"
 class RuleSet:
     """All rules of a run."""
 
-    def __init__(self, ensemble: Ensemble, metrics: MetricStore) -> None:
+    def __init__(self, ensemble: Ensemble, metrics: MetricStore, timers: Timers) -> None:
         self.index = RuleIndex(metrics)
+        self.lasting = Lasting(timers)
         #: By id, in the order of the rules.
         self.states: dict[str, RuleState] = {}
         self._ensemble = ensemble
@@ -79,6 +82,8 @@ class RuleSet:
 
     def _remove(self, state: RuleState) -> None:
         state.live = False
+        if state.rule.lasts:
+            self.lasting.drop(state)
         if state.rule.trigger.every is None:
             self.index.discard(state)
 
@@ -152,6 +157,7 @@ class RuleSet:
                 take(RuleState(rule, len(self.states)), state)
             except EnsembleError:
                 dropped.append(state.rule.id)  # the new file lacks a name that the rule uses
+        self.lasting.adopt(stayed)
         return stayed, dropped
 
     def switch(self, name: str, enabled: bool, now: float) -> list[RuleState]:
@@ -317,6 +323,7 @@ class RuleSet:
         for watch in self.index.watches.values():
             if watch.unread:
                 watch.last, watch.unread = watch.read(now), False
+        self.lasting.measure(now)
         return tuple(self._report(state) for state in self.states.values())
 
     def report_instances(self) -> tuple[InstanceReport, ...]:
@@ -352,6 +359,7 @@ class RuleSet:
             held_back=dict(state.held_back),
             longest=state.longest,
             looks=rule.looks,
+            lasts=rule.lasts,
             last_value=state.value,
             last_seen=state.last_seen,
             when=rule.condition.text if rule.condition else "",

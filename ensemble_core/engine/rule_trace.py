@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
     note: str = ""
     until: float | None = None  # when the backoff ends (seconds since the epoch)
     skips: int = 0  # how many more matches the backoff skips
-    held: int = 0  # at how many checks in a row the condition was true
+    held: float = 0  # at how many checks in a row, or for how many seconds, the condition was true
     fired: int = 0  # how often the rule has fired so far
     job: str = ""  # the event's job
     parameters: Mapping[str, object] = NOTHING  # of the slice or the job
@@ -176,7 +176,7 @@ class RuleTracer:
                 note,
                 until,
                 skips,
-                one.holds,
+                self._held(state, one),
                 one.fired,
                 job,
                 parameters,
@@ -207,12 +207,21 @@ class RuleTracer:
         state = self.state.rules.states[self.traced]
         if len(self._recorded) > recorded:
             return
-        if value is None:
+        if state in getattr(state.watch, "held", ()):
+            held = self._held(state, state)
+            self._recorded.append(Verdict("looks", value, held=held, fired=state.fired))
+        elif value is None:
             self._add("no value", state)
         elif self.state.ended is not None and _may_reach(state, value):
             self._add("ended", state, value)
         else:
             self._add("condition", state, value)
+
+    def _held(self, state: RuleState, one: RuleState | Instance) -> float:
+        """Return how often in a row, or for how many seconds, the condition was true."""
+        if not state.rule.lasts:
+            return one.holds
+        return 0.0 if one.since is None else self.state.now - one.since
 
     def _seen_values(
         self, state: RuleState, verdict: _Considered, known: Mapping[str, Any] | None

@@ -112,12 +112,12 @@ class State:
         self.shared = shared
         self.now = float("-inf")
         self.metrics = MetricStore(ensemble.groups, ensemble.statistics, everything=everything)
-        self.rules = RuleSet(ensemble, self.metrics)
+        self.timers = Timers()
+        self.rules = RuleSet(ensemble, self.metrics, self.timers)
         self.table = JobTable(ensemble.groups, self.metrics, self.rules.index)
         self.tabulate()
         self.foreign_jobs = ForeignJobs()
         self.shared_files = SharedFiles()
-        self.timers = Timers()
         self.silence = Silence()
         #: Names of job events that rules on ``silent`` or results need.
         self.heeds: set[str] = set()

@@ -91,6 +91,7 @@ class Stopping:
             exit_code=event.exit_code, cancel=tuple(cancel), reason=event.reason, stopped=True
         )
         state.ended = decision
+        state.rules.lasting.halted = state.now
         if state.stop is None:
             state.stop = Stop(decision)
         else:

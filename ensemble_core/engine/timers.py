@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 __all__ = ["Kind", "Timer", "Timers"]
 
-Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent"]
+Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent", "for"]
 
 
 class Timer(NamedTuple):
@@ -35,6 +35,9 @@ class Timers:
         if self._due.get((kind, key)) != when:
             self._due[kind, key] = when
             heapq.heappush(self._heap, Timer(when, kind, key))
+            if len(self._heap) > 2 * len(self._due) + 100:  # most of them were stopped
+                self._heap = [Timer(at, *each) for each, at in self._due.items()]
+                heapq.heapify(self._heap)
 
     def every(self, period: float, kind: Kind, key: str, start: float) -> None:
         """Start a timer that elapses every ``period`` seconds after ``start``."""

@@ -435,6 +435,8 @@ class BoundRule(Value):
     #: ``job``, or the parameters whose values define a slice.
     each: Literal["job"] | tuple[str, ...] | None = None
     looks: int = 1  #: The rule fires after the condition was true in this many checks in a row.
+    #: The rule fires after the condition was true at every check during so many seconds.
+    lasts: float = 0.0
     reads: frozenset[str] = frozenset()  #: The ``STAT.NAME`` references in the rule.
     #: The group whose metrics ``reads`` refers to. If ``None``, the references are to values of the
     #: rule's instance or of the event's job.

@@ -44,7 +44,7 @@ def test_each_verdict_has_its_own_words_in_why(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", [k for k in literals(Considered) if k != "fired"])
 def test_each_verdict_has_words_in_the_summary(kind: Considered) -> None:
-    (words,) = held_back_words({kind: 2}, held=2, needed=9, may_fire="once")
+    (words,) = held_back_words({kind: 2}, held=2, needed=9, lasts=0.0, may_fire="once")
     assert words
     report = RuleReport(
         id="r", label="r", woken=2, state="held back", held_back={kind: 2}, longest=2, looks=9

@@ -1,0 +1,130 @@
+"""Conditions that must be true for some time (``for: 5m``): since when they are, and their timers.
+
+Each condition that is true has one timer. While it runs, nothing is done for the condition: the
+index only considers the rule if the condition becomes false, or when the timer elapses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ensemble_core.engine.records import Match
+from ensemble_core.engine.rule_index import Instance, RuleState
+from ensemble_core.engine.timers import Timers
+
+__all__ = ["Lasting", "Pending"]
+
+#: After a resume, a condition whose time is over is looked at again after this many seconds at the
+#: earliest (or after its whole time), because rows that jobs printed meanwhile have to be read.
+_GRACE = 5.0
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Pending:
+    """A condition of a rule, or of one of its instances, that has become true."""
+
+    state: RuleState
+    one: RuleState | Instance
+    #: The last event at which the condition was true.
+    match: Match
+    told: bool = False  # whether the user knows that the run waits for it
+
+
+@dataclass(slots=True, eq=False)
+class Lasting:
+    """All conditions that are true and whose time is not over."""
+
+    timers: Timers
+    pending: dict[str, Pending] = field(default_factory=dict)
+    #: When the run ended or stopped, if a resume may continue it.
+    halted: float | None = None
+    _serial: int = 0
+
+    def enough(self, state: RuleState, one: RuleState | Instance, match: Match, now: float) -> bool:
+        """Note that a condition is true. Return True if it has been true for the rule's time."""
+        if one.since is None:
+            one.since = now
+        if now >= one.since + state.rule.lasts:
+            self._stop(one)
+            return True
+        state.longest = max(state.longest, now - one.since)
+        if one.timer in self.pending:
+            self.pending[one.timer].match = match
+            return False
+        self._serial += 1
+        one.timer = str(self._serial)
+        self.pending[one.timer] = Pending(state, one, match)
+        state.timers[one.timer] = None
+        self.timers.once(one.since + state.rule.lasts, "for", one.timer)
+        if one is state and state.watch is not None:
+            state.watch.hold(state)
+        return False
+
+    def interrupt(self, state: RuleState, one: RuleState | Instance, now: float) -> None:
+        """Note that a condition is not true."""
+        if one.since is not None:
+            if one.timer:
+                state.longest = max(state.longest, now - one.since)
+            one.since = None
+            self._stop(one)
+
+    def drop(self, state: RuleState) -> None:
+        """Forget since when the conditions of a rule are true, because it can no longer fire."""
+        for timer in list(state.timers):
+            self.pending[timer].one.since = None
+            self._stop(self.pending[timer].one)
+        state.since = None
+
+    def _stop(self, one: RuleState | Instance) -> None:
+        found = self.pending.pop(one.timer, None)
+        if found is not None:
+            self.timers.stop("for", one.timer)
+            del found.state.timers[one.timer]
+            if found.state.watch is not None:
+                found.state.watch.release(found.state)
+        one.timer = ""
+
+    def elapsed(self, timer: str) -> Pending | None:
+        """Return the condition whose timer has elapsed."""
+        return self.pending.get(timer)
+
+    def adopt(self, stayed: Mapping[int, RuleState]) -> None:
+        """Continue with a changed file. Conditions of changed or removed rules start again."""
+        for found in list(self.pending.values()):
+            before, state = found.state, stayed.get(id(found.state))
+            if state is None or state.rule.spec != before.rule.spec:
+                found.one.since = None
+                self._stop(found.one)
+                continue
+            if found.one is before:
+                found.one = state
+            found.state = state
+            state.timers = before.timers
+            if found.one is state and state.watch is not None and state.live:
+                state.watch.hold(state)
+
+    def resume(self, now: float) -> None:
+        """Continue after an interruption. The time between a stop and the resume does not count."""
+        halted, self.halted = self.halted, None
+        for timer, found in self.pending.items():
+            since, lasts = found.one.since, found.state.rule.lasts
+            assert since is not None
+            if halted is not None:
+                since = found.one.since = since + max(0.0, now - max(halted, since))
+            due = since + lasts
+            self.timers.once(due if due > now else now + min(lasts, _GRACE), "for", timer)
+
+    def measure(self, now: float) -> None:
+        """Note for the report how long conditions have been true until now."""
+        for found in self.pending.values():
+            true_for = now - (now if found.one.since is None else found.one.since)
+            found.state.longest = max(found.state.longest, true_for)
+
+    def first(self) -> Pending | None:
+        """Return the condition whose time is over first."""
+
+        def due(found: Pending) -> float:
+            return (found.one.since or 0.0) + found.state.rule.lasts
+
+        return min(self.pending.values(), key=due, default=None)
