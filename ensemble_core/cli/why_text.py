@@ -148,7 +148,8 @@ def describe_rule(rule: BoundRule) -> str:
     """Describe a rule: ``count.sim.failed, when '> 3'; may fire 5 times``."""
     parts = [_waits_for(rule)]
     if rule.condition is not None:
-        parts.append(f", when {describe_condition(rule)}")
+        becomes = " becomes true" if rule.crosses else ""
+        parts.append(f", when {describe_condition(rule)}{becomes}")
     if rule.lasts:
         parts.append(f" for {format_duration(rule.lasts)}")
     parts.append(f"; may fire {_repetitions_text(rule)}")
@@ -216,6 +217,9 @@ def describe_span(span: Span, rule: BoundRule, began: float) -> str:
     if verdict.kind == "looks":
         held = "true " + held_text(verdict.held, rule.looks, rule.lasts)
         return f"{describe_condition(rule)} was {held}" + (f": {seen}" if seen else "")
+    if verdict.kind == "crossed":
+        still = f"{times}{describe_condition(rule)} was true already, so it did not become true"
+        return still + (f": {seen}" if seen else "")
     if verdict.kind == "retried":
         return f"{times}not considered: the job was already retried"
     if verdict.kind == "cut":

@@ -67,6 +67,8 @@ def bind_rule(
         each=bound.each or ("job" if retries else None),
         looks=limits.looks,
         lasts=limits.lasts,
+        crosses=limits.crosses,
+        at_first=limits.at_first,
         enabled=spec.get("enabled", True),
         queue_scope=spec.get("scope") == "queue",
         reads=reads - of_tables - of_gauges,
@@ -90,7 +92,7 @@ def _warn_of_columns(
     group = bound.trigger.group
     columns = bound.matched.observed and context.variables(group)
     for both in sorted(context.parameters(group) & set(columns or ())):
-        if both in words_of([spec.get("when"), spec.get("action")]):
+        if both in words_of([spec.get("when"), spec.get("crosses"), spec.get("action")]):
             context.warnings.append(
                 f"rule {name!r} uses {both!r}, which is both a parameter and a column: the "
                 f"parameter is used; last.{both} is the column"

@@ -1,4 +1,7 @@
-"""Checks the condition of a rule (``when``) against the names that the rule's trigger provides."""
+"""Checks the condition of a rule (``when``, ``crosses``).
+
+Its names are those that the rule's trigger provides.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,12 @@ def bind_condition(
     context: Context, path: Path, spec: Mapping[str, Any], bound: BoundTrigger | None
 ) -> tuple[Condition | None, frozenset[str]]:
     """Return the checked condition, and the statistics in it, such as ``max.stress``."""
-    place = (*path, "when")
+    key = "crosses" if "crosses" in spec else "when"
+    place = (*path, key)
     scoped: frozenset[str] = frozenset()
-    if "when" not in spec or not context.is_valid(place):
+    if key not in spec or not context.is_valid(place):
         return None, frozenset()
-    when = spec["when"]
+    when = spec[key]
     names = bound.matched.names if bound else None
     has_value = bound is None or bound.path is not None
     try:

@@ -1,4 +1,4 @@
-"""Reads the keys that limit firings of a rule: ``repetitions``, ``backoff``, ``each``, ``for``."""
+"""Reads the keys that limit firings of a rule: ``repetitions``, ``backoff``, ``for`` and others."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ class FiringLimits(NamedTuple):
     looks: int
     #: For how many seconds it must be true (key ``for`` with a unit). 0: ``looks`` counts.
     lasts: float
+    #: Whether the rule only fires when its condition becomes true (key ``crosses``), and whether
+    #: that may be at the first check (``at_first``).
+    crosses: bool
+    at_first: bool
 
 
 def read_each(
@@ -126,10 +130,32 @@ def read_firing_limits(
     given = found.get("repetitions", "unlimited" if ends else 1)
     repetitions = UNLIMITED if given == "unlimited" else int(given)
     required = _required_checks(context, (*path, "for"), spec, trigger)
+    crossing = _crossing(context, path, spec, trigger)
     if isinstance(backoff, str):
         wait = _seconds(context, values["backoff"][1], backoff, "backoff", "skip {} matches")
-        return FiringLimits(repetitions, 0, wait, *required)
-    return FiringLimits(repetitions, int(backoff), 0.0, *required)
+        return FiringLimits(repetitions, 0, wait, *required, *crossing)
+    return FiringLimits(repetitions, int(backoff), 0.0, *required, *crossing)
+
+
+def _crossing(
+    context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger | None
+) -> tuple[bool, bool]:
+    """Return the values of ``crosses`` and ``at_first`` as truth values."""
+    crosses, at_first = "crosses" in spec, spec.get("at_first") is True
+    what = hint = ""
+    place = (*path, "crosses")
+    if crosses and "when" in spec:
+        what, hint = "a rule has 'when' or 'crosses', not both", "join the conditions with 'and'"
+    elif crosses and trigger is not None and {"start", "end"} & {*trigger.events}:
+        what = f"'crosses' needs several checks, but {spec['trigger']!r} occurs once"
+        hint = "write 'when' instead"
+    elif "at_first" in spec and not crosses:
+        place = (*path, "at_first")
+        what, hint = "'at_first' needs 'crosses'", "write 'crosses' instead of 'when', or remove it"
+    if what:
+        where = context.document.at_key(place)
+        context.report(place, what, hint=hint, code="bad-pace", where=where)
+    return crosses, at_first
 
 
 def _required_checks(
@@ -161,7 +187,7 @@ def _required_checks(
     if given.strip()[-1:].isalpha() and not found and context.is_valid(path):
         hint = "write how long the condition must be true, such as 5m, or remove 'for'"
         context.report(path, "the time in 'for' is 0", hint=hint, code="out-of-range")
-    elif found and "when" not in spec:
+    elif found and not {"when", "crosses"} & spec.keys():
         context.report(
             path,
             "the rule has 'for', but no condition ('when') that could be true for some time",

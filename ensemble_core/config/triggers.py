@@ -25,6 +25,8 @@ _RULE_KEYS = frozenset(
         "trigger",
         "name",
         "when",
+        "crosses",
+        "at_first",
         "action",
         "repetitions",
         "backoff",

@@ -389,7 +389,9 @@ class Narrator:
         if "id" in spec:
             self._named.add(added.id)
         parts = [str(spec.get("trigger", ""))]
-        parts += [str(spec[key]) for key in ("name", "when") if spec.get(key) is not None]
+        parts += [
+            str(spec[key]) for key in ("name", "when", "crosses") if spec.get(key) is not None
+        ]
         yield self._action(f"add rule {added.id}: {' '.join(parts).strip()}")
 
     def _switch(self, switched: EnableRule | DisableRule) -> Iterator[OutputLine]:

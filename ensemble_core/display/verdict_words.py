@@ -36,6 +36,7 @@ def held_back_words(
         "no value": "{times} a compared value was missing",
         "trigger": "its trigger did not match {times}",
         "looks": "its condition was true " + held_text(held, needed, lasts),
+        "crossed": "{times} its condition was true already, and it fires only when it becomes true",
         "backoff": "its backoff held it back {times}",
         "retried": "{times} another rule or the group had already retried the job",
         "exhausted": f"matched {{times}} more, but it may fire only {may_fire}",

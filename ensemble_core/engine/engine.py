@@ -544,6 +544,9 @@ class Engine:
             state.schedule(rule_state, event.timestamp)
         state.set_gauges(event.resources)
         state.generators_due = bool(state.generators)
+        for rule_state in state.rules.states.values():
+            if rule_state.rule.crosses and rule_state.live:
+                state.check_soon(rule_state)  # counts and gauges already have a value
         self._rules.react(("start",), None, event)
 
     def _on_resumed(self, event: Resumed) -> Steps:

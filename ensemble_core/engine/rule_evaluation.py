@@ -21,10 +21,11 @@ __all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
 #: The result of considering a rule. ``fired``: the rule fired. ``condition``: the condition was
 #: false. ``no value``: a value in the condition is missing. ``trigger``: the trigger's ``match``
 #: rejected the event. ``backoff``: the backoff is not over. ``looks``: the condition has not been
-#: true for enough consecutive checks. ``retried``: a retry of the job has been decided already.
+#: true for enough consecutive checks. ``crossed``: it has been true since an earlier check, and the
+#: rule only fires when it becomes true. ``retried``: a retry of the job has been decided already.
 #: Other values say why the rule can no longer fire.
 Verdict = Literal[
-    "fired", "condition", "no value", "trigger", "backoff", "looks", "retried", Asleep
+    "fired", "condition", "no value", "trigger", "backoff", "looks", "crossed", "retried", Asleep
 ]
 
 _DONE = object()
@@ -267,6 +268,8 @@ class RuleEvaluation:
                     one.holds = 0
                     if rule.lasts:
                         state.rules.lasting.interrupt(rule_state, one, state.now)
+                    if rule.crosses and holds is not None and value == value:
+                        self._settle(rule_state, one, inside=False)
                     # Keep known values rather than replacing them by missing ones.
                     if known is not None and (
                         holds is not None or not rule_state.seen or None in rule_state.seen.values()
@@ -302,6 +305,8 @@ class RuleEvaluation:
         elif one.holds < rule.looks:
             rule_state.longest = max(rule_state.longest, one.holds)
             self._report(rule_state, match, "looks", known)
+        elif rule.crosses and not self._settle(rule_state, one, inside=True):
+            self._report(rule_state, match, "crossed", known)
         elif one.skip > 0:
             one.skip -= 1
             self._report(rule_state, match, "backoff", known)
@@ -312,6 +317,16 @@ class RuleEvaluation:
             if known is not None:
                 known = self._condition_values(rule_state, match)
             self._fire(rule_state, one, match, known)
+
+    @staticmethod
+    def _settle(rule_state: RuleState, one: RuleState | Instance, *, inside: bool) -> bool:
+        """Note whether a condition with ``crosses`` is true. Return True if the rule may fire."""
+        before = one.inside
+        if one is rule_state and rule_state.watch is not None:
+            rule_state.watch.settle(rule_state, inside)
+        else:
+            one.inside = inside
+        return inside and (before is False or (before is None and rule_state.rule.at_first))
 
     def _report(
         self,

@@ -44,6 +44,8 @@ class Instance:
     holds: int = 0  # consecutive checks at which the condition was true
     since: float | None = None  # when it became true, if it must be true for some time
     timer: str = ""  # the timer that elapses when this time is over
+    #: With ``crosses``: whether the condition was true at the last check. ``None``: no check yet.
+    inside: bool | None = None
     filled: int = 0  # jobs in the slice at the last event ``idle``
     #: If the instance was cut: the rule's ``edition`` at that time. Otherwise -1.
     cut: int = -1
@@ -91,6 +93,7 @@ class RuleState:
     holds: int = 0
     since: float | None = None
     timer: str = ""
+    inside: bool | None = None
     #: The timers of all instances.
     timers: dict[str, None] = field(default_factory=dict)
     filled: int = 0
@@ -148,6 +151,7 @@ class RuleState:
         self.holds = earlier.holds
         if self.rule.spec == earlier.rule.spec:
             self.since, self.timer, self.timers = earlier.since, earlier.timer, earlier.timers
+            self.inside = earlier.inside
         self.key, self.edition = earlier.key, earlier.edition
         if self.rule.groups == earlier.rule.groups:
             self.filled = earlier.filled
@@ -283,6 +287,18 @@ class Watch:
             self._take(state)
         self._reach()
 
+    def settle(self, state: RuleState, inside: bool) -> None:
+        """Note whether the condition of a rule with ``crosses`` is true."""
+        if state.inside is None:
+            self._take(state)
+            state.inside = inside
+            self._put(state)
+        state.inside = inside
+        if inside:
+            self.hold(state)
+        else:
+            self.release(state)
+
     def hold(self, state: RuleState) -> None:
         """Consider a rule only when its condition becomes false."""
         operator, number = comparison(state)
@@ -376,6 +392,12 @@ def comparison(state: RuleState) -> tuple[str, float]:
     if condition is None or condition.comparison is None:
         return "", 0.0
     if rule.trigger.match is not None or rule.looks > 1:
+        return "", 0.0
+    if (rule.crosses or rule.lasts) and (
+        condition.comparison[0] == "=="
+        # The first check matters, even if the condition is false.
+        or (rule.crosses and state.inside is None)
+    ):
         return "", 0.0
     return condition.comparison
 

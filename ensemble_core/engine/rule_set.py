@@ -79,6 +79,8 @@ class RuleSet:
         metric = state.rule.trigger.metric
         if state.rule.trigger.every is None:
             self.index.add(state, None if metric is None else self.path(metric))
+        if state.inside and state.watch is not None:
+            state.watch.hold(state)
 
     def _remove(self, state: RuleState) -> None:
         state.live = False
@@ -191,6 +193,7 @@ class RuleSet:
         if state.live and not state.may_fire:
             self._remove(state)
         elif state.may_fire and not state.live:
+            state.inside = None
             self._enter(state)
             return [state]
         return []
@@ -202,6 +205,7 @@ class RuleSet:
     def reset(self, state: RuleState) -> None:
         """Reset the firing counters of a rule that is not in the index. A cut rule stays cut."""
         state.fired = state.skip = state.holds = 0
+        state.inside = None
         state.not_before = float("-inf")
         state.key, self._keys = self._keys, self._keys + 1
 

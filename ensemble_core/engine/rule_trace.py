@@ -208,8 +208,9 @@ class RuleTracer:
         if len(self._recorded) > recorded:
             return
         if state in getattr(state.watch, "held", ()):
+            kind: Kind = "looks" if state.timer else "crossed"
             held = self._held(state, state)
-            self._recorded.append(Verdict("looks", value, held=held, fired=state.fired))
+            self._recorded.append(Verdict(kind, value, held=held, fired=state.fired))
         elif value is None:
             self._add("no value", state)
         elif self.state.ended is not None and _may_reach(state, value):

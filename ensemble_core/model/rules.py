@@ -437,6 +437,10 @@ class BoundRule(Value):
     looks: int = 1  #: The rule fires after the condition was true in this many checks in a row.
     #: The rule fires after the condition was true at every check during so many seconds.
     lasts: float = 0.0
+    #: Whether the rule only fires when its condition becomes true. If it is true at the first
+    #: check, the rule fires only with ``at_first``.
+    crosses: bool = False
+    at_first: bool = False
     reads: frozenset[str] = frozenset()  #: The ``STAT.NAME`` references in the rule.
     #: The group whose metrics ``reads`` refers to. If ``None``, the references are to values of the
     #: rule's instance or of the event's job.
