@@ -16,10 +16,12 @@ from ensemble_batch import Place, QueueJob
 
 __all__ = ["StepMessages"]
 
-#: Messages about memory: of ``OverMemoryKill``, and of cgroups.
-_MEMORY = re.compile(
-    r"exceeded (job|step|virtual )?\s*memory limit|oom[-_ ]kill|out of memory", re.I
-)
+#: Messages about memory: of ``OverMemoryKill``, which ends the job, and of cgroups, after which the
+#: job may go on for hours.
+_ENDED = re.compile(r"exceeded (job|step|virtual )?\s*memory limit", re.I)
+_MEMORY = re.compile(rf"{_ENDED.pattern}|oom[-_ ]kill|out of memory", re.I)
+#: Ends with a reason that an earlier message of a cgroup does not explain.
+_OTHER_ENDS = ("cancel", "timeout", "preempted")
 #: Most bytes of a file that are read.
 _MOST = 8192
 
@@ -46,7 +48,8 @@ class StepMessages:
         if not words:
             return job
         note = f"{job.note}; {words}" if job.note else words
-        if not _MEMORY.search(words):
+        explains = _ENDED if job.exception in _OTHER_ENDS else _MEMORY
+        if not explains.search(words):
             return replace(job, note=note)
         note = f"it used more memory than it requested (--mem); {note}"
         return replace(job, exception="out-of-memory", note=note, cause=None)

@@ -310,6 +310,24 @@ def test_messages_of_a_step_explain_a_failed_job(tmp_path: Path, text: str, kind
     assert job.cause == (None if kind == "out-of-memory" else "signal")
 
 
+@pytest.mark.parametrize("kind", ["cancel", "timeout", "preempted"])
+@pytest.mark.parametrize(
+    ("text", "explains"),
+    [
+        ("Detected 1 oom_kill event in StepId=1.batch.", False),  # of a child, hours before
+        ("StepId=1.batch exceeded memory limit (7 > 5), being killed", True),
+    ],
+)
+def test_an_old_message_about_memory_does_not_replace_a_later_reason(
+    tmp_path: Path, kind: str, text: str, explains: bool
+) -> None:
+    (tmp_path / "slurm-7.err").write_text(f"slurmstepd: error: {text}\n")
+    ended = QueueJob("7", "over", 15, kind, "Slurm's reason", by="ada")
+    job = StepMessages(str(tmp_path)).explain(ended)
+    assert job.exception == ("out-of-memory" if explains else kind)
+    assert text in job.note
+
+
 def test_a_job_without_messages_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "slurm-7.err"
     path.touch()
