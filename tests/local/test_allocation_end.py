@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from ensemble_testing.allocation import Allocation
-from ensemble_testing.session import wait_until
+from ensemble_testing.session import Session, wait_until
 
 from ensemble_core.cli.main import main
+from ensemble_core.local import allocation
 from ensemble_core.local.allocation import allocation_process
+from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.process_tree import parent_of
 
 #: Jobs that last until the file ``go`` exists. They react to SIGTERM in four ways: they end, exit
@@ -121,7 +123,7 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Iterator[Study]:
+def study(allocated: None, tmp_path: Path) -> Iterator[Study]:
     study = Study(tmp_path)
     yield study
     study.allocation.kill()
@@ -228,6 +230,22 @@ def test_jobs_do_not_outlive_an_allocation_that_does_not_track_them(study: Study
     again.allocation.send(again.of("/slurmstepd"), signal.SIGKILL)
     assert again.allocation.wait_over() == 128 + signal.SIGKILL
     again.check()
+
+
+def test_outside_an_allocation_a_job_that_a_signal_ends_is_over_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in allocation._VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    with Session(LocalExecutor(slots=1), tmp_path) as session:
+        for _ in range(5):  # one of them is not delayed by a busy machine
+            job = session.job("sh", "-c", f"touch {tmp_path}/last; kill -TERM $$")
+            session.run(job)
+            assert session.cause(job) == "signal"
+            (finish,) = (event for event in session.of(job) if event.name == "finish")
+            if finish.timestamp - (tmp_path / "last").stat().st_mtime < 4.0:
+                return
+    pytest.fail("each end was held back")
 
 
 def test_a_job_that_someone_else_terminates_fails(study: Study) -> None:
