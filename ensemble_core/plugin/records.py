@@ -70,6 +70,9 @@ class ExecutorPlugin(Value):
     - ``secrets`` is given if jobs do not inherit the environment of the controller. It says how
       they get secrets, as an imperative. Files with ``environment_from`` are then rejected with
       this hint.
+    - ``inside`` returns the job of this queue in which this process runs ("Slurm job 7 with 2
+      nodes"), or an empty text. Jobs of a run go to the queue, and not into this job, so the run
+      could wait for its own end: it does not begin unless the user names the executor.
     - ``memory`` says why the key ``memory_per_task`` has no effect: "Flux schedules no memory".
       Files with this key then cause a warning.
     - ``remains`` is called if the journal of a run is lost. Its arguments are the run's tag, the
@@ -92,6 +95,7 @@ class ExecutorPlugin(Value):
     grace: str = ""
     secrets: str = ""
     memory: str = ""
+    inside: Callable[[], str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

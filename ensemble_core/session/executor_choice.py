@@ -68,7 +68,8 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
         works, detail = probe(record)
         # Use it even if ``available`` returned false, because options may make it work. If they do
         # not, ``open`` fails.
-        return ExecutorChoice(name, record, detail if works else "", "chosen with --executor")
+        why = "chosen with --executor" + _surroundings(registry, record)
+        return ExecutorChoice(name, record, detail if works else "", why)
     probed: dict[str, tuple[ExecutorPlugin, bool, str]] = {}
     for each, record in registry.executors.items():
         # A record may have several names; the shortest comes first.
@@ -85,6 +86,14 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
         )
     best = max(able, key=lambda each: probed[each][0].priority)
     record, _, detail = probed[best]
+    if own := _inside(record):
+        here = "" if "local" not in able else "--executor local runs them on this node; "
+        raise UsageError(
+            f"this is {own}: the jobs would go to the queue, not into it",
+            cause="they may have to wait until it ends, so the run would wait for itself",
+            hint=f"{here}--executor {best} submits them to the queue",
+            code="inside-queue",
+        )
     if len(able) == 1:
         others = ", ".join(
             f"{each}: {reason or 'not available'}"
@@ -96,7 +105,29 @@ def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
     else:
         others = ", ".join(each for each in able if each != best)
         why = f"preferred to {others}; --executor chooses another"
-    return ExecutorChoice(best, record, detail, why)
+    return ExecutorChoice(best, record, detail, why + _surroundings(registry, record))
+
+
+def _inside(record: ExecutorPlugin) -> str:
+    """Return the job of the executor's queue in which this process runs, or an empty text."""
+    if record.inside is None:
+        return ""
+    try:
+        return record.inside()
+    except Exception:  # a bug in a plugin must not prevent a run with another executor
+        return ""
+
+
+def _surroundings(registry: Registry, chosen: ExecutorPlugin) -> str:
+    """Return a remark about the job of a queue in which this process runs."""
+    if own := _inside(chosen):
+        return f"; this is {own}: jobs go to the queue, not into it"
+    around = next(filter(None, map(_inside, registry.executors.values())), "")
+    if not around:
+        return ""
+    # The executor of this machine is the only one that can use no other node.
+    idle = ": only this node is used" if chosen.name == "local" and "nodes" in around else ""
+    return f"; this is {around}{idle}"
 
 
 def build_executor(

@@ -182,3 +182,35 @@ def test_an_executor_gets_the_defaults_of_its_schema() -> None:
     build_executor(registry(known), known, {})
     build_executor(registry(known), known, {"poll": 2})
     assert built == [{"poll": 5}, {"poll": 2}]
+
+
+def test_a_run_inside_its_own_queue_does_not_begin_unless_the_executor_is_named() -> None:
+    queue = replace(record("slurm", 50), inside=lambda: "Slurm job 7 with 2 nodes")
+    both = registry(queue, record("local"))
+    with pytest.raises(UsageError) as refused:
+        choose_executor(both, None)
+    assert refused.value.code == "inside-queue"
+    assert "this is Slurm job 7 with 2 nodes: the jobs would go to the queue" in str(refused.value)
+    assert "--executor local runs them on this node" in (refused.value.hint or "")
+    assert "--executor slurm" in (refused.value.hint or "")
+    why = choose_executor(both, "slurm").why
+    assert why.endswith("; this is Slurm job 7 with 2 nodes: jobs go to the queue, not into it")
+    why = choose_executor(both, "local").why
+    assert why.endswith("; this is Slurm job 7 with 2 nodes: only this node is used")
+
+
+def test_a_run_outside_of_queues_says_nothing_about_them() -> None:
+    def broken() -> str:
+        raise RuntimeError
+
+    both = registry(
+        replace(record("slurm", 50), inside=lambda: ""), replace(record("pbs"), inside=broken)
+    )
+    assert choose_executor(both, None).name == "slurm"
+    assert "this is" not in choose_executor(both, "pbs").why
+
+
+def test_a_run_in_another_executor_inside_a_queue_names_the_job() -> None:
+    queue = replace(record("slurm", 50), inside=lambda: "Slurm job 7 with 1 node")
+    both = registry(queue, record("flux", 100))
+    assert choose_executor(both, None).why.endswith("; this is Slurm job 7 with 1 node")

@@ -87,6 +87,15 @@ def _available() -> tuple[bool, str]:
     return True, f"SGE_ROOT={root}"
 
 
+def _inside() -> str:
+    import os
+
+    job, nodes = os.environ.get("JOB_ID"), os.environ.get("NHOSTS", "1")
+    if not job or not os.environ.get("SGE_JOB_SPOOL_DIR"):
+        return ""
+    return f"Grid Engine job {job} with {nodes} node{'s' if nodes != '1' else ''}"
+
+
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
     """Return the executor ``gridengine``."""
@@ -102,5 +111,6 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             available=_available,
             priority=_PRIORITY,
             render=_render,
+            inside=_inside,
         )
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from ensemble_batch import Batch
 from ensemble_gridengine import ensemble_executors
 from ensemble_gridengine.executor import GridEngineExecutor
@@ -38,3 +39,14 @@ def test_memory_is_requested_for_each_slot() -> None:
     both = replace(job, options={"gridengine": {"resources": {"h_vmem": "4G"}}})
     wrong = GridEngineExecutor(environment="smp").wrong(both)
     assert "'memory_per_task' and the resource 'h_vmem'" in (wrong or "")
+
+
+def test_the_job_around_this_process_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    (record,) = ensemble_executors()
+    assert record.inside is not None
+    for name in ("JOB_ID", "SGE_JOB_SPOOL_DIR", "NHOSTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JOB_ID", "7")
+    assert record.inside() == ""  # other programs have such a variable
+    monkeypatch.setenv("SGE_JOB_SPOOL_DIR", "/spool")
+    assert record.inside() == "Grid Engine job 7 with 1 node"

@@ -87,6 +87,18 @@ def _available() -> tuple[bool, str]:
     return True, "qsub and pbsnodes are on the PATH"
 
 
+def _inside() -> str:
+    import os
+
+    job = os.environ.get("PBS_JOBID")
+    try:
+        with open(os.environ.get("PBS_NODEFILE", ""), encoding="utf-8") as file:
+            nodes = len({*file.read().split()})
+    except OSError:
+        nodes = 1
+    return f"PBS job {job} with {nodes} node{'s' if nodes != 1 else ''}" if job else ""
+
+
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
     """Return the executor ``pbs``."""
@@ -102,5 +114,6 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             available=_available,
             priority=_PRIORITY,
             render=_render,
+            inside=_inside,
         )
     ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from ensemble_batch import Batch
 from ensemble_pbs import ensemble_executors
 from ensemble_pbs.executor import PBSExecutor
@@ -37,3 +39,17 @@ def test_memory_of_all_tasks_is_in_the_chunk() -> None:
     assert "select=1:ncpus=2:mem=2049mb" in words
     both = replace(job, options={"pbs": {"resources": {"mem": "4gb"}}})
     assert "'memory_per_task' and the resource 'mem'" in (PBSExecutor().wrong(both) or "")
+
+
+def test_the_job_around_this_process_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (record,) = ensemble_executors()
+    assert record.inside is not None
+    monkeypatch.delenv("PBS_JOBID", raising=False)
+    assert record.inside() == ""
+    (tmp_path / "nodes").write_text("n1\nn1\nn2\n")
+    monkeypatch.setenv("PBS_JOBID", "7.server")
+    assert record.inside() == "PBS job 7.server with 1 node"
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
+    assert record.inside() == "PBS job 7.server with 2 nodes"

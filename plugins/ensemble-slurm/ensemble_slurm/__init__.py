@@ -52,6 +52,11 @@ def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
     return Rendered(render(job, site), "text/x-shellscript")
 
 
+def _inside() -> str:
+    job, nodes = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_JOB_NUM_NODES", "1")
+    return f"Slurm job {job} with {nodes} node{'s' if nodes != '1' else ''}" if job else ""
+
+
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
     """Return the executor ``slurm``."""
@@ -69,5 +74,6 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             available=_available,
             priority=_PRIORITY,
             render=_render,
+            inside=_inside,
         )
     ]

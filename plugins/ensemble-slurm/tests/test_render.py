@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from ensemble_slurm import ensemble_executors
 from ensemble_slurm.executor import SlurmExecutor
 from ensemble_slurm.names import Label
@@ -54,3 +55,13 @@ def test_two_requests_of_memory_are_rejected() -> None:
         id="a.3", group="a", index=3, command=("sim",), memory_per_task=1 << 30, options=options
     )
     assert "'memory_per_task' and the option 'mem'" in (SlurmExecutor().wrong(job) or "")
+
+
+def test_the_job_around_this_process_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    (record,) = ensemble_executors()
+    assert record.inside is not None
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert record.inside() == ""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    assert record.inside() == "Slurm job 7 with 2 nodes"
