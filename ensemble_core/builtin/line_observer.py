@@ -57,6 +57,7 @@ class LineObserver(Observer):
 
     #: What the expected lines are called in complaints.
     _noun = "lines"
+    rewrites = True
 
     def __init__(
         self,

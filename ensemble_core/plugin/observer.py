@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.model.value import Value
@@ -39,6 +39,10 @@ class Observer(ABC):
       than a missing one.
     - All methods are called on one thread.
     """
+
+    #: Whether a carriage return ends a line. Then, updates of a progress bar may be left out if
+    #: newer ones are in the file already; at most about ten a second are read.
+    rewrites: ClassVar[bool] = False
 
     @property
     @abstractmethod

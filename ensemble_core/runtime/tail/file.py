@@ -18,6 +18,7 @@ from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import UNREADABLE, Observer, Row
 from ensemble_core.runtime.tail.earlier_text import LONGEST, EarlierText
 from ensemble_core.runtime.tail.poll_interval import PollInterval
+from ensemble_core.runtime.tail.rewritten_lines import is_rewritten, newest_updates
 
 __all__ = ["File", "Place"]
 
@@ -35,6 +36,11 @@ _REMEMBERED_OF_OTHERS = 32
 _TICK = 0.02
 #: Up to this size, a file is read again to find out whether lines were overwritten.
 _MOST_COMPARED = 256 << 20
+#: An observer that is behind by more bytes than ``MOST_BEHIND`` and would need more than
+#: ``_LONGEST_CATCH_UP`` seconds of CPU time for them continues with the last ``_NEWEST`` bytes.
+MOST_BEHIND, _LONGEST_CATCH_UP, _NEWEST = 64 << 20, 5.0, 1 << 20
+#: A progress bar is read at most once in so many seconds while its job runs.
+_UPDATE = 0.1
 #: Transient errors: no descriptors, no memory, a busy file server. After the end of a job, reading
 #: is retried for ``_PATIENCE`` seconds, every ``_PAUSE`` seconds.
 _TRANSIENT = frozenset(
@@ -138,6 +144,11 @@ class File:
         #: changed without growing: then, lines may have been overwritten.
         self._first = self._checksum = 0
         self._suspect = False
+        #: The CPU time of the observer in seconds, for how many bytes, and how many were skipped.
+        self._cost, self._fed, self._skipped = 0.0, 0, 0
+        self._piece_size = _CHUNK
+        #: Time before which the file need not be read again, because it has a progress bar.
+        self.not_before = 0.0
         #: Whether the last bytes that this attempt has written are no whole line.
         self._in_line = False
         #: The position at which to stop reading, once the job has ended.
@@ -227,6 +238,7 @@ class File:
             return ended and isinstance(error, OSError) and self._may_retry(error)
         self._give_up = None
         if data:
+            self._fed += len(data)
             self._observe(lambda: self._observer.feed(data), "feed")
         return more and not self.dropped
 
@@ -295,6 +307,11 @@ class File:
             why = self._observer.complaint()
         except Exception:  # errors of the plugin no longer matter
             return None
+        if why is None and self._skipped:
+            skipped = f"{self._skipped / 1e6:.0f} MB of {self.path} were skipped"
+            return (
+                f"{skipped}, because it grew faster than the observer {self.name!r} could read it"
+            )
         if why is None and self._suspect and self._is_overwritten():
             return (
                 f"lines of {self.path} that the observer {self.name!r} had read were overwritten: "
@@ -367,9 +384,12 @@ class File:
                 return False, b""
             if self._earlier is not None:
                 self._read_overwritten(fd, status, self._earlier)
+            behind = (status.st_size if self._end is None else self._end) - self._offset
+            if behind > MOST_BEHIND and self._is_too_slow(behind):
+                self._skip(fd, behind)
             # Read old and new bytes in one call, because every call waits for other threads.
             kept = len(self._before)
-            data = os.pread(fd, kept + _CHUNK, self._offset - kept)
+            data = os.pread(fd, kept + self._piece_size, self._offset - kept)
             identity = (status.st_dev, status.st_ino)
             if self._read_of is not None and (
                 self._read_of != identity
@@ -395,13 +415,45 @@ class File:
             # Zero bytes at the end are preallocated space, or data from another node that has not
             # arrived yet.
             data = data.rstrip(b"\0")
+        more, result = len(data) == got, data
+        if self._observer.rewrites and not self._taken and b"\r" in data:
+            in_line = not self._before.endswith((b"\n", b"\r"))
+            result, used = newest_updates(
+                data, in_line=in_line and bool(self._before), final=self._end is not None
+            )
+            self._piece_size = _CHUNK
+            if is_rewritten(data):  # pass over as many updates as possible at a time
+                self.not_before, self._piece_size = time.monotonic() + _UPDATE, 16 * _CHUNK
+            data = data[:used]
+        end = status.st_size if self._end is None else self._end
+        more = bool(data) and more and self._offset + got < end
         self._offset += len(data)
         self._before = (self._before + data[-_REMEMBERED:])[-_REMEMBERED:]
         if data:
             self._checksum = zlib.crc32(data, self._checksum)
             self._in_line = not data.endswith(b"\n")
-        end = status.st_size if self._end is None else self._end
-        return bool(data) and len(data) == got and self._offset < end, data
+        return more, result
+
+    def _is_too_slow(self, behind: int) -> bool:
+        """Return True if the observer would need too much CPU time for this number of bytes."""
+        if self._taken or self._fed < _CHUNK:
+            return False
+        return behind * self._cost / self._fed > _LONGEST_CATCH_UP
+
+    def _skip(self, fd: int, behind: int) -> None:
+        """Continue near the end of the file, at the beginning of a line."""
+        target = self._offset + behind - _NEWEST
+        end = os.pread(fd, _NEWEST, target).find(b"\n") + 1
+        skipped = target + end - self._offset
+        self._offset, self._before, self._in_line = target + end, b"", False
+        self._first, self._checksum = self._offset, 0
+        self._observe(self._discard_line, "interrupted")
+        first, self._skipped = not self._skipped, self._skipped + skipped
+        if first:
+            self._warn(
+                f"{self.path} grows faster than the observer {self.name!r} can read it: "
+                f"{skipped / 1e6:.0f} MB were skipped, so statistics lack their rows"
+            )
 
     def _read_overwritten(
         self, fd: int, status: os.stat_result, earlier: EarlierText, *, final: bool = False
@@ -429,6 +481,10 @@ class File:
         if lines:
             self._observe(lambda: self._observer.feed(lines), "feed")
 
+    def _discard_line(self) -> Iterable[Row]:
+        self._observer.interrupted()
+        return ()
+
     def _forget(self) -> Iterable[Row]:
         self._observer.truncated()
         return ()
@@ -437,7 +493,7 @@ class File:
         """Turn rows into events. Drop an observer that raises an error or returns other objects."""
         if self.dropped:
             return
-        timestamp = self._clock()
+        timestamp, began = self._clock(), time.thread_time()
         try:
             given = rows()
             if given is None:
@@ -455,6 +511,7 @@ class File:
                             timestamp, self.job, self.name, values, row.clock, anew, (*unread,)
                         )
                     )
+            self._cost += time.thread_time() - began
         except (Exception, SystemExit) as error:  # an error in a plugin's code
             self.dropped = True
             if isinstance(error, _InvalidRow):

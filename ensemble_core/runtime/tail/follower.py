@@ -113,6 +113,8 @@ class Follower:
         self._changes = ChangeDetector(self._warn, inotify=inotify)
         #: Files that have more to read.
         self._behind: deque[File] = deque()
+        #: Files with a progress bar, which are read again after a pause.
+        self._paused: dict[File, None] = {}
         self._ending: deque[_Ending] = deque()
         self._batch: list[Event] = []
         self._flushed = 0.0
@@ -238,7 +240,7 @@ class Follower:
         """Return the time of the next round, unless something wakes the thread before."""
         if self._ending or self._closing:
             return 0.0
-        due = self._changes.due()
+        due = min([self._changes.due(), *(file.not_before for file in self._paused)])
         if self._behind:
             due = min(due, time.monotonic() + _BREATH if self._too_many(_BACKLOG_BEHIND) else 0.0)
         return due
@@ -335,8 +337,13 @@ class Follower:
     def _read(self, news: Iterable[File]) -> None:
         behind = len(self._behind)
         known = set(self._behind)
-        for file in news:
-            if file not in known and file.read():
+        now = time.monotonic()
+        again = [file for file in self._paused if file.not_before <= now]
+        for file in dict.fromkeys((*news, *again)):
+            self._paused.pop(file, None)
+            if file.not_before > now and not file.over:
+                self._paused[file] = None
+            elif file not in known and not file.over and file.read():
                 self._behind.append(file)
             self._flush_in_time()
         began = time.monotonic()
