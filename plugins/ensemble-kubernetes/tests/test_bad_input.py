@@ -19,8 +19,10 @@ from ensemble_kubernetes.pods import Pod, read_pod
 from ensemble_testing import Session
 from kubernetes_stand_in.refusals import Refusal, conflict
 
-from ensemble_core import ExecutorError, Job, JobEvent, UsageError
+from ensemble_core import EnsembleError, ExecutorError, Job, JobEvent, UsageError
+from ensemble_core.config import load_text
 from ensemble_core.model.causes import cause_of
+from ensemble_core.plugin.discovery import discover
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -489,3 +491,26 @@ def test_memory_is_requested_and_limited_for_each_task() -> None:
     assert container["resources"]["requests"] == {"cpu": "1", "memory": "1073741824"}
     assert container["resources"]["limits"] == {"memory": "1073741824"}
     assert {"name": "ENSEMBLE_CORES", "value": "1"} in container["env"]
+
+
+def test_environment_from_is_rejected_with_a_hint() -> None:
+    """Pods do not inherit the environment of the controller."""
+    registry = discover()
+    text = (
+        "jobs: [{name: g, command: 'true', environment_from: [DB_PASSWORD]}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: g}}]\n"
+    )
+    record = registry.executors["kubernetes"]
+    with pytest.raises(EnsembleError, match="cannot be used with the executor kubernetes") as found:
+        load_text(text, registry, executor=record)
+    assert "name a Secret: options: {kubernetes:" in str(found.value)
+
+
+def test_image_and_fragments_belong_to_the_identity_of_jobs() -> None:
+    registry = discover()
+    text = (
+        "jobs: [{name: g, command: 'true', options: {kubernetes: {image: 'sim:1'}}}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: g}}]\n"
+    )
+    compared = load_text(text, registry).groups["g"].compared["kubernetes"]
+    assert [*compared] == ["image", "container", "pod"]
