@@ -31,6 +31,7 @@ REFERENCE = [
         "job-groups",
         "sweeps",
         "observers",
+        "programs",
         "rules",
         "conditions",
         "causes",
