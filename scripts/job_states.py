@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ensemble_core.engine.job_states import ATTEMPT, INDEX
+from ensemble_core.engine.job_states import ATTEMPT, CANCEL, INDEX
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "job-states.md"
 _DIAGRAM = re.compile(r"```mermaid\n.*?\n```", re.DOTALL)
@@ -31,7 +31,7 @@ def drawn(states: Mapping[Any, Mapping[str, Any]]) -> str:
 
 def current(text: str) -> str:
     """Return the text of the page with current diagrams."""
-    diagrams = iter([drawn(ATTEMPT), drawn(INDEX)])
+    diagrams = iter([drawn(ATTEMPT), drawn(CANCEL), drawn(INDEX)])
     return _DIAGRAM.sub(lambda _: f"```mermaid\n{next(diagrams)}\n```", text)
 
 

@@ -289,9 +289,17 @@ def main() -> int:
         help="slurm, gridengine, pbs: the queue lists no jobs or only some at times, and jobs are "
         "suspended and continued",
     )
+    parser.add_argument(
+        "--validate",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compare the engine's state with what it keeps by state after each event of the "
+        "controllers that are killed (yes)",
+    )
     parser.add_argument("--names", nargs="+", help="studies or use cases to run (all)")
     parser.add_argument("--hours", type=float, help="repeat all parts for this number of hours")
     chosen = parser.parse_args()
+    os.environ["ENSEMBLE_VALIDATE"] = "1" if chosen.validate else ""
     base = chosen.base or Path(tempfile.mkdtemp(prefix="ensemble-soak-"))
     if chosen.hours is not None:
         return for_hours(chosen.hours, chosen.seed, chosen.processes, base)

@@ -97,7 +97,7 @@ class Task:
         feed = Feed(self._output, everything=False)
         for record in engine.state.table.records.values() if engine is not None else ():
             feed.active.add(record.job.id)
-            narrator.know(record.job, record.files, asked=record.cancelling or record.stopping)
+            narrator.know(record.job, record.files, asked=record.cancel != "none")
         self.runtime = Runtime(
             ensemble,
             executor,

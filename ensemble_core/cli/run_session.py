@@ -145,9 +145,7 @@ class RunSession:
         if engine is not None:
             feed.active.update(engine.state.active())
             for record in engine.state.table.records.values():
-                self._narrator.know(
-                    record.job, record.files, asked=record.cancelling or record.stopping
-                )
+                self._narrator.know(record.job, record.files, asked=record.cancel != "none")
         if stop_first is not None:
             runtime.stop_first(stop_first)
         if reopened:

@@ -50,7 +50,7 @@ class Effects:
             return
         if isinstance(decision, Cancel):
             decision = self.submission.cancel(origin, decision)
-            self.submission.cancelling(decision.jobs)
+            self.submission.ask_cancel(decision.jobs)
         elif isinstance(decision, Retry):
             if origin.match.record is not None:
                 self.submission.retry(origin.match.record.index, decision)
@@ -58,7 +58,7 @@ class Effects:
         elif isinstance(decision, Call):
             link = origin.link if state.via is None else state.extend(origin.rule, state.via)
             if link.depth > state.ensemble.limits.chain:
-                state.cut_chain(origin.rule_state, origin.rule_state, link)
+                state.cut_chain(origin.rule_state, origin.rule_state.own, link)
                 return
             state.calls[decision.call] = Pending(origin, link, decision)
             if origin.match.record is not None:
@@ -118,7 +118,7 @@ class Effects:
         state = self.state
         held = self.submission.forget_held(state.held())
         reused = self.submission.reused(decision.cancel)
-        self.submission.cancelling(reused)
+        self.submission.ask_cancel(reused)
         if held or state.attempts or reused:
             known = {*held, *state.attempts, *reused}
             left = tuple(job for job in decision.cancel if job not in known)
@@ -128,7 +128,7 @@ class Effects:
         for index in lost:
             if index.record.job.id not in state.table.records:
                 state.table.close(index.record, done=False)
-        self.submission.cancelling(decision.cancel)
+        self.submission.ask_cancel(decision.cancel)
         self._end(decision)
 
     def lose(self, reason: str) -> None:

@@ -352,7 +352,7 @@ class Engine:
         state.link = record.link
         if event.name == "exception" and event.context.get("type") == "interrupted":
             event = self._stopping.interrupted(record, event)
-        if record.stopping and self._stopping.absorbs(record, event):
+        if record.cancel == "stopping" and self._stopping.absorbs(record, event):
             if not self._catching_up:
                 self._stopping.submit_requeued()
             return None
@@ -403,7 +403,7 @@ class Engine:
         verdict = condition.verdict(None, known, self.state.metric)
         if verdict:
             # If the run was cancelling the job, the outcome must not depend on which was faster.
-            cancelled = record.cancelling and not record.refused
+            cancelled = record.cancel == "asked"
             record.exception = "cancel" if cancelled else "result"
             record.cancelled_by = BY_RUN if cancelled else None
             record.note = f"fail_if: {condition.text}"
@@ -507,7 +507,7 @@ class Engine:
             fields.setdefault("clock", event.clock)
         fields["observer"] = event.observer
         # How many rows arrive after a cancel is random, so rules ignore these rows.
-        names = () if record.cancelling and not record.refused else ("observed",)
+        names = () if record.cancel == "asked" else ("observed",)
         self._rules.react(names, record.job.group, event, record, fields)
 
     def _report_repeated_rows(self, record: JobRecord, observer: str) -> None:
@@ -636,7 +636,7 @@ class Engine:
             if record is None or record.seen or record.state != "queued":
                 continue
             # In contrast to jobs that an ended run left to the queue, this submit is repeated.
-            record.stopping = False
+            record.turn("submit again")
             if record.cancelling:
                 state.table.forget(record)
                 cancelled.append(record)
@@ -683,7 +683,7 @@ class Engine:
                 record.not_understood = True
                 state.table.groups[record.job.group].not_understood = True
             else:
-                record.refused = True
+                record.turn("refuse")
         if event.level == "error":
             state.error(event.message)
         else:
@@ -757,7 +757,7 @@ class Engine:
 
     def _on_silence(self, seconds: float, job: str, event: Event) -> None:
         record = self.state.table.records.get(job)
-        if record is not None and (record.refused or not record.cancelling):
+        if record is not None and record.cancel != "asked":
             self._rules.silent(record, seconds, event)
 
     def _await_silence(self, key: str, event: Event) -> None:

@@ -224,7 +224,7 @@ class JobCompletion:
         self, rule_state: RuleState, scope: Slice | None, link: Link | None, event: Event
     ) -> None:
         state = self.state
-        one = rule_state if scope is None else scope.instance(rule_state.key)
+        one = rule_state.own if scope is None else scope.instance(rule_state.key)
         still_open, filled = state.standing(rule_state.rule, scope)
         if still_open or one.filled == filled or state.awaits_answers() or state.ended is not None:
             return
@@ -248,7 +248,7 @@ class JobCompletion:
                 scopes = [each for each in emptied if each.key == rule_state.slices]
             for scope in scopes:
                 still_open, filled = state.standing(rule, scope)
-                one = rule_state if scope is None else scope.instance(rule_state.key)
+                one = rule_state.own if scope is None else scope.instance(rule_state.key)
                 if not still_open and filled != one.filled:
                     found.append((rule_state, scope))
         return found

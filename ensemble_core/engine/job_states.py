@@ -14,11 +14,13 @@ from ensemble_core.model.jobs import JOB_EVENTS, JobState
 
 __all__ = [
     "ATTEMPT",
+    "CANCEL",
     "INDEX",
     "NOT_HANDED_OVER",
     "OUTCOME_EVENTS",
     "TRANSITIONS",
     "AttemptState",
+    "CancelState",
     "ImpossibleMove",
     "IndexState",
     "Outcome",
@@ -31,6 +33,7 @@ __all__ = [
 AttemptState: TypeAlias = Literal[
     "new", "looking", "reused", "held", "paced", "queued", "running", "suspended", "ended", "gone"
 ]
+CancelState: TypeAlias = Literal["none", "asked", "refused", "stopping"]
 IndexState: TypeAlias = Literal["open", "called", "waiting", "done", "lost"]
 
 #: States of an attempt: ``{state: {cause: next state}}``. The causes ``start``, ``suspend``,
@@ -67,6 +70,17 @@ ATTEMPT: Mapping[AttemptState, Mapping[str, AttemptState]] = {
     "reused": {"start": "reused", "finish": "ended", "clean": "gone"},
     "ended": {"clean": "gone"},
     "gone": {},
+}
+
+#: States of the cancel of an attempt: "asked": the executor was told to cancel the job.
+#: "refused": it could not. "stopping": a stop, or the end of the allocation, ends the job, and a
+#: resume submits it again. In a state without a cause, the cause has no effect. "end": the run
+#: ends, so that no resume follows.
+CANCEL: Mapping[CancelState, Mapping[str, CancelState]] = {
+    "none": {"cancel": "asked", "stop": "stopping"},
+    "asked": {"refuse": "refused"},
+    "refused": {"cancel": "asked"},
+    "stopping": {"cancel": "asked", "end": "asked", "submit again": "none"},
 }
 
 #: States of an attempt that its queue does not know.

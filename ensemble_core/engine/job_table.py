@@ -86,7 +86,7 @@ def _canceller(record: JobRecord, context: Mapping[str, Any]) -> str:
 
     ``context`` is that of the exception; its field ``by`` is the name of a user.
     """
-    if record.cancelling or record.stopping:
+    if record.cancel != "none":
         return BY_RUN
     by = str(context.get("by") or BY_OTHERS)
     return BY_OTHERS if by == BY_RUN else by

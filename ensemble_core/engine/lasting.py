@@ -25,7 +25,7 @@ class Pending:
     """A condition of a rule, or of one of its instances, that has become true."""
 
     state: RuleState
-    one: RuleState | Instance
+    one: Instance
     #: The last event at which the condition was true.
     match: Match
     told: bool = False  # whether the user knows that the run waits for it
@@ -41,7 +41,7 @@ class Lasting:
     halted: float | None = None
     _serial: int = 0
 
-    def enough(self, state: RuleState, one: RuleState | Instance, match: Match, now: float) -> bool:
+    def enough(self, state: RuleState, one: Instance, match: Match, now: float) -> bool:
         """Note that a condition is true. Return True if it has been true for the rule's time."""
         if one.since is None:
             one.since = now
@@ -57,11 +57,11 @@ class Lasting:
         self.pending[one.timer] = Pending(state, one, match)
         state.timers[one.timer] = None
         self.timers.once(one.since + state.rule.lasts, "for", one.timer)
-        if one is state and state.watch is not None:
+        if one is state.own and state.watch is not None:
             state.watch.hold(state)
         return False
 
-    def interrupt(self, state: RuleState, one: RuleState | Instance, now: float) -> None:
+    def interrupt(self, state: RuleState, one: Instance, now: float) -> None:
         """Note that a condition is not true."""
         if one.since is not None:
             if one.timer:
@@ -74,9 +74,9 @@ class Lasting:
         for timer in list(state.timers):
             self.pending[timer].one.since = None
             self._stop(self.pending[timer].one)
-        state.since = None
+        state.own.since = None
 
-    def _stop(self, one: RuleState | Instance) -> None:
+    def _stop(self, one: Instance) -> None:
         found = self.pending.pop(one.timer, None)
         if found is not None:
             self.timers.stop("for", one.timer)
@@ -97,11 +97,9 @@ class Lasting:
                 found.one.since = None
                 self._stop(found.one)
                 continue
-            if found.one is before:
-                found.one = state
             found.state = state
             state.timers = before.timers
-            if found.one is state and state.watch is not None and state.live:
+            if found.one is state.own and state.watch is not None and state.live:
                 state.watch.hold(state)
 
     def resume(self, now: float) -> None:

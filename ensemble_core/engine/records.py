@@ -15,7 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from ensemble_core.engine.job_states import AttemptState, IndexState, Outcome
+from ensemble_core.engine.job_states import (
+    CANCEL,
+    AttemptState,
+    CancelState,
+    IndexState,
+    Outcome,
+)
 from ensemble_core.engine.rule_index import Instance, RuleState
 from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.metrics.store import KEPT, counted, split_filter
@@ -258,14 +264,10 @@ class JobRecord:
     seen: int = 0
     #: True if a rule that handles failures has matched an event of this job.
     concern: bool = False
-    #: True if the executor was told to cancel the job.
-    cancelling: bool = False
-    #: True if the executor could not cancel the job.
-    refused: bool = False
+    #: Only ``turn`` changes the state of the cancel.
+    cancel: CancelState = "none"
     #: True if an observer could not parse any of the job's output.
     not_understood: bool = False
-    #: True if a stop has cancelled the job, so that a resume has to submit it again.
-    stopping: bool = False
     #: Time of the job's latest event, or 0 before the first one.
     newest: float = 0.0
     #: ``files``: the context of the ``start`` event, with the paths of the output. ``rows``: the
@@ -287,6 +289,15 @@ class JobRecord:
     reused: str | None = None
     #: Key of the job's input files, which are checked when the job ends.
     inputs: str | None = None
+
+    def turn(self, cause: str) -> None:
+        """Change the state of the cancel, if the table ``CANCEL`` has this cause."""
+        self.cancel = CANCEL[self.cancel].get(cause, self.cancel)
+
+    @property
+    def cancelling(self) -> bool:
+        """True if the executor was told to cancel the job, other than by a stop."""
+        return self.cancel in ("asked", "refused")
 
     @property
     def index(self) -> Index:

@@ -219,7 +219,7 @@ class RuleEvaluation:
             # An earlier rule has switched this rule off at the same event.
             self._report(rule_state, match, rule_state.asleep, None)
             return
-        one: RuleState | Instance = rule_state
+        one = rule_state.own
         scope = match.scope
         if rule.each is not None:
             record = match.record
@@ -319,10 +319,10 @@ class RuleEvaluation:
             self._fire(rule_state, one, match, known)
 
     @staticmethod
-    def _settle(rule_state: RuleState, one: RuleState | Instance, *, inside: bool) -> bool:
+    def _settle(rule_state: RuleState, one: Instance, *, inside: bool) -> bool:
         """Note whether a condition with ``crosses`` is true. Return True if the rule may fire."""
         before = one.inside
-        if one is rule_state and rule_state.watch is not None:
+        if one is rule_state.own and rule_state.watch is not None:
             rule_state.watch.settle(rule_state, inside)
         else:
             one.inside = inside
@@ -362,7 +362,7 @@ class RuleEvaluation:
     def _fire(
         self,
         rule_state: RuleState,
-        one: RuleState | Instance,
+        one: Instance,
         match: Match,
         known: dict[str, Any] | None,
     ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -33,9 +33,9 @@ Asleep = Literal["cut", "disabled", "exhausted"]
 
 @dataclass(slots=True, eq=False, repr=False)
 class Instance:
-    """State of a rule for one job or one slice (jobs with equal parameters).
+    """State of a rule for one job or one slice (jobs with equal parameters), with the key ``each``.
 
-    Only rules with the key ``each`` have instances.
+    A rule without ``each`` has one instance.
     """
 
     fired: int = 0  # number of firings
@@ -46,7 +46,7 @@ class Instance:
     timer: str = ""  # the timer that elapses when this time is over
     #: With ``crosses``: whether the condition was true at the last check. ``None``: no check yet.
     inside: bool | None = None
-    filled: int = 0  # jobs in the slice at the last event ``idle``
+    filled: int = 0  # jobs in the scope at the last event ``idle``
     #: If the instance was cut: the rule's ``edition`` at that time. Otherwise -1.
     cut: int = -1
 
@@ -75,10 +75,7 @@ _SWITCHED = 50
 
 @dataclass(slots=True, eq=False, repr=False)
 class RuleState:
-    """State of a rule: its firings and its backoff.
-
-    If the rule has ``each``, every :class:`Instance` has its own firings and backoff.
-    """
+    """State of a rule. The :class:`Instance` has its firings and its backoff."""
 
     rule: BoundRule
     order: int  # position among all rules
@@ -87,16 +84,11 @@ class RuleState:
     live: bool = False
     #: False if the rule belongs to an instance (``use:``) that is off.
     on: bool = True
-    fired: int = 0
-    skip: int = 0
-    not_before: float = float("-inf")
-    holds: int = 0
-    since: float | None = None
-    timer: str = ""
-    inside: bool | None = None
+    #: The only instance of a rule without ``each``.
+    own: Instance = field(default_factory=Instance)
+    fired: int = 0  # number of firings of all instances
     #: The timers of all instances.
     timers: dict[str, None] = field(default_factory=dict)
-    filled: int = 0
     #: Number of matches. For a rule on a metric, ``watch`` counts them instead.
     woken: int = 0
     refused: int = 0  # how often the trigger's ``match`` rejected an event
@@ -145,20 +137,16 @@ class RuleState:
 
     def carry(self, earlier: RuleState) -> None:
         """Take over the state of the same rule in an earlier version of the file."""
-        self.fired = earlier.fired
-        self.skip = earlier.skip
-        self.not_before = earlier.not_before
-        self.holds = earlier.holds
-        if self.rule.spec == earlier.rule.spec:
-            self.since, self.timer, self.timers = earlier.since, earlier.timer, earlier.timers
-            self.inside = earlier.inside
+        self.fired, self.own = earlier.fired, earlier.own
+        if self.rule.spec != earlier.rule.spec:
+            self.own = replace(earlier.own, since=None, timer="", inside=None)
         self.key, self.edition = earlier.key, earlier.edition
-        if self.rule.groups == earlier.rule.groups:
-            self.filled = earlier.filled
+        if self.rule.groups != earlier.rule.groups:
+            self.own.filled = 0
         if self.rule.spec != earlier.rule.spec:
             self.edition += 1
         else:
-            self.enabled = earlier.enabled
+            self.enabled, self.timers = earlier.enabled, earlier.timers
             self.cut, self.why_cut = earlier.cut, earlier.why_cut
             self.woken = earlier.looked_at
             self.refused = earlier.refused
@@ -289,11 +277,11 @@ class Watch:
 
     def settle(self, state: RuleState, inside: bool) -> None:
         """Note whether the condition of a rule with ``crosses`` is true."""
-        if state.inside is None:
+        if state.own.inside is None:
             self._take(state)
-            state.inside = inside
+            state.own.inside = inside
             self._put(state)
-        state.inside = inside
+        state.own.inside = inside
         if inside:
             self.hold(state)
         else:
@@ -375,7 +363,9 @@ class Watch:
         a missing value interrupts.
         """
         if value is None:
-            counting = [each for each in self._other if each.holds or each.since is not None]
+            counting = [
+                each for each in self._other if each.own.holds or each.own.since is not None
+            ]
             return [*self.held, *counting]
         if value != value:
             return list(self.held)
@@ -396,7 +386,7 @@ def comparison(state: RuleState) -> tuple[str, float]:
     if (rule.crosses or rule.lasts) and (
         condition.comparison[0] == "=="
         # The first check matters, even if the condition is false.
-        or (rule.crosses and state.inside is None)
+        or (rule.crosses and state.own.inside is None)
     ):
         return "", 0.0
     return condition.comparison

@@ -79,7 +79,7 @@ class RuleSet:
         metric = state.rule.trigger.metric
         if state.rule.trigger.every is None:
             self.index.add(state, None if metric is None else self.path(metric))
-        if state.inside and state.watch is not None:
+        if state.own.inside and state.watch is not None:
             state.watch.hold(state)
 
     def _remove(self, state: RuleState) -> None:
@@ -193,7 +193,7 @@ class RuleSet:
         if state.live and not state.may_fire:
             self._remove(state)
         elif state.may_fire and not state.live:
-            state.inside = None
+            state.own.inside = None
             self._enter(state)
             return [state]
         return []
@@ -204,20 +204,17 @@ class RuleSet:
 
     def reset(self, state: RuleState) -> None:
         """Reset the firing counters of a rule that is not in the index. A cut rule stays cut."""
-        state.fired = state.skip = state.holds = 0
-        state.inside = None
-        state.not_before = float("-inf")
+        one = state.own
+        state.fired = one.fired = one.skip = one.holds = 0
+        one.inside = None
+        one.not_before = float("-inf")
         state.key, self._keys = self._keys, self._keys + 1
 
-    def fired(self, state: RuleState, one: RuleState | Instance, now: float) -> None:
-        """Count a firing of a rule, and of its instance ``one`` if it has instances.
-
-        Start the backoff.
-        """
+    def fired(self, state: RuleState, one: Instance, now: float) -> None:
+        """Count a firing of a rule and of its instance ``one``. Start the backoff."""
         rule = state.rule
         state.fired += 1
-        if one is not state:
-            one.fired += 1
+        one.fired += 1
         if self.index.gauges:
             watch = self.index.gauges.get(FIRINGS + rule.id)
             if watch is not None:

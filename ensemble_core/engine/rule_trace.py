@@ -150,9 +150,9 @@ class RuleTracer:
         if state.rule.id != self.traced:
             return
         record, scope = match.record, match.scope
-        one: RuleState | Instance = state
+        one = state.own
         if scope is not None and state.rule.each is not None:
-            one = (scope.instances or {}).get(state.key, state)
+            one = (scope.instances or {}).get(state.key, state.own)
         job, parameters = "", NOTHING
         if record is not None:
             job, parameters = record.job.id, record.job.parameters
@@ -208,8 +208,8 @@ class RuleTracer:
         if len(self._recorded) > recorded:
             return
         if state in getattr(state.watch, "held", ()):
-            kind: Kind = "looks" if state.timer else "crossed"
-            held = self._held(state, state)
+            kind: Kind = "looks" if state.own.timer else "crossed"
+            held = self._held(state, state.own)
             self._recorded.append(Verdict(kind, value, held=held, fired=state.fired))
         elif value is None:
             self._add("no value", state)
@@ -218,7 +218,7 @@ class RuleTracer:
         else:
             self._add("condition", state, value)
 
-    def _held(self, state: RuleState, one: RuleState | Instance) -> float:
+    def _held(self, state: RuleState, one: Instance) -> float:
         """Return how often in a row, or for how many seconds, the condition was true."""
         if not state.rule.lasts:
             return one.holds

@@ -468,12 +468,12 @@ class State:
         depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
         return Link(rule, parent if depth > 1 else None, depth, finishes)
 
-    def cut_chain(self, state: RuleState, one: RuleState | Instance, link: Link) -> None:
+    def cut_chain(self, state: RuleState, one: Instance, link: Link) -> None:
         """Permanently switch off a rule or instance whose firing would exceed the limit on
         chains.
         """
         self.limits_told["chain"] = None
-        if one is state:
+        if one is state.own:
             self.rules.cut(state)
         else:
             one.cut = state.edition
@@ -484,7 +484,7 @@ class State:
             "hint: give one of these rules a condition or fewer repetitions, or raise "
             "limits.chain"
         )
-        if one is state:
+        if one is state.own:
             self.out.append(DisableRule(rules=(state.rule.id,)))
 
     def check_soon(self, state: RuleState) -> None:

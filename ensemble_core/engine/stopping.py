@@ -75,7 +75,7 @@ class Stopping:
             self._begin(event, left)
         elif state.ended is not None:
             state.ended = replace(state.ended, cancel=tuple(left))
-            self._submission.cancelling(state.ended.cancel)
+            self._submission.ask_cancel(state.ended.cancel)
             state.out.append(Cancel(jobs=state.ended.cancel))
 
     def _begin(self, event: StopRequested, cancel: Sequence[str]) -> None:
@@ -86,7 +86,7 @@ class Stopping:
         state, records = self.state, self.state.table.records
         for job in cancel:
             if records[job].outcome is None:
-                records[job].stopping = not records[job].cancelling
+                records[job].turn("stop")
         decision = Terminate(
             exit_code=event.exit_code, cancel=tuple(cancel), reason=event.reason, stopped=True
         )
@@ -122,7 +122,7 @@ class Stopping:
             and record.outcome is None
             and (self.state.ended is None or self.state.stop is not None)
         ):
-            record.stopping = True
+            record.turn("stop")
         return event
 
     def defers(self, event: Event) -> bool:
@@ -164,8 +164,7 @@ class Stopping:
         state.stop = None
         if final:
             for record in state.table.records.values():
-                record.cancelling = record.cancelling or record.stopping
-                record.stopping = False
+                record.turn("end")
         else:
             state.ended = None
         return stop.deferred

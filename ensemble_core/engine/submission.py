@@ -342,7 +342,7 @@ class Submitter:
         dropped = self._drop_attempts(origin, decision.jobs)
         records = self.forget_held(decision.jobs)
         reused = self.reused(decision.jobs)
-        self.cancelling(reused)
+        self.ask_cancel(reused)
         if not records and not dropped and not reused:
             return decision
         self.state.look_for_end = True
@@ -385,9 +385,9 @@ class Submitter:
                 dropped.append(job)
         return dropped
 
-    def cancelling(self, jobs: Iterable[str]) -> None:
+    def ask_cancel(self, jobs: Iterable[str]) -> None:
         """Record that the executor was told to cancel these jobs."""
         for job in jobs:
             record = self.state.table.records.get(job)
             if record is not None:
-                record.cancelling, record.refused, record.stopping = True, False, False
+                record.turn("cancel")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from ensemble_core.engine.job_states import ATTEMPT, INDEX, AttemptState
+from ensemble_core.engine.job_states import ATTEMPT, INDEX, NOT_HANDED_OVER, AttemptState
 from ensemble_core.engine.records import JobRecord
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def _attempts(state: State) -> Iterator[str]:
             facts["has started"] = record.started is not None
         elif kind in ("looking", "held", "paced", "queued"):
             facts["has not started"] = record.started is None
+        if kind in NOT_HANDED_OVER:
+            facts["no cancel is pending"] = record.cancel == "none"
         yield from (
             f"{job}: wrong in state {kind!r}: {what}" for what, ok in facts.items() if not ok
         )

@@ -38,7 +38,7 @@ class Resumption:
         self._emit = emit
         self._clock = clock
         self._jobs = engine.in_queue()
-        self._stopping = {name for name, record in self._jobs if record.stopping}
+        self._stopping = {name for name, record in self._jobs if record.cancel == "stopping"}
         #: The time of the last event of each job that was in the queue, or 0 without an event.
         self._sought = {name: record.newest for name, record in self._jobs}
         self._found: Mapping[str, bool] = {}
@@ -59,7 +59,7 @@ class Resumption:
                 for name, record in self._jobs
                 if record.newest and self._found.get(name) is False
                 and record.state == "queued" and JobState(record.phase).waiting
-                and not record.cancelling and not record.stopping
+                and record.cancel == "none"
             )  # fmt: skip
         return tuple(
             name
@@ -105,7 +105,7 @@ class Resumption:
                 continue
             # A job that a stop has cancelled counts as cancelled, even if its queue no longer
             # exists.
-            gone = records[name].stopping and name in self._stopping
+            gone = records[name].cancel == "stopping" and name in self._stopping
             kind = "lost"
             note = f"executor {self._name} no longer knows this job; its outcome is unknown"
             if self._guard.executor.queue_is_new and found.get(name) is False:

@@ -7,6 +7,7 @@ print the seed.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,25 @@ ENSEMBLES = (
     "cancel", "chain", "join", "leave", "observed", "paced", "resize", "retry", "terminate",
     "timers", "wild",
 )  # fmt: skip
+
+
+BROKEN = """
+import random
+from ensemble_testing import Story
+from ensemble_testing.crash.instrumentation import instrument
+from ensemble_core.model.events import Resources
+
+instrument(random.Random(0))
+story = Story("jobs: [{name: sim, command: x}]\\nrules: [{trigger: start, action: {name: submit}}]")
+story.engine.state.table.groups["sim"].running = 5
+story.engine.handle(Resources(0.0, {}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _validated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validate the engine's state after each event."""
+    monkeypatch.setenv("ENSEMBLE_VALIDATE", "1")
 
 
 def rounds(base: Path, *args: str) -> list[dict[str, Any]]:
@@ -45,3 +65,14 @@ def test_a_run_survives_a_kill_at_every_write(tmp_path: Path) -> None:
     found = rounds(tmp_path, "--every", str(step), "--start", str(SEED % step), "small")
     assert len(found) > 100 // step
     assert sum(bool(each["killed"]) for each in found) > len(found) // 2
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_killed_controller_validates_its_state_after_each_event_if_asked(
+    asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENSEMBLE_VALIDATE", "1" if asked else "")
+    command = [sys.executable, "-c", BROKEN]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ("InconsistentState: sim: running is 5" in found.stderr) is asked, found.stderr
+    assert (found.returncode != 0) is asked

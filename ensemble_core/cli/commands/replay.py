@@ -183,7 +183,7 @@ class _Check:
 
 def _jobs(engine: Engine) -> list[tuple[object, ...]]:
     return [
-        (name, record.state, record.phase, record.outcome, record.cancelling, record.rows)
+        (name, record.state, record.phase, record.outcome, record.cancel, record.rows)
         for name, record in engine.in_queue()
     ]
 

@@ -6,12 +6,15 @@ The functions of the controller are replaced at run time, so its code has no hoo
 from __future__ import annotations
 
 import functools
+import os
 import random
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.validation import validate
 from ensemble_core.journal import database, writer
 from ensemble_core.journal.lock import Lock
 from ensemble_core.model.events import Resumed
@@ -106,8 +109,22 @@ def _wrap_handle(original: Callable[..., None]) -> Callable[..., None]:
     return handle
 
 
+def _wrap_engine(original: Callable[..., Any]) -> Callable[..., Any]:
+    def handle(self: Engine, event: Any) -> Any:
+        decisions = original(self, event)
+        validate(self.state)
+        return decisions
+
+    return handle
+
+
 def instrument(chance: random.Random) -> None:
-    """Add the kill points, and vary the intervals of commits and snapshots."""
+    """Add the kill points, and vary the intervals of commits and snapshots.
+
+    If the variable ``ENSEMBLE_VALIDATE`` is set, the engine's state is validated after each event.
+    """
+    if os.environ.get("ENSEMBLE_VALIDATE"):
+        _replace(Engine, "handle", _wrap_engine)
     pause = chance.choice((0.0, 0.005, 0.02))
     writer._MOST_IN_LIST = chance.choice((1, 3, writer._MOST_IN_LIST))
     snapshots._SNAPSHOT_EVERY = chance.choice((3, 20, snapshots._SNAPSHOT_EVERY))
