@@ -112,7 +112,7 @@ def bind_fail_if(
     try:
         condition = conditions.parse(spec["fail_if"], has_value=False, key="fail_if")
         conditions.check_nan(condition, known)
-        scoped = scoped_names(context, place, condition.names, known, (group.name,))
+        scoped = scoped_names(context, place, condition.names, known, (group.name,), of_job=True)
         if scoped is None:
             return group
         bare = condition.names - scoped

@@ -288,6 +288,7 @@ def test_unreadable_values_are_those_of_rows(said: str, name: str) -> None:
 
 def test_unreadable_values_of_one_job_need_no_other_name() -> None:
     load_text(study(rule("observed", "{unreadable.E}")), discover())
+    load_text(study("", more="    fail_if: unreadable.E > 0 or mean.E(step > 1) > 3"), discover())
 
 
 def changed(before: str, after: str) -> Story:
