@@ -170,6 +170,8 @@ def _prepare(
     executor = build_executor(past.registry, record, options)
     ends = stop_first is not None and stop_first.ends
     engine = past.recover(compare=not ends, pending=text is None).engine
+    if record.shared and not past.has_identity and (waiting := len(engine.in_queue())):
+        raise _older_version_error(past, name, waiting)
     ensemble: Ensemble = engine.state.ensemble
     damaged = past.warn_of_damage()
     output = Path(str(past.journal.about.get("output") or past.folder / "output"))
@@ -218,6 +220,18 @@ def _ended_error(past: KeptRun) -> UsageError:
         hint="'ensemble run' starts it again; --accept-changes or --set reopens it if the "
         "changed file adds work; 'ensemble status' shows its result",
         code="run-ended",
+    )
+
+
+def _older_version_error(past: KeptRun, executor: str, jobs: int) -> UsageError:
+    return UsageError(
+        f"run {past.tag} was begun by a version before 1.0, and {jobs} of its jobs may be in the "
+        f"queue of executor {executor}",
+        cause="those versions did not mark jobs with the run's identity, so they cannot be found "
+        "again: they would run a second time",
+        hint="resume or cancel it with the version that began it, or begin a new run with "
+        "'ensemble run'",
+        code="older-version",
     )
 
 

@@ -110,6 +110,7 @@ def timeline(seed: int, line: Mapping[str, Any], cancelled: float | None) -> lis
 class DiskQueue(Executor):
     """Executor of the queue in ``folder``. With ``forgets``, the queue forgets jobs that are over."""
 
+    shared: ClassVar[bool] = "DISK_QUEUE_SHARED" in os.environ  # when the plugin is loaded
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {"submit", "cancel", "resize", "reattach", "detach"}
     )
@@ -293,6 +294,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             summary="Pretends to run jobs, and keeps a record of what it was told",
             build=lambda options, kind=kind: kind(**options),  # type: ignore[misc]
             capabilities=kind.capabilities,
+            shared=kind.shared,
             options={
                 "type": "object",
                 "additionalProperties": False,
