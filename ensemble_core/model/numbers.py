@@ -40,6 +40,14 @@ def read_number(text: str, decimal: str = ".") -> float | None:
     (None, 0.253, None)
     """
     text = text.strip()
+    if decimal == "." and len(text) < 16 and text.isascii() and "_" not in text:
+        try:  # nearly all numbers
+            plain = float(text)
+        except ValueError:
+            pass
+        else:
+            if plain - plain == 0.0:
+                return int(text) if text.lstrip("+-").isdigit() else plain
     if decimal != ".":
         if "." in text:
             return None
