@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ensemble_core.model.jobs import Job as Job
     from ensemble_core.model.jobs import JobGroup as JobGroup
     from ensemble_core.model.jobs import JobState as JobState
+    from ensemble_core.model.numbers import read_number as read_number
     from ensemble_core.model.placeholders import escape_braces as escape_braces
     from ensemble_core.model.placeholders import unescape_braces as unescape_braces
     from ensemble_core.model.plain_numbers import as_text as as_text
@@ -115,6 +116,7 @@ else:
         "model.expressions": "Expression expression",
         "model.generators": "Constraint Exchange Generator Point Reading Variable Vocs",
         "model.jobs": "Job JobGroup JobState",
+        "model.numbers": "read_number",
         "model.placeholders": "escape_braces unescape_braces",
         "model.plain_numbers": "as_text",
         "model.rules": "Action Firing Rule Trigger",

@@ -6,10 +6,10 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from math import inf, isfinite, nan
+from math import inf, isfinite
 from typing import Protocol
 
-from ensemble_core import Row
+from ensemble_core import Row, read_number
 
 __all__ = ["LONGEST_LINE", "UNKEPT", "VALUE", "Keeper", "OneTable", "Table", "YamlTable", "number"]
 
@@ -21,8 +21,8 @@ _SPECIAL = rb"[-+]?\.?(?:[nN][aA][nN](?:\([0-9A-Za-z_]*\))?|[iI][nN][fF])"
 VALUE = rb"(?:[-+.0-9eE]+|" + _SPECIAL + rb")"
 #: Pattern of a value that is neither kept nor converted.
 UNKEPT = rb"(?:[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|" + _SPECIAL + rb")"
-_NAN = re.compile(rb"[-+]?\.?nan(?:\([0-9a-z_]*\))?", re.IGNORECASE)
-_INFINITE = re.compile(rb"([-+]?)\.?inf", re.IGNORECASE)
+#: The point before nan and inf in YAML.
+_POINT = re.compile(r"\.(?=[ni])", re.IGNORECASE)
 
 
 def number(token: bytes) -> float | None:
@@ -30,11 +30,8 @@ def number(token: bytes) -> float | None:
     try:
         return float(token)
     except ValueError:
-        if _NAN.fullmatch(token):
-            return nan
-        if match := _INFINITE.fullmatch(token):
-            return -inf if match[1] == b"-" else inf
-        return None  # such as ``1-2`` or ``e``, which VALUE matches too
+        # None: such as ``1-2`` or ``e``, which VALUE matches too.
+        return read_number(_POINT.sub("", token.decode("ascii", "replace"), count=1))
 
 
 class _Extra(Protocol):
