@@ -350,14 +350,16 @@ class Engine:
             self._on_foreign_job(event)
             return ()
         state.link = record.link
-        if event.name == "exception" and event.context.get("type") == "interrupted":
+        name = event.name
+        if name == "exception" and event.context.get("type") == "interrupted":
             event = self._stopping.interrupted(record, event)
         if record.cancel == "stopping" and self._stopping.absorbs(record, event):
             if not self._catching_up:
                 self._stopping.submit_requeued()
             return None
         if (
-            event.name == "finish"
+            state.heeds
+            and name == "finish"
             and record.source is not None
             and record.source.fail_if is not None
             and "finish" in ATTEMPT[record.state]
@@ -366,28 +368,28 @@ class Engine:
         trigger_events = state.table.take(record, event)
         if trigger_events is None:
             return None
-        if state.heeds and event.name in state.heeds:
+        if state.heeds and name in state.heeds:
             if state.silence.of:
-                state.silence.handle_event(record, event.name, state.now, state.timers)
-            if record.outcome == "success" and event.name == "finish":
+                state.silence.handle_event(record, name, state.now, state.timers)
+            if record.outcome == "success" and name == "finish":
                 self._compute_result(record, event)
         index = state.rules.index
         if state.ended is not None:
             rules.report_trigger_events(trigger_events, record.job.group)
             index.touched.clear()
-            if event.name == "clean":
+            if name == "clean":
                 return [(self._completion.settle_index, record.index)]
             return None
         # Most events concern no rule, so this path must be fast.
         if (
             index.touched
             or rules.observer is not None
-            or (event.name in index.heard and not index.by_event.keys().isdisjoint(trigger_events))
+            or (name in index.heard and not index.by_event.keys().isdisjoint(trigger_events))
         ):
             rules.react(trigger_events, record.job.group, event, record)
             if index.touched or state.withdrawn or state.dropped:
-                return [(self._completion.cleaned, record)] if event.name == "clean" else ()
-        return self._completion.cleaned(record, event) if event.name == "clean" else None
+                return [(self._completion.cleaned, record)] if name == "clean" else ()
+        return self._completion.cleaned(record, event) if name == "clean" else None
 
     def _check_result(self, record: JobRecord, condition: Condition, event: JobEvent) -> None:
         """Let a job fail that is about to succeed, if its group's ``fail_if`` is true."""

@@ -119,7 +119,7 @@ class State:
         self.foreign_jobs = ForeignJobs()
         self.shared_files = SharedFiles()
         self.silence = Silence()
-        #: Names of job events that rules on ``silent`` or results need.
+        #: Names of job events that rules on ``silent``, results or ``fail_if`` need.
         self.heeds: set[str] = set()
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
         self.calls: dict[str, Pending[Call]] = {}
@@ -276,7 +276,9 @@ class State:
             if any(entry.replicated for entry in (group, *group.more)):
                 retention.remember(self.table, (group.name,))
             retention.read(self.table, group.name, group.reads, ensemble.statistics)
-            self.heeds.update(("finish",) if group.result else ())
+            entries = (group, *group.more)
+            if any(each.result or each.fail_if is not None for each in entries):
+                self.heeds.add("finish")
             whole = (group_path(n, group.name) for n in group.reads if n.startswith(ALL))
             own = {text for entry in (group, *group.more) for text in entry.metrics}
             for text in (*sorted(own), *whole):
