@@ -309,3 +309,14 @@ def test_column_that_becomes_a_result_by_a_change_of_the_file_is_reported() -> N
         "'E' of the job group 'sim' has changed between column and result" in each
         for each in [*story.engine.state.warnings, *story.engine.state.metrics.warnings]
     )
+
+
+def test_result_of_a_later_entry_of_a_group_is_computed() -> None:
+    entry = "{name: g, command: 'x {T}', observe: {key-value: {fields: [E]}}, parameters: "
+    story = Story(
+        f"jobs: [{entry}{{T: [1]}}}}, {entry}{{T: [2]}}, result: {{R: last.E}}}}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: g}}]\n"
+        "results: {t: {of: g, by: [T], columns: {R: mean.R}}}"
+    )
+    run(story, {"g.0": [3.0], "g.1": [4.0]})
+    assert [row["R"] for row in story.engine.tables()["t"]] == [None, 4.0]
