@@ -34,7 +34,6 @@ _NUMBERS = (
     "cores_per_task",
     "gpus_per_task",
     "urgency",
-    "at_once",
 )
 #: Fields that are mappings. A change of a group is merged with them.
 _MAPPINGS = ("environment", "options", "parameters")
@@ -243,6 +242,12 @@ def _check_whole_group(
                 hint="remove it from 'environment' or from 'environment_from'",
                 code="bad-value",
             )
+    for number, name in enumerate(group.at_once_each):
+        if name not in group.names and "at_once" in spec:
+            what = f"{group.name!r} has no parameter {name!r}"
+            place = (*path, "at_once", "each")
+            place = place if isinstance(spec["at_once"]["each"], str) else (*place, number)
+            context.unknown(place, "parameter", name, group.names, what=what)
     both = [name for name in group.points if name in group.parameters]
     if both:
         at = "parameters" if "parameters" in spec else "points"
@@ -370,6 +375,8 @@ def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, 
                 where=context.document.at_key((*path, "replicas")),
             )
         fields["count"], fields["replicated"] = fields.pop("replicas"), True
+    if "at_once" in fields:
+        fields["at_once"], fields["at_once_each"] = fields["at_once"]
     return fields
 
 
@@ -386,6 +393,13 @@ def _memory(context: Context, path: Path, value: object) -> int | None:
     except EnsembleError as error:
         context.attach(error, path)
         return None
+
+
+def _at_once(context: Context, path: Path, given: Any) -> tuple[int, tuple[str, ...]]:
+    if isinstance(given, dict):
+        each = given.get("each", ())
+        return int(given["jobs"]), (each,) if isinstance(each, str) else tuple(each)
+    return int(given), ()
 
 
 def _observers(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -470,6 +484,8 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     **dict.fromkeys((*TEXTS, "executor"), _text),
     **dict.fromkeys(("duration", "grace"), Context.duration),
     "memory_per_task": _memory,
+    "at_once": _at_once,
+    "uses": lambda context, path, value: (value,) if isinstance(value, str) else tuple(value),
     "command": _command,
     "environment": _environment,
     "environment_from": _environment_from,

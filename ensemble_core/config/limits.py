@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ensemble_core.config.context import Context
+from ensemble_core.errors import did_you_mean
 from ensemble_core.metrics.store import RESOURCES
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits, amount
 from ensemble_core.model.jobs import JobGroup
 
-__all__ = ["bind_limits", "hours_hint"]
+__all__ = ["bind_limits", "check_uses_of_limits", "hours_hint"]
 
 
 def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> Limits:
@@ -19,6 +21,7 @@ def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> 
         return Limits()
     jobs, pace = given.get("jobs"), given.get("submits_per_second")
     hours = {name: float(given[name]) for name in RESOURCES if given.get(name) is not None}
+    groups = tuple(groups)
     for group in groups:
         _check_one_job(context, group, hours)
     return Limits(
@@ -34,7 +37,43 @@ def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> 
         )
         or Limits().stop,
         strict=bool(given.get("strict", False)),
+        at_once=_shared(context, given.get("at_once"), groups),
     )
+
+
+def _shared(context: Context, given: object, groups: Iterable[JobGroup]) -> Mapping[str, int]:
+    """Return the limits on jobs at once that groups share."""
+    if not isinstance(given, Mapping):
+        return NOTHING if given is None else {"": int(given)}  # type: ignore[call-overload]
+    used = {name for group in groups for name in group.uses}
+    for name in given:
+        if name not in used:
+            path = ("limits", "at_once", name)
+            context.report(
+                path,
+                f"no job group uses the limit {name!r}",
+                hint=f"write 'uses: {name}' in the job groups that share it",
+                code="no-such-limit",
+                where=context.document.at_key(path),
+            )
+    return {str(name): int(most) for name, most in given.items()}
+
+
+def check_uses_of_limits(context: Context, entries: object, limits: Limits) -> None:
+    """Report job groups that use limits that do not exist."""
+    for number, entry in enumerate(entries if isinstance(entries, list) else ()):
+        uses = entry.get("uses") if isinstance(entry, Mapping) else None
+        names = [uses] if isinstance(uses, str) else uses if isinstance(uses, list) else []
+        for place, name in enumerate(names):
+            if not isinstance(name, str) or (name and name in limits.at_once):
+                continue
+            path = ("jobs", number, "uses", *((place,) if isinstance(uses, list) else ()))
+            known = [each for each in limits.at_once if each]
+            hint = f"write 'limits: {{at_once: {{{name}: 4}}}}'"
+            if known:
+                hint = did_you_mean(name, known, f"known: {', '.join(known)}", cutoff=0.5)
+            what = f"there is no limit {name!r} under limits.at_once"
+            context.report(path, what, hint=hint, code="no-such-limit")
 
 
 def _duration(

@@ -18,7 +18,7 @@ from ensemble_core.config.expansion import expand_sources
 from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.instances import check_uses, expand_uses, expanded_data
 from ensemble_core.config.job_options import convert_options
-from ensemble_core.config.limits import bind_limits
+from ensemble_core.config.limits import bind_limits, check_uses_of_limits
 from ensemble_core.config.name_clashes import warn_of_rows_meant
 from ensemble_core.config.output_collisions import warn_of_shared_files
 from ensemble_core.config.overrides import apply
@@ -279,6 +279,7 @@ class _Loader:
         rules = self._rules()
         logging = data.get("logging")
         limits = bind_limits(context, data.get("limits"), groups.values())
+        check_uses_of_limits(context, data.get("jobs"), limits)
         heartbeat = self._heartbeat(logging if isinstance(logging, dict) else {}, rules)
         if not context.errors:
             warn_of_submits(context, rules)

@@ -38,7 +38,16 @@ RESET_BY_NULL = (
 )  # fmt: skip
 #: Keys of a job group that actions cannot change, because they have to be known before anything
 #: runs or do not belong to a single submit.
-_OF_THE_GROUP = ("environment_from", "result", "fail_if", "retry", "at_once", "inputs", "reuse")
+_OF_THE_GROUP = (
+    "environment_from",
+    "result",
+    "fail_if",
+    "retry",
+    "at_once",
+    "uses",
+    "inputs",
+    "reuse",
+)
 
 #: Options that all observers have.
 _ROWS = {

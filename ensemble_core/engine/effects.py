@@ -71,6 +71,7 @@ class Effects:
             standing = state.table.groups[decision.group]
             standing.group = state.ensemble.binder.group(standing.group, decision.fields)
             state.table.gauges.taken(decision.group)
+            state.table.recount_places()
             state.out.append(decision)
             self.submission.hand_over(decision.group)  # the new fields may have a larger at_once
             return

@@ -83,8 +83,8 @@ class GroupState:
     #: also contain jobs that were released.
     held: dict[str, JobRecord] = field(default_factory=dict)
     line: list[tuple[int, int, str]] = field(default_factory=list)
-    #: Number of attempts that were handed over and have no ``clean`` event yet.
-    handed_over: int = 0
+    #: Held jobs whose values have no place (``at_once`` with ``each``), as in ``line``.
+    blocked: dict[tuple[str, ...], list[tuple[int, int, str]]] = field(default_factory=dict)
     #: ``taken``: how many elements of the sweep ``submit-next`` has taken. ``moved``: the elements
     #: that were moved, by position.
     taken: int = 0

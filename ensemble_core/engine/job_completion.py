@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from ensemble_core.engine.names import JobFields
+from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.points import PointJobs
 from ensemble_core.engine.records import (
     BY_OTHERS,
@@ -176,7 +177,7 @@ class JobCompletion:
         state.held_at = filled
         groups = (group for group in state.table.groups.values() if group.held)
         found = (state.table.obstacle(group, state.now) for group in groups)
-        return list(dict.fromkeys(each for each in found if each))
+        return list(dict.fromkeys(each for each in found if each and not each.startswith(AT_ONCE)))
 
     def limited(self, met: Sequence[str], event: Event) -> Steps:
         """Consider the rules on ``limit``, once for each of these limits."""

@@ -23,6 +23,7 @@ from ensemble_core.engine.job_states import (
     IndexState,
     Outcome,
 )
+from ensemble_core.engine.places import AT_ONCE, Places
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import (
     BY_OTHERS,
@@ -51,10 +52,8 @@ from ensemble_core.model.events import JobEvent, Observed
 from ensemble_core.model.filters import Filter, attempt_fields, filter_in, filter_of
 from ensemble_core.model.jobs import Job, JobGroup, JobState
 
-__all__ = ["AT_ONCE", "JobTable"]
+__all__ = ["JobTable"]
 
-#: Name of the group's field that can hold jobs, as a limit can.
-AT_ONCE = "at_once"
 
 #: For each outcome, the variables for the duration of a job and for its time in the queue.
 _DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in OUTCOME_EVENTS}
@@ -117,6 +116,8 @@ class JobTable:
         self.usage = Usage(self.records)
         #: The budget. ``None`` if no limit and no rule on a gauge ``committed.…`` needs it.
         self.budget: Budget | None = None
+        #: The places that ``at_once`` and ``limits.at_once`` limit.
+        self.places = Places()
         #: True if jobs may be held because of ``at_once``, a budget, or requeued jobs.
         self.holds = False
         #: The slices of rules with ``each``.
@@ -150,7 +151,7 @@ class JobTable:
                         )
         for name, state in self.groups.items():
             state.watches = index.counts.setdefault(name, {})
-            self.holds = self.holds or state.group.at_once is not None
+            self.holds = self.holds or self.places.limits(state.group)
         if index.gauges:
             self.gauges.keep()
 
@@ -301,7 +302,7 @@ class JobTable:
             if before in ("looking", "held"):
                 self.withdrawn += 1
             elif record.reused is None:
-                group.handed_over -= 1
+                self._give_place(group, job)
         elif after != before:
             self._enter(record, group, before, now)
 
@@ -342,7 +343,7 @@ class JobTable:
         job, after, budget, gauges = record.job, record.state, self.budget, self.gauges
         if after in ("queued", "paced"):
             if before in ("new", "held"):
-                group.handed_over += 1
+                self.places.take(group.group, job)
                 if budget is not None:
                     budget.claim(job)
                 if self.usage.kept:
@@ -360,11 +361,11 @@ class JobTable:
                     self._update_costs(now)
         elif after == "held":
             if before in _HANDED_OVER:
-                group.handed_over -= 1
-                self.holds = True
+                self._give_place(group, job)
                 if budget is not None:
                     budget.end(job.id)
                     budget.handed -= 1
+            self.holds = True
             group.held[job.id] = record
             heapq.heappush(group.line, (-job.urgency, record.place, job.id))
         elif after == "suspended":
@@ -408,6 +409,39 @@ class JobTable:
             self.move(record, "found", record.submitted)
         return record
 
+    def limit_places(self, shared: Mapping[str, int]) -> None:
+        """Apply the limits that groups share, and changed fields of groups."""
+        self.places.shared = shared
+        self.holds = self.holds or any(map(self.places.limits, self._specs()))
+        self.recount_places()
+
+    def _specs(self) -> list[JobGroup]:
+        return [state.group for state in self.groups.values()]
+
+    def recount_places(self) -> None:
+        """Count the places again, because a group or a limit has changed."""
+        self.places.recount(
+            (self.groups[record.job.group].group, record)
+            for record in self.records.values()
+            if record.reused is None and record.state not in ("new", "looking", "held")
+        )
+        for group in self.groups.values():
+            self.holds = self.holds or self.places.limits(group.group)
+            for blocked in group.blocked.values():
+                group.line += blocked
+            heapq.heapify(group.line)
+            group.blocked.clear()
+
+    def _give_place(self, group: GroupState, job: Job) -> None:
+        self.places.give(group.group, job)
+        if group.blocked:
+            key = self.places.own(group.group, job)
+            blocked = group.blocked.get(key or ())
+            if blocked:
+                heapq.heappush(group.line, heapq.heappop(blocked))
+                if not blocked:
+                    del group.blocked[key or ()]
+
     def free(self, group: GroupState, now: float) -> list[HeldJob]:
         """Return those held jobs of a group that can be handed over now."""
         free: list[HeldJob] = []
@@ -423,31 +457,39 @@ class JobTable:
         free: list[HeldJob] = []
         waiting = [group for group in self.groups.values() if group.held]
         while waiting:
-            group = min(waiting, key=lambda each: each.line[0] if self._first(each) else ())
+            waiting = [each for each in waiting if self._first(each) is not None]
+            if not waiting:
+                break
+            group = min(waiting, key=lambda each: each.line[0])
             if self.obstacle(group, now) is None:
-                free.append(self._release(group, self._first(group) or "", now))
-                if group.held:
-                    continue
+                free.append(self._release(group, group.line[0][2], now))
+                continue
             waiting.remove(group)
         return free
 
     def _first(self, group: GroupState) -> str | None:
-        """Return the id of a group's next held job, or ``None``."""
-        while group.line and group.line[0][2] not in group.held:
+        """Return the id of a group's next held job that has a place of the group, or ``None``."""
+        while group.line:
+            record = group.held.get(group.line[0][2])
+            if record is not None:
+                key = self.places.own(group.group, record.job)
+                if not self.places.is_full(group.group, key):
+                    return record.job.id
+                heapq.heappush(group.blocked.setdefault(key or (), []), group.line[0])
             heapq.heappop(group.line)
-        return group.line[0][2] if group.line else None
+        return None
 
     def obstacle(self, group: GroupState, now: float) -> str | None:
         """Return the reason why a group's next job is held: ``at_once`` or the name of a limit.
 
         Return ``None`` if it can be handed over.
         """
-        most = group.group.at_once
-        if most is not None and group.handed_over >= most:
-            return AT_ONCE
         first = self._first(group)
-        if first is None or self.budget is None:
-            return None
+        if first is None:
+            return AT_ONCE if group.held else None
+        full = self.places.full(group.group)
+        if full is not None or self.budget is None:
+            return full
         return self.budget.obstacle(group.held[first].job, now)
 
     def _release(self, group: GroupState, job: str, now: float) -> HeldJob:

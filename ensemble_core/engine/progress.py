@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ensemble_core.engine.job_table import AT_ONCE
+from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.report import GroupReport, Progress, Report, RuleReport
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
@@ -43,7 +43,9 @@ def _holding(state: State) -> dict[str, None]:
     """Return the limits that hold jobs at the moment."""
     table = state.table
     found = (table.obstacle(group, state.now) for group in table.groups.values() if group.held)
-    return dict.fromkeys(what for what in found if what is not None and what != AT_ONCE)
+    return dict.fromkeys(
+        what for what in found if what is not None and not what.startswith(AT_ONCE)
+    )
 
 
 def _count(state: State, group: str, counter: str) -> int:

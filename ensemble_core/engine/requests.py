@@ -11,7 +11,7 @@ from typing import Any
 
 from ensemble_core.engine.effects import Effects
 from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.job_table import AT_ONCE
+from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.records import Match, Origin
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
@@ -208,6 +208,6 @@ def _reason(state: State, job: Job) -> str:
     if job.id not in standing.held:
         return f"limits.submits_per_second: {state.ensemble.limits.submits_per_second:g}"
     what = table.obstacle(standing, state.now)
-    if what == AT_ONCE or what is None or table.budget is None:
-        return f"at_once: {standing.group.at_once}"
+    if what is None or what.startswith(AT_ONCE) or table.budget is None:
+        return table.places.described(standing.group, what or AT_ONCE)
     return table.budget.described(what, state.now)

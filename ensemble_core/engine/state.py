@@ -262,6 +262,8 @@ class State:
         """
         if ensemble.limits.holds or self.table.budget is not None:
             self.table.keep_budget(ensemble.limits)
+        if ensemble.limits.at_once or self.table.holds:
+            self.table.limit_places(ensemble.limits.at_once)
         for name, spec in ensemble.generators.items():
             generator = self.generators.get(name)
             if generator is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ensemble_core.engine import retention
 from ensemble_core.engine.group_state import GroupState
-from ensemble_core.engine.job_table import AT_ONCE
+from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import Index, JobRecord, Origin
 from ensemble_core.engine.replicas import Replicas
@@ -206,7 +206,7 @@ class Submitter:
     def _must_hold(self, group: GroupState, jobs: Sequence[Job]) -> bool:
         """Return True if these jobs of a group have to be held first."""
         budget = self.state.table.budget
-        if group.group.at_once is not None or group.held:
+        if group.held or self.state.table.places.limits(group.group):
             return True
         return budget is not None and not budget.has_room(jobs, self.state.now)
 
@@ -223,9 +223,10 @@ class Submitter:
         state, table = self.state, self.state.table
         limited = table.budget is not None and bool(table.budget.limits)
         standing = table.groups[group]
-        if not standing.held and not limited:
+        every = limited or bool(table.places.shared)
+        if not standing.held and not every:
             return
-        free = table.free_all(state.now) if limited else table.free(standing, state.now)
+        free = table.free_all(state.now) if every else table.free(standing, state.now)
         for decision in _batches(free):
             jobs = state.rate_limit.admit(decision.jobs, decision.rule, decision.firing, state.now)
             for job in jobs:
@@ -240,7 +241,7 @@ class Submitter:
         """Notify rules and the user that a limit holds jobs of a submit."""
         state = self.state
         what, budget = state.table.obstacle(group, state.now), state.table.budget
-        if what is None or what == AT_ONCE or budget is None:
+        if what is None or what.startswith(AT_ONCE) or budget is None:
             return
         state.look_for_end = True
         state.limits_met[what] = None

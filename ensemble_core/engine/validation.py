@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from ensemble_core.engine.job_states import ATTEMPT, INDEX, NOT_HANDED_OVER, AttemptState
+from ensemble_core.engine.places import Places
 from ensemble_core.engine.records import JobRecord
 
 if TYPE_CHECKING:
@@ -61,12 +62,9 @@ def _groups(state: State) -> Iterator[str]:
         records = [record for record in every if record.job.group == name]
         yield from _differ(f"{name}: held", group.held, records, "held")
         yield from _differ(f"{name}: waiting", group.waiting, records, "paced", "queued")
-        queued = _of(records, *_IN_QUEUE)
-        ended = [record for record in _of(records, "ended") if record.reused is None]
         numbers = {
             "running": (group.running, len(_of(records, "running"))),
             "suspended": (group.suspended, len(_of(records, "suspended"))),
-            "handed over": (group.handed_over, len(queued) + len(ended)),
             "active": (
                 int(state.metrics.count(name, "active")),
                 sum(record.outcome is None for record in records),
@@ -75,7 +73,8 @@ def _groups(state: State) -> Iterator[str]:
         for what, (kept, counted) in numbers.items():
             if kept != counted:
                 yield f"{name}: {what} is {kept}, but {counted} attempts are in such a state"
-        lined = {job for _, _, job in group.line}
+        lines = (group.line, *group.blocked.values())
+        lined = {job for line in lines for _, _, job in line}
         if not lined >= group.held.keys():
             yield f"{name}: held but not in line: {sorted(group.held.keys() - lined)}"
 
@@ -87,6 +86,15 @@ def _totals(state: State) -> Iterator[str]:
     yield from _differ("looking", table.looking, records, "looking")
     paced = [job.id for job, _, _ in state.rate_limit.held]
     yield from _differ("the rate limit", paced, records, "paced")
+    places = Places()
+    places.shared = table.places.shared
+    places.recount(
+        (table.groups[record.job.group].group, record)
+        for record in records
+        if record.reused is None and record.state in (*_IN_QUEUE, "ended")
+    )
+    if places.used != table.places.used:
+        yield f"places: {table.places.used}, but the attempts use {places.used}"
     if table.budget is not None:
         yield from _differ("the budget", table.budget.claims, records, *_IN_QUEUE)
     if table.usage.kept and table.usage.running != len(_of(records, "running")):

@@ -40,6 +40,8 @@ class Limits(Value):
     core_hours: float | None = None
     node_hours: float | None = None
     gpu_hours: float | None = None
+    #: Attempts in the queue at the same time: for groups that use this name; ``""``: of the run.
+    at_once: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     submits_per_second: float | None = None  # a rate limit: jobs beyond it wait
     #: Longest chain of firings in which each causes the next while no job finishes.
     chain: int = 100

@@ -234,8 +234,12 @@ class JobGroup(Value):
     #: If this is true after a job's last row, the job has failed although it exited with code 0.
     fail_if: Condition | None = None
     retry: RetryPolicy | None = None
-    #: How many attempts of this group may be in the queue at the same time.
+    #: How many attempts of this group may be in the queue at the same time; with ``at_once_each``,
+    #: so many for each combination of these parameters.
     at_once: int | None = None
+    at_once_each: tuple[str, ...] = ()
+    #: The limits under ``limits.at_once`` that the group's jobs share with other groups.
+    uses: tuple[str, ...] = ()
     #: The ``STAT.NAME`` references in ``result``, ``fail_if`` and ``retry``.
     reads: frozenset[str] = frozenset()
     #: Files that the group's jobs read, in addition to those in the command. The second item says

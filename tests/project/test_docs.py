@@ -130,7 +130,17 @@ def test_the_documentation_has_ensemble_files() -> None:
 def test_the_reference_names_every_job_field_trigger_action_and_statistic() -> None:
     text = "".join(page.read_text("utf-8") for page in REFERENCE)
     registry = discover()
-    inner = {"text", "here", "run", "cwd", "replicated", "compared", "more", "reads"}
+    inner = {
+        "text",
+        "here",
+        "run",
+        "cwd",
+        "replicated",
+        "compared",
+        "more",
+        "reads",
+        "at_once_each",
+    }
     fields = set(JobGroup.__dataclass_fields__) - inner
     builtin = [plugin for plugin in registry.plugins if plugin.builtin]
     for kind in ("trigger", "action", "statistic"):

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, ClassVar
 
-from ensemble_core.engine.job_table import AT_ONCE
+from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.state import State
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, WhenBusy
@@ -162,8 +162,8 @@ class ScriptedQueue(VirtualExecutor):
         reasons = [(len(paced), f"limits.submits_per_second ({rate})")]
         if standing is not None and held:
             by, budget = state.table.obstacle(standing, self.now), state.table.budget
-            text = f"{by} ({standing.group.at_once})"
-            if budget is not None and by is not None and by != AT_ONCE:
+            text = state.table.places.described(standing.group, by or AT_ONCE)
+            if budget is not None and by is not None and not by.startswith(AT_ONCE):
                 text = budget.described(by, self.now)
             reasons.insert(0, (len(held), text))
         said = [f"{number} held by {by}" for number, by in reasons if number]
