@@ -336,9 +336,12 @@ class EnsembleRun:
         decided = self._request({**action, "with": fields} if fields else action)
         return [job["id"] for each in decided if each["type"] == "submit" for job in each["jobs"]]
 
-    def cancel(self, group: str) -> list[str]:
-        """Cancel the jobs of a group and return their ids."""
-        decided = self._request({"name": "cancel", "label": group})
+    def cancel(self, name: str) -> list[str]:
+        """Cancel the jobs of a group, or one job (``sim.3``), and return the ids of those that
+        were submitted.
+        """
+        whose = {"jobs": [name]} if "." in name else {"label": name}
+        decided = self._request({"name": "cancel", **whose})
         return [job for each in decided if each["type"] == "cancel" for job in each["jobs"]]
 
     def set(self, group: str, **fields: Any) -> None:

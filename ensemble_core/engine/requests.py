@@ -5,8 +5,9 @@ Callers first check a request with :func:`refusal`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ensemble_core.engine.effects import Effects
@@ -15,7 +16,7 @@ from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.records import Match, Origin
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
-from ensemble_core.model.decisions import Log, Submit
+from ensemble_core.model.decisions import Decision, Log, Submit
 from ensemble_core.model.events import Requested
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.placeholders import placeholders
@@ -50,6 +51,8 @@ def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
             hint=f"use one of {', '.join(ACTIONS)}",
             code="bad-action",
         )
+    if name == "cancel" and "jobs" in action:
+        return _no_cancel(state, action["jobs"])
     label, rules = action.get("label"), action.get("rules", ())
     if label is not None and label not in state.table.groups:
         return _no_such(
@@ -73,6 +76,41 @@ def _no_such(what: str, name: object, known: list[str], code: str) -> UsageError
     listed = f"known: {', '.join(known) or 'none'}"
     hint = did_you_mean(alike[0] if alike else str(name), known, listed, cutoff=0.5)
     return UsageError(f"{what} {name!r}", hint=hint, code=code)
+
+
+def _no_cancel(state: State, jobs: object) -> UsageError | None:
+    """Return the reason why these jobs cannot be cancelled, or ``None``."""
+    if not isinstance(jobs, list) or not jobs:
+        return UsageError("'jobs' is not a list of jobs", hint="name jobs", code="bad-action")
+    for job in jobs:
+        group, _, number = str(job).rpartition(".")
+        standing, index = state.table.groups.get(group), number.partition("-")[0]
+        if standing is None or not index.isdecimal() or int(index) >= standing.next_index:
+            hint = f"its jobs: 'ensemble jobs'; groups: {', '.join(state.table.groups)}"
+            return UsageError(f"the run has no job {job!r}", hint=hint, code="no-such-job")
+        if _newest(state, str(job)) is None:
+            hint = "'ensemble jobs' shows the jobs that are not over"
+            return UsageError(f"{job} is over already", hint=hint, code="job-is-over")
+    return None
+
+
+def _newest(state: State, job: str) -> str | None:
+    """Return the id of the attempt that a job's id means: without a number, of the newest.
+
+    Return ``None`` if the job, or the attempt, is over.
+    """
+    table = state.table
+    record = table.records.get(job)
+    if job in state.attempts or (record is not None and record.outcome is None):
+        return job
+    if "-" in job.rpartition(".")[2]:
+        return None
+    of_jobs = ((each, record.job) for each, record in table.records.items() if not record.outcome)
+    coming = ((each, index.record.job) for each, index in state.attempts.items())
+    for each, one in chain(of_jobs, coming):
+        if f"{one.group}.{one.index}" == job:
+            return each
+    return None
 
 
 def _check_parameters(state: State, action: Mapping[str, Any]) -> None:
@@ -161,8 +199,7 @@ def carry_out(effects: Effects, event: Requested) -> None:
     try:
         if refused is not None:
             raise refused
-        action = state.ensemble.binder.action(event.action)
-        for decision in EngineFiring(state, origin).perform(action):
+        for decision in _decisions(state, EngineFiring(state, origin), event.action):
             effects.apply(origin, decision)
             if state.ended is not None:
                 return
@@ -171,6 +208,13 @@ def carry_out(effects: Effects, event: Requested) -> None:
         # The user who made the request gets this error. It does not count as an error of the run.
         message = f"request {event.action.get('name')!r} by {event.by} failed: {error}"
         state.out.append(Log(message=message, level="warning"))
+
+
+def _decisions(state: State, firing: EngineFiring, action: Mapping[str, Any]) -> Iterable[Decision]:
+    if "jobs" in action:
+        named = (_newest(state, str(job)) for job in action["jobs"])
+        return [firing.cancel([job for job in named if job is not None])]
+    return firing.perform(state.ensemble.binder.action(action))
 
 
 #: How many held jobs are named in a report to the user.

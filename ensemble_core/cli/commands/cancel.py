@@ -1,11 +1,11 @@
-"""``ensemble cancel RUN``: ends a run and cancels its jobs."""
+"""``ensemble cancel RUN [JOB...]``: ends a run and cancels its jobs, or cancels only some jobs."""
 
 from __future__ import annotations
 
 import click
 
 from ensemble_core.cli.commands.resume import resume_run
-from ensemble_core.cli.control_requests import say, wait_for_controller_exit
+from ensemble_core.cli.control_requests import request, say, wait_for_controller_exit
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.options import Display, json_option, load_plugins, run_argument, state_option
 from ensemble_core.errors import UsageError
@@ -21,6 +21,7 @@ __all__ = ["cancel"]
 
 @click.command(cls=CommandWithFlags)
 @run_argument
+@click.argument("jobs", metavar="[JOB...]", nargs=-1)
 @click.option("--wait/--no-wait", default=True, help="Wait until the run has ended.")
 @click.option(
     "--leave",
@@ -37,6 +38,7 @@ __all__ = ["cancel"]
 @json_option
 def cancel(
     run: str,
+    jobs: tuple[str, ...],
     wait: bool,
     leave: bool,
     take_over: bool,
@@ -45,11 +47,22 @@ def cancel(
 ) -> int:
     """End a run and cancel its jobs. To resume it later, use 'ensemble stop' instead.
 
+    With JOB (such as sim.3), cancel only these jobs of a live run. The run continues. A cancelled
+    job counts as lost, but not as a failure.
+
     If the run has a live controller, on any machine, the controller ends the run. Otherwise, this
     command cancels the jobs that are still in the queue. A run that another user owns or can write
     to is refused.
     """
 
+    if jobs:
+        if leave or take_over or not wait:
+            raise UsageError(
+                "--leave, --take-over and --no-wait end a whole run, so they do not go with a JOB",
+                hint="remove the options, or the jobs",
+                code="bad-option",
+            )
+        return request(run, state, as_json, {"name": "cancel", "jobs": list(jobs)})
     folder = find(state_folder(state), run)
     lock = Lock(folder)
     if leave and lock.controller() is None:
