@@ -175,7 +175,7 @@ rules:
         ("limits: {core_hours: 0.5}", "held by limits.core_hours (0.5; 0 used, 0.5 committed)"),
         ("limits: {jobs: 15}", "held by limits.jobs (15; 15 used, 0 committed)"),
         ("limits: {submits_per_second: 15}", "held by limits.submits_per_second (15)"),
-        ("at_once: 15", "held by at_once (15)"),
+        ("at_once: 15", "held by at_once: 15"),
     ],
 )
 def test_jobs_held_by_a_limit_count_as_submitted_and_the_limit_is_named(

@@ -162,9 +162,10 @@ class ScriptedQueue(VirtualExecutor):
         reasons = [(len(paced), f"limits.submits_per_second ({rate})")]
         if standing is not None and held:
             by, budget = state.table.obstacle(standing, self.now), state.table.budget
-            text = state.table.places.described(standing.group, by or AT_ONCE)
             if budget is not None and by is not None and not by.startswith(AT_ONCE):
                 text = budget.described(by, self.now)
+            else:
+                text = state.table.places.described(standing.group, by or AT_ONCE)
             reasons.insert(0, (len(held), text))
         said = [f"{number} held by {by}" for number, by in reasons if number]
         return f" ({', '.join(said)})" if said else ""
