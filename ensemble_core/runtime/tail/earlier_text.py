@@ -1,4 +1,4 @@
-"""What a file contained when an attempt of its job ended, to find what the next attempt changes.
+"""The text of a file at the end of an attempt, to find what the next attempt of its job changes.
 
 Programs that restart from a checkpoint may overwrite the end of their log in place, or truncate it
 to the position of the checkpoint. Only the lines that they have changed are new.
