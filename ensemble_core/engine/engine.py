@@ -358,8 +358,8 @@ class Engine:
                 self._stopping.submit_requeued()
             return None
         if (
-            state.heeds
-            and name == "finish"
+            name == "finish"
+            and state.heeds
             and record.source is not None
             and record.source.fail_if is not None
             and "finish" in ATTEMPT[record.state]

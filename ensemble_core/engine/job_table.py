@@ -301,7 +301,7 @@ class JobTable:
                 self.over.append(record)
             if before in ("looking", "held"):
                 self.withdrawn += 1
-            elif record.reused is None:
+            elif record.reused is None and (self.places.shared or group.group.at_once is not None):
                 self._give_place(group, job)
         elif after != before:
             self._enter(record, group, before, now)

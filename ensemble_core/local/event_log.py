@@ -45,18 +45,20 @@ class EventLog:
 
     def now(self) -> float:
         """Return the time for a new event. It is later than the times of all earlier events."""
-        return self._tick() / 1e6
+        return self.tick() / 1e6
 
-    def _tick(self) -> int:
+    def tick(self) -> int:
+        """Return the time for a new event, in microseconds."""
         self._last = max(int(self.clock() * 1e6), self._last + 1)
         return self._last
 
     def add(self, record: LocalJob, *events: str) -> None:
         """Add simultaneous events of a job, encoded by ``protocol.encode_context``."""
-        head, now = record.head, self._tick()
+        head, now = record.head, self.tick()
         text = ""
         for event in events:
-            text += f"{head}{now // 1_000_000}.{now % 1_000_000:06d},{event}]\n"
+            time, record.ended = record.ended or now, 0
+            text += f"{head}{time // 1_000_000}.{time % 1_000_000:06d},{event}]\n"
             now += 1
         self._last = now - 1
         lines = text.encode("ascii")

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from ensemble_core.local.allocation import ALLOCATION_END, in_allocation
+from ensemble_core.local.allocation import ALLOCATION_END
 from ensemble_core.local.event_log import EventLog
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, code_of, describe
 from ensemble_core.local.memory_kills import MemoryKills
@@ -20,8 +20,8 @@ from ensemble_core.local.terminator import Terminator, Token
 
 __all__ = ["JobLifecycle"]
 
-#: How many seconds the end of a job by such a signal in an allocation waits for the same signal to
-#: this process. A queue signals one process after another.
+#: How many seconds the end of a job by such a signal waits for the same signal to this process. A
+#: queue, or the shutdown of a machine, signals one process after another.
 _SAME_SIGNAL = 5.0
 #: The codes with which a job may end after such a signal.
 _SIGNAL_CODES = frozenset(128 + number for number in ALLOCATION_END)
@@ -62,8 +62,6 @@ class JobLifecycle:
         self.lost: dict[LocalJob, str] = {}
         #: Jobs whose last task has exited in this turn.
         self._ended: list[LocalJob] = []
-        #: Whether the jobs belong to an allocation of a queue.
-        self.allocated = in_allocation()
         #: Jobs whose end waits, because the allocation may be ending.
         self._held: dict[LocalJob, PollerTimer] = {}
         self._memory_kills = MemoryKills()
@@ -173,10 +171,12 @@ class JobLifecycle:
         if record.phase is not Phase.NONE:
             self._log.add(record, *self._finish(record))
             self.terminator.task_ended(record)
-        elif self.allocated and (record.caught or code_of(record.status()) in _SIGNAL_CODES):
+        elif record.caught or code_of(record.status()) in _SIGNAL_CODES:
+            ended = self._log.tick()
 
             def release() -> None:
                 self._release(record)
+                record.ended = ended  # the time of the wait is not the job's
 
             self._held[record] = self._poller.at(time.monotonic() + _SAME_SIGNAL, release)
         else:

@@ -33,6 +33,7 @@ class LocalJob:
         "caught",
         "cores",
         "delay",
+        "ended",
         "ends",
         "gpus",
         "groups",
@@ -71,6 +72,8 @@ class LocalJob:
         #: Whether an earlier supervisor started the job. Its exit status is then unknown.
         self.inherited = False
         self.bypassed = 0
+        #: The time of the next event, in microseconds, if it is not the present: 0 if it is.
+        self.ended = 0
         #: The monotonic time by which the job must be over.
         self.ends: float | None = None
         self.prepared: Prepared | None = None

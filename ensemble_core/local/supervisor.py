@@ -358,7 +358,6 @@ class Supervisor:
             self._allocation = os.pidfd_open(found)
         except (OSError, AttributeError):
             return
-        self._loop.lifecycle.allocated = True
 
         def ended() -> None:
             self._loop.poller.unregister(self._allocation)

@@ -66,8 +66,8 @@ class SupervisorLoop:
         self._launcher = Launcher(
             run, environment, folder, None if ledger is None else ledger.began
         )
-        self.lifecycle = JobLifecycle(self.active, slots, self.log, self.poller, self._tree, grace)
-        self._terminator = self.lifecycle.terminator
+        self._lifecycle = JobLifecycle(self.active, slots, self.log, self.poller, self._tree, grace)
+        self._terminator = self._lifecycle.terminator
         self._starter = Starter(
             self._launcher,
             self.poller,
@@ -76,8 +76,8 @@ class SupervisorLoop:
             self.active,
             self.log,
             self._terminator,
-            self.lifecycle.started,
-            self.lifecycle.leave,
+            self._lifecycle.started,
+            self._lifecycle.leave,
         )
         self._requests = RequestHandler(
             self.active,
@@ -86,7 +86,7 @@ class SupervisorLoop:
             self.log,
             self.poller,
             self._starter,
-            self.lifecycle,
+            self._lifecycle,
         )
         self._retrying = False
         self._publish_due = False
@@ -176,12 +176,12 @@ class SupervisorLoop:
     def _turn(self) -> None:
         for record, process in self.poller.wait(self.waiting):
             if process.born < 0:
-                self.lifecycle.task_ended(record, process.pid)
+                self._lifecycle.task_ended(record, process.pid)
             else:
                 self._terminator.member_ended(record, process)
         self.poller.run_timers()
         self._requests.handle()
-        self.lifecycle.end_leftovers()
+        self._lifecycle.end_leftovers()
         self._terminator.turn()
         if not self.draining:
             self._starter.turn()
@@ -232,11 +232,11 @@ class SupervisorLoop:
             if record.inherited:
                 self._inherit(record, past, ledger)
             else:
-                self.lifecycle.clean(record)
+                self._lifecycle.clean(record)
 
     def _inherit(self, record: LocalJob, past: LedgerJob, ledger: Ledger) -> None:
         job = record.job
-        self.lifecycle.lost[record] = why_lost(ledger, past)
+        self._lifecycle.lost[record] = why_lost(ledger, past)
         pids = () if ledger.rebooted else past.pids
         record.cores = tuple(_cores_of(pids)) if self.slots.cores else ()
         if len(record.cores) != job.cores:
@@ -254,7 +254,7 @@ class SupervisorLoop:
         self._terminator.wait_for_end(record)
         if job.duration > 0 and past.started:
             left = past.started + job.duration - self.log.clock()
-            self.lifecycle.limit(record, min(max(left, 0.0), job.duration))
+            self._lifecycle.limit(record, min(max(left, 0.0), job.duration))
 
     # Controllers.
 

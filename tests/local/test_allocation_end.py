@@ -20,7 +20,6 @@ from ensemble_testing.allocation import Allocation
 from ensemble_testing.session import Session, wait_until
 
 from ensemble_core.cli.main import main
-from ensemble_core.local import allocation
 from ensemble_core.local.allocation import allocation_process
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.process_tree import parent_of
@@ -123,7 +122,7 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def study(allocated: None, tmp_path: Path) -> Iterator[Study]:
+def study(tmp_path: Path) -> Iterator[Study]:
     study = Study(tmp_path)
     yield study
     study.allocation.kill()
@@ -232,11 +231,7 @@ def test_jobs_do_not_outlive_an_allocation_that_does_not_track_them(study: Study
     again.check()
 
 
-def test_outside_an_allocation_a_job_that_a_signal_ends_is_over_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in allocation._VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+def test_the_wait_for_the_signal_of_its_queue_is_no_time_of_a_job(tmp_path: Path) -> None:
     with Session(LocalExecutor(slots=1), tmp_path) as session:
         for _ in range(5):  # one of them is not delayed by a busy machine
             job = session.job("sh", "-c", f"touch {tmp_path}/last; kill -TERM $$")
@@ -245,7 +240,7 @@ def test_outside_an_allocation_a_job_that_a_signal_ends_is_over_at_once(
             (finish,) = (event for event in session.of(job) if event.name == "finish")
             if finish.timestamp - (tmp_path / "last").stat().st_mtime < 4.0:
                 return
-    pytest.fail("each end was held back")
+    pytest.fail("each job lasts until its end was reported")
 
 
 def test_a_job_that_someone_else_terminates_fails(study: Study) -> None:
