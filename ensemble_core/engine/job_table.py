@@ -301,6 +301,7 @@ class JobTable:
                 self.over.append(record)
             if before in ("looking", "held"):
                 self.withdrawn += 1
+                self._unblock(group, job)
             elif record.reused is None and (self.places.shared or group.group.at_once is not None):
                 self._give_place(group, job)
         elif after != before:
@@ -434,13 +435,23 @@ class JobTable:
 
     def _give_place(self, group: GroupState, job: Job) -> None:
         self.places.give(group.group, job)
-        if group.blocked:
-            key = self.places.own(group.group, job)
-            blocked = group.blocked.get(key or ())
-            if blocked:
-                heapq.heappush(group.line, heapq.heappop(blocked))
-                if not blocked:
-                    del group.blocked[key or ()]
+        self._unblock(group, job)
+
+    def _unblock(self, group: GroupState, job: Job) -> None:
+        """Put the next held job with the values of this job back in line, because this job has left
+        a place, or its own place in the line.
+        """
+        if not group.blocked:
+            return
+        key = self.places.own(group.group, job) or ()
+        blocked = group.blocked.get(key, [])
+        while blocked:
+            entry = heapq.heappop(blocked)
+            if entry[2] in group.held:  # otherwise, it was cancelled
+                heapq.heappush(group.line, entry)
+                break
+        if not blocked:
+            group.blocked.pop(key, None)
 
     def free(self, group: GroupState, now: float) -> list[HeldJob]:
         """Return those held jobs of a group that can be handed over now."""

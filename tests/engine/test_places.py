@@ -79,6 +79,34 @@ def test_all_limits_of_a_job_count() -> None:
     assert users(story) == {"a": 2, "b": 1}
 
 
+def cancel(story: Story, *jobs: str) -> None:
+    story.tell(Requested(story.now, "alice", {"name": "cancel", "jobs": [*jobs]}))
+
+
+@pytest.mark.parametrize("limit", ["{jobs: 1, each: user}", "1"])
+def test_place_of_a_cancelled_held_job_goes_to_the_next_one(limit: str) -> None:
+    story = study(f"{{name: sim, {SWEEP}, at_once: {limit}}}")
+    cancel(story, "sim.1", "sim.4")
+    while story.exit_code is None:
+        story.play(active(story)[0])
+    assert story.metric("count.sim.done") == 4
+
+
+def test_held_job_that_waits_for_a_shared_limit_leaves_its_place_when_it_is_cancelled() -> None:
+    story = study(
+        "{name: sim, command: "
+        "'x {user} {i}', parameters: {user: [a], i: [1, 2, 3]}, uses: gpu, "
+        "at_once: {jobs: 1, each: user}}, {name: b, command: x, count: 3, uses: gpu, urgency: 20}",
+        "at_once: {gpu: 2}",
+    )
+    story.play("sim.0")
+    assert active(story) == ["b.0", "b.1"]
+    cancel(story, "sim.1")
+    story.play("b.0")
+    story.play("b.1")
+    assert sorted(active(story)) == ["b.2", "sim.2"]
+
+
 def test_retry_waits_for_a_place_of_its_value() -> None:
     story = study(f"{{name: sim, {SWEEP}, retry: {{times: 1}}, at_once: {{jobs: 1, each: user}}}}")
     story.play("sim.0", status=256)
@@ -166,9 +194,13 @@ def test_random_jobs_never_exceed_a_limit_and_never_wait_without_one(seed: int) 
             kept = snapshot.load(snapshot.dump(story.engine), story.ensemble)
             assert kept is not None
             story.engine = kept
+        held = [one for each in story.engine.state.table.groups.values() for one in each.held]
+        if held and chance.random() < 0.2:
+            cancel(story, chance.choice(held))
         if not jobs:
             break
         story.play(chance.choice(jobs))
+    assert story.exit_code is not None
     assert AT_ONCE == "at_once"
 
 
