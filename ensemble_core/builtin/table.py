@@ -6,6 +6,7 @@ import csv
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Literal
 
@@ -106,7 +107,8 @@ class Table(LineObserver):
             self._open = True
             self._texts.append(without_mark(text))
             return None
-        if not self._open or (len(text) > 1 and not text.strip(_RULE)):
+        # Some blanks of Unicode are no blanks in bytes.
+        if not self._open or text.isspace() or (len(text) > 1 and not text.strip(_RULE)):
             return None
         if text[0] in "@&":
             self._grace(text)
@@ -216,7 +218,9 @@ class Table(LineObserver):
         if separator == "|":
             text = text.translate(_DRAWN).strip().removeprefix("|").removesuffix("|")
         if '"' in text:
-            return [cell.strip() for cell in next(csv.reader([text], delimiter=separator), [])]
+            # Python limits the length of a cell.
+            with suppress(csv.Error):
+                return [cell.strip() for cell in next(csv.reader([text], delimiter=separator), [])]
         return [cell.strip() for cell in text.split(separator)]
 
     def _adopt(

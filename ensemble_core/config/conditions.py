@@ -21,6 +21,7 @@ from ensemble_core.model import conditions
 from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import check_names
+from ensemble_core.model.filters import split_name
 from ensemble_core.model.formula_mistakes import contradiction, tautology
 
 __all__ = ["bind_condition", "check_causes", "check_sense"]
@@ -116,7 +117,7 @@ def _check_nonfinite(
             name = bound.path.text
         elif name not in scoped and name not in condition.metrics:
             continue
-        statistic = name.partition(".")[0]
+        statistic = split_name(name).path.partition(".")[0]
         spec = context.known.statistics.get(statistic)
         if spec is None or spec.accepts != "all":
             context.report(

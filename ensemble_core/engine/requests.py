@@ -85,7 +85,8 @@ def _no_cancel(state: State, jobs: object) -> UsageError | None:
     for job in jobs:
         group, _, number = str(job).rpartition(".")
         standing, index = state.table.groups.get(group), number.partition("-")[0]
-        if standing is None or not index.isdecimal() or int(index) >= standing.next_index:
+        known = standing is not None and index.isdecimal() and int(index) < standing.next_index
+        if not known or index != str(int(index)):
             hint = f"its jobs: 'ensemble jobs'; groups: {', '.join(state.table.groups)}"
             return UsageError(f"the run has no job {job!r}", hint=hint, code="no-such-job")
         if _newest(state, str(job)) is None:
@@ -211,7 +212,7 @@ def carry_out(effects: Effects, event: Requested) -> None:
 
 
 def _decisions(state: State, firing: EngineFiring, action: Mapping[str, Any]) -> Iterable[Decision]:
-    if "jobs" in action:
+    if action.get("name") == "cancel" and "jobs" in action:
         named = (_newest(state, str(job)) for job in action["jobs"])
         return [firing.cancel([job for job in named if job is not None])]
     return firing.perform(state.ensemble.binder.action(action))

@@ -40,8 +40,7 @@ __all__ = [
 ]
 
 #: Counters of each group. Those from ``submitted`` to ``active``, and ``reused``, count attempts.
-#: ``rows`` counts the
-#: rows of observers. The others count indices: jobs with all their attempts.
+#: ``rows`` counts the rows of observers. The others count indices: jobs with all their attempts.
 COUNTS = (
     *("submitted", "finished", "success", "failed", "cancelled", "active"),
     *("open", "done", "lost", "reused", "rows"),

@@ -232,6 +232,13 @@ def test_an_invalid_pattern_is_an_error() -> None:
         PLUGIN.build(JOB, {"until": "("})
 
 
+@pytest.mark.parametrize("line", ["\xa0", "\u2003\xa0", "\x1f", '3,"' + "x" * 200_000 + '"'])
+def test_unusual_lines_do_not_end_the_observer(line: str) -> None:
+    rows, _ = observe(f"a,b\n1,2\n{line}\n5,6\n", fields=["a"])
+    assert rows[0] == ({"a": 1}, None)
+    assert rows[-1] == ({"a": 5}, None)
+
+
 def test_long_lines_of_dashes_and_words_take_linear_time() -> None:
     observer = PLUGIN.build(JOB, {"fields": ["E"]})
     for piece in (b"-" * 500_000 + b"x\n", b"(a " * 200_000 + b"\n", b"1 " * 300_000 + b"\n"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -107,8 +109,9 @@ def test_a_mistake_in_the_observer_is_explained(log: Path, given: str, what: str
 
 def test_a_missing_or_compressed_file_is_an_error(tmp_path: Path) -> None:
     assert "cannot read" in invoke(tmp_path / "none", "--with", "table").stderr
-    packed = tmp_path / "log.gz"
-    packed.write_bytes(gzip.compress(LOG.encode()))
-    done = invoke(packed, "--with", "table")
-    assert done.exit_code == 2
-    assert "zcat" in done.stderr
+    packed = tmp_path / "log"
+    for module, program in ((gzip, "zcat"), (bz2, "bzcat"), (lzma, "xzcat")):
+        packed.write_bytes(module.compress(LOG.encode()))
+        done = invoke(packed, "--with", "table")
+        assert done.exit_code == 2
+        assert f" {program} " in done.stderr

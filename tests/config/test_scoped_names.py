@@ -70,10 +70,18 @@ def test_name_that_can_never_have_a_value_is_rejected_at_its_place(
         "last.duration > 3",
         "count.lost > 0",
         "p95.E > 2",
+        "isnan(last.E)",
+        "isnan(all.last.E)",
+        "isinf(all.last.E(E > 1))",
     ],
 )
 def test_columns_durations_and_counts_are_known(when: str) -> None:
     assert loaded(f"trigger: observed, name: sim, when: {when}, {LOG}") == []
+
+
+def test_a_statistic_that_skips_nan_is_named_in_the_error() -> None:
+    (told,) = loaded(f"trigger: idle, name: sim, when: isnan(all.mean.E), {LOG}")
+    assert "'isnan(all.mean.E)' is never true: 'mean' skips values that are not finite" in told
 
 
 def test_rule_records_the_names_in_its_condition_and_actions() -> None:

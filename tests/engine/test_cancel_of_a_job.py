@@ -65,6 +65,7 @@ def test_id_without_an_attempt_means_the_newest_one_and_its_retry(story: Story) 
         (["post.0"], "no job 'post.0'"),
         (["sim"], "no job 'sim'"),
         (["sim.1-7"], "sim.1-7 is over already"),
+        (["sim.01"], "no job 'sim.01'"),
         ([], "not a list of jobs"),
         ("sim.1", "not a list of jobs"),
     ],
@@ -76,4 +77,10 @@ def test_jobs_that_cannot_be_cancelled_are_refused_and_nothing_is(
     refused = refusal(story.engine.state, {"name": "cancel", "jobs": jobs})
     assert words in str(refused)
     decided = story.tell(Requested(story.now, "alice", {"name": "cancel", "jobs": jobs}))
+    assert not any(isinstance(each, Cancel) for each in decided)
+
+
+def test_other_requests_that_name_jobs_cancel_nothing(story: Story) -> None:
+    request = {"name": "submit", "label": "sim", "jobs": ["sim.0"]}
+    decided = story.tell(Requested(story.now, "alice", request))
     assert not any(isinstance(each, Cancel) for each in decided)

@@ -58,7 +58,8 @@ def cancel(
     if jobs:
         if leave or take_over or not wait:
             raise UsageError(
-                "--leave, --take-over and --no-wait end a whole run, so they do not go with a JOB",
+                "--leave, --take-over and --no-wait cannot be combined with a JOB",
+                cause="they say how to end a whole run",
                 hint="remove the options, or the jobs",
                 code="bad-option",
             )

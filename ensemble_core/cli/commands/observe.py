@@ -26,6 +26,8 @@ __all__ = ["observe"]
 _PORTION = 1 << 16
 #: How many columns are shown beside each other, and how many names are listed.
 _MOST_COLUMNS, _MOST_NAMES = 10, 40
+#: Programs that decompress, by the first bytes of a file.
+_COMPRESSED = {b"\x1f\x8b": "zcat", b"BZh": "bzcat", b"\xfd7zXZ": "xzcat"}
 #: A file that has a job group for the given observers.
 _FILE = """
 jobs: [{name: observed, command: "true"}]
@@ -119,7 +121,7 @@ def observe(
             click.echo(to_json(_document(each)))
     elif not found:
         click.echo(
-            f"no observer finds rows in {printable(file)} by itself: write a pattern, as in "
+            f"no observer without options finds rows in {printable(file)}: write a pattern, as in "
             "--with 'regex: {fields: {E: \"E = (\\S+)\"}}'",
             err=True,
         )
@@ -215,10 +217,11 @@ def _feed(
 ) -> None:
     begun = False
     while data := stream.read(_PORTION):
-        if not begun and data.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")):
+        program = next((name for sign, name in _COMPRESSED.items() if data.startswith(sign)), "")
+        if program and not begun:
             raise UsageError(
                 f"{file} is compressed",
-                hint=f"decompress it first: zcat {file} | ensemble observe -",
+                hint=f"decompress it first: {program} {file} | ensemble observe -",
                 code="not-utf-8",
             )
         begun = True

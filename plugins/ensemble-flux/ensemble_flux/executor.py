@@ -208,9 +208,10 @@ class FluxExecutor(Executor):
         where = f" on {last.host}" if last.host else ""
         there = f"resume there (FLUX_URI={last.uri})" if last.uri else "resume there"
         if found == "running":
+            command = f" ('flux shutdown {last.uri}')" if last.uri else ""
             raise ExecutorError(
                 f"jobs of this run are in another Flux instance{where}, which still runs",
-                hint=f"{there}, or end that instance first ('flux shutdown {last.uri}')",
+                hint=f"{there}, or end that instance first{command}",
                 code="other-instance",
             )
         raise ExecutorError(

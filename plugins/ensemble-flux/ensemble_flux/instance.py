@@ -97,14 +97,15 @@ def _environment(pid: int) -> Mapping[str, str] | None:
 
 
 Presence = Literal["ended", "running", "unknown"]
-#: Commands that show an allocation's state, and what they print if it is over.
+#: Commands that show an allocation's state.
 _QUERIES = {
-    "SLURM_JOB_ID": (
-        ("squeue", "--noheader", "--states=all", "--format=%T", "--jobs"),
-        re.compile(r"invalid job id|completed|failed|cancelled|timeout|node_fail|out_of_mem", re.I),
-    ),
-    "PBS_JOBID": (("qstat",), re.compile(r"unknown job|has finished", re.I)),
+    "SLURM_JOB_ID": ("squeue", "--noheader", "--states=all", "--format=%T", "--jobs"),
+    "PBS_JOBID": ("qstat",),
 }
+#: What such a command prints if the allocation is over: its state, or that the queue does not know
+#: it. Other errors may contain words such as "failed", too.
+_OVER = re.compile(r"completed|failed|cancelled|timeout|node_fail|out_of_mem", re.I)
+_NOT_KNOWN = re.compile(r"invalid job id|unknown job|has finished", re.I)
 
 
 def presence(last: Instance, connect: Callable[[str], Any]) -> Presence:
@@ -122,9 +123,9 @@ def presence(last: Instance, connect: Callable[[str], Any]) -> Presence:
             return found
     name, _, id_ = last.allocation.partition("=")
     if name in _QUERIES:
-        words, over = _QUERIES[name]
-        code, said = _command(*words, id_)
-        if over.search(said) or (code == 0 and not said.strip()):
+        code, said = _command(*_QUERIES[name], id_)
+        pattern = _OVER if code == 0 else _NOT_KNOWN
+        if pattern.search(said) or (code == 0 and not said.strip()):
             return "ended"
     return "unknown"
 

@@ -152,6 +152,7 @@ def test_an_instance_whose_process_id_is_reused_has_ended() -> None:
         ("squeue", "COMPLETED", 0, "SLURM_JOB_ID=7", "ended"),
         ("squeue", "slurm_load_jobs error: Invalid job id specified", 1, "SLURM_JOB_ID=7", "ended"),
         ("squeue", "slurm_load_jobs error: Unable to contact", 1, "SLURM_JOB_ID=7", "unknown"),
+        ("squeue", "squeue: error: Munge encode failed", 1, "SLURM_JOB_ID=7", "unknown"),
         ("qstat", "qstat: 7.head Job has finished", 35, "PBS_JOBID=7.head", "ended"),
         ("qstat", "qstat: cannot connect to server", 111, "PBS_JOBID=7.head", "unknown"),
     ],
