@@ -19,6 +19,7 @@ CLAIMED = 121
 _KEPT = frozenset({
     "SHELLOPTS", "BASHOPTS", "_", "PWD", "SHLVL", "HOSTNAME", "ENSEMBLE_JOB_ID", "ENSEMBLE_INDEX",
     "ENSEMBLE_ATTEMPT", "ENSEMBLE_GROUP", "ENSEMBLE_RUN", "ENSEMBLE_TASK_COUNT",
+    "ENSEMBLE_CORES",
 })  # fmt: skip
 #: Content of a claim by a controller.
 _CONTROLLER = "controller"

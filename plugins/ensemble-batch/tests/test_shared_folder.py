@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from ensemble_batch import report_spool as spooling
+from ensemble_batch.job_script import job_variables
 from ensemble_batch.report_spool import ReportSpool
 from ensemble_batch.spool import Spool
+
+from ensemble_core import Job
 
 
 @pytest.fixture
@@ -43,6 +46,15 @@ def test_claims_and_ends_on_nfs_are_seen_at_once(tmp_path: Path) -> None:
     for name, text in (("a.0@k", "5.0 n1 7"), ("a.0@k.end", "0 - 5.0 6.0 n1")):
         Path(spool.folder, "reports", name).write_text(f"{text}\n")
         assert name in spool.names()
+
+
+def test_variables_of_a_job_around_the_run_do_not_replace_those_of_its_jobs(tmp_path: Path) -> None:
+    job = Job(id="a.0", group="a", index=0, command=("x",))
+    outer = dict.fromkeys(job_variables(job, "run"), "7")
+    spool = Spool(str(tmp_path / "spool"), {**outer, "OTHER": "7"})
+    spool.batch("k", b"", [job.id])
+    found = Path(spool.folder, "variables", "a.0@k").read_text()
+    assert found == "export OTHER='7'\n"
 
 
 @pytest.mark.usefixtures("_lagging")
