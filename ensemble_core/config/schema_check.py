@@ -10,6 +10,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Document, Path, shown
+from ensemble_core.config.field_hints import may_rename, renamed, turned_round
 from ensemble_core.config.limits import hours_hint
 from ensemble_core.errors import closest, did_you_mean
 from ensemble_core.plugin.registry import Kind, Registry
@@ -191,6 +192,9 @@ def _report_bad_value(context: Context, path: Path, value: Any, error: Any) -> N
     elif kind == "pattern" and path and path[-1] in ("name", "id"):
         what, code = f"{name} {found} may only have letters, digits, - and _", "bad-name"
         hint = "do not begin with -"
+    elif kind in ("pattern", "not") and path and may_rename(_node_above(context, error, kind)):
+        what, code = f"{name} is {found}, which cannot be the name of a column", "bad-name"
+        hint = renamed(document.get(path[:-1]), str(path[-2]))
     elif kind == "falseSchema":
         what, code = f"{name} is not allowed here", "unknown-key"
         if path and path[-1] in ("repetitions", "backoff"):
@@ -220,6 +224,15 @@ def _report_bad_value(context: Context, path: Path, value: Any, error: Any) -> N
             message = str(error.message)
             what = f"{name}: {message if len(message) < 300 else message[:299] + '…'}"
     context.report(path, what, hint=hint, code=code, where=where, broken=True)
+
+
+def _node_above(context: Context, error: Any, keyword: str) -> Mapping[str, Any] | None:
+    """Return the schema of the list of which the value is an item, or ``None``."""
+    where = list(error.schema_path)
+    if "items" not in where:
+        return None
+    node = context.validators.node(where[: len(where) - 1 - where[::-1].index("items")])
+    return node if isinstance(node, dict) else None
 
 
 def _value_name(path: Path, document: Document) -> str:
@@ -318,7 +331,8 @@ def _report_bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -
             context.report(
                 (*path, key),
                 f"{shown(key)} cannot be a name in {_value_name(path, context.document)}",
-                hint=hint,
+                hint=(turned_round(key, data[key], str(path[-1])) if may_rename(schema) else None)
+                or hint,
                 broken=True,
                 code="bad-name",
                 where=context.document.at_key((*path, key)),
