@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ensemble_core.config.context import Context
-from ensemble_core.errors import did_you_mean
+from ensemble_core.errors import EnsembleError, did_you_mean
 from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits, amount
 from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.sizes import memory_bytes
 
 __all__ = ["bind_limits", "check_uses_of_limits", "hours_hint"]
 
@@ -36,6 +37,7 @@ def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> 
             context, given, "stop", "a stop would not wait for any job", 'a stop may wait: "10m"'
         )
         or Limits().stop,
+        output=_output(context, given.get("output")),
         strict=bool(given.get("strict", False)),
         at_once=_shared(context, given.get("at_once"), groups),
     )
@@ -86,6 +88,15 @@ def _duration(
         hint = f"write how long {hint}, or remove the key"
         context.report(path, of_zero, hint=hint, code="out-of-range")
     return found
+
+
+def _output(context: Context, given: object) -> int | None:
+    """Return the limit on the output of a job in bytes. Report a value that is no size."""
+    try:
+        return None if given is None else memory_bytes(given, of="output")
+    except EnsembleError as error:
+        context.attach(error, ("limits", "output"))
+        return None
 
 
 def _check_one_job(context: Context, group: JobGroup, hours: Mapping[str, float]) -> None:

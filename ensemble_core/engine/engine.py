@@ -103,6 +103,7 @@ from ensemble_core.engine.stopping import Stopping
 from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timer
 from ensemble_core.metrics.store import MetricsView
+from ensemble_core.model.causes import OUTPUT_LIMIT
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Call, Cancel, Decision, Fail, Log, Terminate
 from ensemble_core.model.ensemble import Ensemble
@@ -351,8 +352,12 @@ class Engine:
             return ()
         state.link = record.link
         name = event.name
-        if name == "exception" and event.context.get("type") == "interrupted":
-            event = self._stopping.interrupted(record, event)
+        if name == "exception":
+            kind = event.context.get("type")
+            if kind == "interrupted":
+                event = self._stopping.interrupted(record, event)
+            elif kind == OUTPUT_LIMIT and not self._cancel_for_output(record):
+                return None
         if record.cancel == "stopping" and self._stopping.absorbs(record, event):
             if not self._catching_up:
                 self._stopping.submit_requeued()
@@ -390,6 +395,14 @@ class Engine:
             if index.touched or state.withdrawn or state.dropped:
                 return [(self._completion.cleaned, record)] if name == "clean" else ()
         return self._completion.cleaned(record, event) if name == "clean" else None
+
+    def _cancel_for_output(self, record: JobRecord) -> bool:
+        """Cancel a job that has written too much. Return False if it ends anyway."""
+        if record.exception is not None or record.outcome is not None or record.cancel != "none":
+            return False
+        self._effects.submission.ask_cancel((record.job.id,))
+        self.state.out.append(Cancel(jobs=(record.job.id,)))
+        return True
 
     def _check_result(self, record: JobRecord, condition: Condition, event: JobEvent) -> None:
         """Let a job fail that is about to succeed, if its group's ``fail_if`` is true."""

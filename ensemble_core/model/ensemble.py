@@ -45,6 +45,7 @@ class Limits(Value):
     submits_per_second: float | None = None  # a rate limit: jobs beyond it wait
     #: Longest chain of firings in which each causes the next while no job finishes.
     chain: int = 100
+    output: int | None = None  # bytes that the files of an attempt may have
     wall: float | None = None  # seconds after which a controller stops the run
     stop: float = 300.0  # seconds to wait for events of cancelled jobs
     #: Whether jobs that would overwrite one another's files are an error. Otherwise a warning.

@@ -1,4 +1,4 @@
-"""Parses amounts of memory: a number with a unit, such as ``4G``, or bytes."""
+"""Parses sizes, such as amounts of memory: a number with a unit, such as ``4G``, or bytes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _SIZE = re.compile(r"(\d+\.?\d*|\.\d+)\s*([kmgt])(?:i?b)?", re.ASCII | re.IGNORE
 _MOST = 1 << 60
 
 
-def memory_bytes(value: object) -> int:
+def memory_bytes(value: object, of: str = "memory") -> int:
     """Convert an amount of memory to bytes, rounded up. A number is a number of bytes.
+
+    ``of`` says, for errors, what the amount is one of.
 
     Raises :class:`EnsembleError` (code ``bad-memory``).
 
@@ -31,17 +33,17 @@ def memory_bytes(value: object) -> int:
     elif isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
         found = float(match[1]) * _UNITS[match[2].lower()]
     elif re.fullmatch(r"[\d.]*\d[\d.]*", text, re.ASCII):
-        raise _error(f"the amount of memory {text} has no unit", f'write "{text}M" or "{text}G"')
+        raise _error(f"the amount of {of} {text} has no unit", f'write "{text}M" or "{text}G"')
     if found is None:
-        what = f"{text!r} is not an amount of memory"
+        what = f"{text!r} is not an amount of {of}"
         raise _error(what, 'write a number with a unit: "500M", "4G" or "1.5T"')
     if _MEBI <= found <= _MOST:
         return math.ceil(found)
     if 0 < found < _MEBI and not isinstance(value, str):
-        what = f"{text} means {text} bytes of memory, which is too little"
+        what = f"{text} means {text} bytes of {of}, which is too little"
         raise _error(what, f'add a unit: "{text}M" or "{text}G"')
-    what = f"the amount of memory {text} is out of range"
-    raise _error(what, "write at least 1M, or remove the key to request nothing")
+    what = f"the amount of {of} {text} is out of range"
+    raise _error(what, "write at least 1M, or remove the key")
 
 
 def _error(what: str, hint: str) -> EnsembleError:

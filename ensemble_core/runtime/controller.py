@@ -63,6 +63,7 @@ from ensemble_core.runtime.identities import (
     uses_job_files,
 )
 from ensemble_core.runtime.orders import Drain, Order, Performer
+from ensemble_core.runtime.output_limit import OutputLimit
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
 from ensemble_core.runtime.resumption import Resumption
@@ -222,6 +223,10 @@ class Runtime:
         self._tracker = OutputTracker(
             self._enqueue, self.clock, observers, lambda: self._queued - self._taken
         )
+        self._output_limit: OutputLimit | None = None
+        if (most := ensemble.limits.output) is not None:
+            self._output_limit = OutputLimit(most, self._tracker.emit, self.clock, observers)
+            self._watchers = (*self._watchers, self._output_limit)
 
     def clock(self) -> float:
         """Return the time in seconds since the epoch.
@@ -364,6 +369,8 @@ class Runtime:
             self._performer.close()
             self._wait_for_orders()
             failed = self._guard.close(lambda: self._leave)
+            if self._output_limit is not None:
+                self._output_limit.close()
             self._tracker.close()
             self._caller.close()
             if not self.engine.busy:  # jobs that outlive the run may still write there
@@ -396,6 +403,8 @@ class Runtime:
 
     def _begin(self) -> None:
         """Handle this controller's first event, which says that the run begins or is resumed."""
+        if self._output_limit is not None:
+            self._output_limit.resume(record for _, record in self.engine.in_queue())
         first = self._stop_first
         if not self.engine.state.events:
             self._handle(first or Started(self.clock(), self._guard.resources()))

@@ -32,7 +32,7 @@ _JOB_NAMES = (
     "index", "replica", "attempt", "nodes", "tasks", "cores", "gpus", "limit",
 )  # fmt: skip
 #: Causes of failure that a model may contain. ``cancelled``: by others than the run.
-_CAUSES = tuple(cause for cause in CAUSES if cause not in ("result", "unknown"))
+_CAUSES = tuple(cause for cause in CAUSES if cause not in ("output", "result", "unknown"))
 _NOISE = re.compile(r"\bnoise\(\s*([^()]*)\s*\)")
 #: Default wait statuses by cause.
 _STATUSES = {

@@ -14,6 +14,7 @@ from ensemble_core.cli.toolkit import DocumentPath as Path
 from ensemble_core.engine.requests import refusal
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
+from ensemble_core.model.causes import OUTPUT_LIMIT
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
@@ -41,6 +42,7 @@ __all__ = ["WORDS", "Given"]
 _EXCEPTIONS = {
     "timeout": "timeout",
     "memory": "out-of-memory",
+    "output": OUTPUT_LIMIT,
     "node-failure": "node-failure",
     "preempted": "preempted",
     "submit": "submit",
