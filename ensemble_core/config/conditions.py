@@ -43,7 +43,7 @@ def bind_condition(
     names = bound.matched.names if bound else None
     has_value = bound is None or bound.path is not None
     try:
-        condition = conditions.parse(when, has_value=has_value)
+        condition = conditions.parse(when, has_value=has_value, key=key)
         conditions.check_nan(condition, names or ())
         plain = condition.names
         if bound is not None:

@@ -132,7 +132,7 @@ def read_firing_limits(
     required = _required_checks(context, (*path, "for"), spec, trigger)
     crossing = _crossing(context, path, spec, trigger)
     if isinstance(backoff, str):
-        wait = _seconds(context, values["backoff"][1], backoff, "backoff", "skip {} matches")
+        wait = _seconds(context, values["backoff"][1], backoff, "backoff {}", "skip {} matches")
         return FiringLimits(repetitions, 0, wait, *required, *crossing)
     return FiringLimits(repetitions, int(backoff), 0.0, *required, *crossing)
 
@@ -181,7 +181,7 @@ def _required_checks(
         )
     if not isinstance(given, str):
         return int(given), 0.0
-    found = _seconds(context, path, given, "time in 'for'", "count {} checks")
+    found = _seconds(context, path, given, "value {} of 'for'", "count {} checks")
     wall = context.document.data.get("limits")
     wall = wall.get("wall") if isinstance(wall, dict) else None
     if given.strip()[-1:].isalpha() and not found and context.is_valid(path):
@@ -223,14 +223,19 @@ def listed_actions(path: Path, spec: Mapping[str, Any]) -> list[tuple[Path, Any]
 
 
 def _seconds(context: Context, path: Path, text: str, what: str, count: str) -> float:
-    """Return a duration with a unit. ``count``: what the same number without quotes would do."""
+    """Return a duration with a unit.
+
+    For the error: ``what`` names the value, and ``count`` says what the same number without quotes
+    would do.
+    """
     found = context.duration(path, text)
     if found is not None and not text.strip()[-1:].isalpha():
         number = text.strip()
         plain = f"to {count.format(number)}, write {number} without quotes; " * number.isdecimal()
         context.report(
             path,
-            f"the {what} {text!r} is neither a number of {count.split()[-1]} nor a duration",
+            f"the {what.format(repr(text))} is neither a number of {count.split()[-1]} nor a "
+            "duration",
             hint=f'{plain}to wait {number} seconds, write "{number}s"',
             code="bad-duration",
         )

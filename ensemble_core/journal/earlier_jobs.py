@@ -133,8 +133,14 @@ class EarlierJobs:
                         del known[name][2:]  # the job was itself reused; its events follow
             if row.decisions is not None and '"type":"fail"' in row.decisions:
                 for decision in json.loads(row.decisions):
-                    if decision["type"] == "fail" and decision["job"] in active:
+                    if decision["type"] != "fail":
+                        continue
+                    if decision["job"] in active:
                         active[decision["job"]] = _OpenJob(good=False)
+                    else:  # a resume decides about jobs that ended during the stop
+                        known.pop(decision["job"], None)
+                        unchecked.pop(decision["job"], None)
+                        self._remove(run, decision["job"])
             if row.decisions is not None and '"resume":true' in row.decisions:
                 chained.update(_continued_attempts(json.loads(row.decisions)))
         self._flush()
@@ -153,6 +159,10 @@ class EarlierJobs:
             active[job].duration = context.get("duration", active[job].ran.seconds)
         elif name == "exception" and context.get("severity", 0) == 0:
             active[job] = _OpenJob(good=False)
+
+    def _remove(self, run: str, job: str) -> None:
+        self._flush()
+        self._store.execute("DELETE FROM jobs WHERE name = ?", (f"{run}/{job}",))
 
     def _insert(self, run: str, job: str, identity: str, done: _OpenJob) -> None:
         name = f"{run}/{job}"

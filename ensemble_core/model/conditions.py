@@ -35,6 +35,8 @@ _CONDITION_HINT = (
     'write a number, "> 0.5", "> 5 and < 10", or an expression over value, metric("path") and the '
     "event's fields"
 )
+#: Keys of a rule with a condition.
+_OF_RULES = ("when", "crosses")
 #: Hint for a condition on the columns of a row.
 _COLUMNS_HINT = 'write an expression over names of columns, as "energy < 2.5 and T > 300"'
 #: Hint for a condition on the values of one job.
@@ -136,7 +138,9 @@ def parse(when: object, *, has_value: bool = True, key: str = "when") -> Conditi
         _needs_value(str(when), has_value, key)
         return Condition(str(when), comparison=("==", when))
     text = when.strip()
-    hint = {"when": _CONDITION_HINT, "fail_if": _VALUES_HINT}.get(key, _COLUMNS_HINT)
+    hint = _VALUES_HINT if key == "fail_if" else _COLUMNS_HINT
+    if key in _OF_RULES:
+        hint = _CONDITION_HINT
     if not text:
         raise refused(f"{key!r} is empty", "leave it out, or write a condition")
     if len(text) > LONGEST:
@@ -157,7 +161,7 @@ def parse(when: object, *, has_value: bool = True, key: str = "when") -> Conditi
 
 
 def _needs_value(text: str, has_value: bool, key: str) -> None:
-    if not has_value and key != "when":
+    if not has_value and key not in _OF_RULES:
         hint = _VALUES_HINT if key == "fail_if" else _COLUMNS_HINT
         raise refused(f"{key!r} does not say what {text!r} compares", hint)
     if not has_value:
