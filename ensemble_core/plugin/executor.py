@@ -51,10 +51,14 @@ def withhold(names: Iterable[str]) -> None:
 
 
 def job_environment() -> dict[str, str]:
-    """Return the environment in which jobs start: that of this process without the service's token
-    and without the URLs of webhooks.
+    """Return the environment in which jobs start: that of this process without the service's token,
+    the URLs of webhooks, and the number of threads of a job in which this process runs.
     """
-    return {name: value for name, value in os.environ.items() if name not in _WITHHELD}
+    kept = {name: value for name, value in os.environ.items() if name not in _WITHHELD}
+    # If this run is in a job of another run, that number is the cores of the outer job.
+    if "ENSEMBLE_CORES" in kept and kept.get("OMP_NUM_THREADS") == kept["ENSEMBLE_CORES"]:
+        del kept["OMP_NUM_THREADS"]
+    return kept
 
 
 def start_folder() -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ensemble_testing import Session, wait_until
 
+from ensemble_core import job_environment
 from ensemble_core.local import executor as executor_module
 from ensemble_core.local.cores import Topology
 from ensemble_core.local.executor import LocalExecutor
@@ -280,3 +281,12 @@ def test_cores_of_a_job_are_free_again_at_its_end() -> None:
     assert sorted(first + second) == [4, 5, 6, 7]
     slots.give_back(2, (), first)
     assert sorted(slots.bind(1, 2)) == sorted(first)
+
+
+@pytest.mark.parametrize(("threads", "passed_on"), [("8", False), ("1", True)])
+def test_jobs_of_a_run_inside_a_job_have_their_own_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, threads: str, passed_on: bool
+) -> None:
+    monkeypatch.setenv("ENSEMBLE_CORES", "8")
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)  # 8: the outer run has set it
+    assert ("OMP_NUM_THREADS" in job_environment()) == passed_on
