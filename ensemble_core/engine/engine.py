@@ -358,10 +358,6 @@ class Engine:
                 event = self._stopping.interrupted(record, event)
             elif kind == OUTPUT_LIMIT and not self._cancel_for_output(record):
                 return None
-        if record.cancel == "stopping" and self._stopping.absorbs(record, event):
-            if not self._catching_up:
-                self._stopping.submit_requeued()
-            return None
         if (
             name == "finish"
             and state.heeds
@@ -370,6 +366,10 @@ class Engine:
             and "finish" in ATTEMPT[record.state]
         ):
             self._check_result(record, record.source.fail_if, event)
+        if record.cancel == "stopping" and self._stopping.absorbs(record, event):
+            if not self._catching_up:
+                self._stopping.submit_requeued()
+            return None
         trigger_events = state.table.take(record, event)
         if trigger_events is None:
             return None
@@ -417,8 +417,9 @@ class Engine:
             known[name] = self.state.read_scoped(name, None, match)
         verdict = condition.verdict(None, known, self.state.metric)
         if verdict:
-            # If the run was cancelling the job, the outcome must not depend on which was faster.
-            cancelled = record.cancel == "asked"
+            # If the run was cancelling the job, the outcome must not depend on which was faster. If
+            # a stop was, the job is submitted again.
+            cancelled = record.cancel in ("asked", "stopping")
             record.exception = "cancel" if cancelled else "result"
             record.cancelled_by = BY_RUN if cancelled else None
             record.note = f"fail_if: {condition.text}"

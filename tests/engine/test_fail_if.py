@@ -11,6 +11,7 @@ from ensemble_testing.story import CLEARING
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Fail, Log, Retry
+from ensemble_core.model.events import Resumed, StopRequested
 
 GROUP = "{name: sim, command: x, observe: {key-value: {fields: [E]}}, result: {U: last.E}, MORE}"
 START = "  - {trigger: start, action: {name: submit, label: sim}}\n"
@@ -202,3 +203,18 @@ def test_a_mistake_is_reported_before_anything_runs(condition: str, what: str, h
         story(f'fail_if: "{condition}"')
     assert what in str(caught.value)
     assert hint in str(caught.value)
+
+
+def test_a_job_that_a_stop_ends_early_is_submitted_again() -> None:
+    """It may handle SIGTERM, write a checkpoint, and exit with code 0."""
+    told = story("fail_if: count.rows < 2, retry: {times: 1}")
+    told.begin("sim.0")
+    told.observe("sim.0", {"E": 1}, observer="key-value")
+    told.tell(StopRequested(told.now, then="cancel"))
+    told.end("sim.0")
+    again = told.tell(Resumed(told.now))
+    assert told.submitted(again) == ["sim.0"]
+    assert not any(isinstance(one, Retry) for one in again)
+    play(told, "sim.0", 1, 2)
+    assert (count(told, "failed"), count(told, "success")) == (0, 1)
+    assert told.exit_code == 0
