@@ -245,6 +245,9 @@ class Executor(ABC):
     causes: ClassVar[frozenset[Cause]] = frozenset({"exit", "timeout", "cancelled"})
     #: Whether others use the same queue, so that its gauges change independently of the run.
     shared: ClassVar[bool] = False
+    #: Whether the output files of jobs without observers grow while the jobs run. Otherwise
+    #: ``limits.output`` has no effect on such jobs.
+    live_output: ClassVar[bool] = True
 
     def prepare(self, tag: str, state: Path | None, run_id: str) -> None:
         """Start slow preparations without waiting for them.

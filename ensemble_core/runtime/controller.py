@@ -225,7 +225,9 @@ class Runtime:
         )
         self._output_limit: OutputLimit | None = None
         if (most := ensemble.limits.output) is not None:
-            self._output_limit = OutputLimit(most, self._tracker.emit, self.clock, observers)
+            self._output_limit = OutputLimit(
+                most, self._tracker.emit, self.clock, observers, live=executor.live_output
+            )
             self._watchers = (*self._watchers, self._output_limit)
 
     def clock(self) -> float:

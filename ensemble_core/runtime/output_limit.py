@@ -37,6 +37,8 @@ class OutputLimit(Watcher):
     - ``emit`` receives an exception for each such job, once, and a warning if files of jobs cannot
       be seen from this machine. It is called on the thread that measures.
 
+    Without ``live``, the files of jobs without observers do not grow while the jobs run.
+
     If a file existed before the job was submitted, only what is added counts. For files that a
     group names, this is unknown after a resume: then, what is added since counts.
     """
@@ -47,11 +49,14 @@ class OutputLimit(Watcher):
         emit: Callable[[Sequence[Event]], None],
         clock: Callable[[], float],
         observers: Mapping[str, ObserverPlugin],
+        *,
+        live: bool = True,
     ) -> None:
         self._most = most
         self._emit = emit
         self._clock = clock
         self._observers = observers
+        self._live = live
         #: Submitted jobs without a start. ``_running``: started jobs, with the start's context.
         self._waiting: dict[str, Job] = {}
         self._running: dict[str, tuple[Job, Mapping[str, Any]]] = {}
@@ -153,7 +158,9 @@ class OutputLimit(Watcher):
             paths = {*self._named(job, start), *(_absolute(job, start, each) for each in streams)}
             known = self._before.pop(name, {})
             before = self._measured[name] = {path: known.get(path, 0) for path in sorted(paths)}
-            if not self._told and (os.devnull in streams or not streams):
+            if not self._told and (
+                os.devnull in streams or not streams or not (self._live or job.observe)
+            ):
                 self._told = True
                 self._emit((Problem(self._clock(), _invisible(name, start)),))
         total = 0

@@ -116,9 +116,9 @@ def test_the_limit_is_a_size_with_a_unit() -> None:
 
 
 class Bench:
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, live: bool = True) -> None:
         self.events: list[Event] = []
-        self.limit = OutputLimit(most, self.take, time.time, discover().observers)
+        self.limit = OutputLimit(most, self.take, time.time, discover().observers, live=live)
 
     def take(self, events: Sequence[Event]) -> None:
         self.events += events
@@ -139,12 +139,12 @@ class Bench:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Bench]]:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
     monkeypatch.setattr(output_limit, "_PAUSE", 0.01)
     made: list[Bench] = []
 
-    def make(most: int) -> Bench:
-        made.append(Bench(most))
+    def make(most: int, live: bool = True) -> Bench:
+        made.append(Bench(most, live=live))
         return made[-1]
 
     yield make
@@ -157,7 +157,7 @@ def job(name: str = "sim.0", **fields: object) -> Job:
 
 
 def test_streams_and_files_of_observers_count_together(
-    bench: Callable[[int], Bench], tmp_path: Path
+    bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
     limited, one = bench(25), job(observe={"json-lines": {"path": "log"}})
     limited.submit(one)
@@ -173,7 +173,7 @@ def test_streams_and_files_of_observers_count_together(
 
 
 def test_what_a_file_had_before_the_job_does_not_count(
-    bench: Callable[[int], Bench], tmp_path: Path
+    bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
     limited, file = bench(100), tmp_path / "o"
     file.write_bytes(b"x" * 1000)
@@ -192,7 +192,7 @@ def test_what_a_file_had_before_the_job_does_not_count(
 
 
 def test_a_job_that_has_ended_is_no_longer_measured(
-    bench: Callable[[int], Bench], tmp_path: Path
+    bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
     limited, one, two = bench(10), job(), job("sim.1")
     for each in (one, two):
@@ -207,7 +207,7 @@ def test_a_job_that_has_ended_is_no_longer_measured(
 
 
 def test_a_resumed_controller_measures_what_jobs_add(
-    bench: Callable[[int], Bench], tmp_path: Path
+    bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
     limited, file = bench(100), tmp_path / "o"
     file.write_bytes(b"x" * 1000)
@@ -231,7 +231,7 @@ def test_a_resumed_controller_measures_what_jobs_add(
     ],
 )
 def test_output_that_this_machine_cannot_see_is_said_once(
-    bench: Callable[[int], Bench], context: dict[str, str], where: str
+    bench: Callable[..., Bench], context: dict[str, str], where: str
 ) -> None:
     limited = bench(10)
     for number in range(3):
@@ -244,8 +244,23 @@ def test_output_that_this_machine_cannot_see_is_said_once(
     assert where in problem.message
 
 
+def test_files_that_are_written_at_the_end_count_only_if_observers_need_them_before(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    limited = bench(10, live=False)
+    seen, unseen = job("sim.0", observe={"json-lines": {}}), job("sim.1")
+    for each in (seen, unseen):
+        (tmp_path / each.id).write_bytes(b"x" * 11 * (each is seen))
+        limited.submit(each)
+        limited.start(each, stdout=str(tmp_path / each.id))
+    wait_until(lambda: limited.caught and len(limited.events) == 2)
+    assert limited.caught == ["sim.0"]
+    (problem,) = [one for one in limited.events if isinstance(one, Problem)]
+    assert "the standard output and error of sim.1" in problem.message
+
+
 def test_at_most_500_files_are_measured_in_a_second(
-    bench: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     limited = bench(10)
     waits: list[float | None] = []

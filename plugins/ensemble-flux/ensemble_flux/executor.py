@@ -172,11 +172,13 @@ class FluxExecutor(Executor):
         for stream in ("stdout", "stderr"):
             if "path" in option[stream]:
                 extra[stream] = option[stream]["path"]
-        fetch: str | None = None
-        if job.observe and "stdout" not in extra:
-            # Otherwise an observer could not read the output.
-            fetch = extra["stdout"] = os.path.join(self._output.folder, f"{job.id}.out")
-            kept = (fetch,)
+        fetch: dict[str, str] = {}
+        if job.observe:  # otherwise an observer could not read the output
+            for stream, ending in (("stdout", "out"), ("stderr", "err")):
+                if stream not in extra:
+                    fetch[stream] = os.path.join(self._output.folder, f"{job.id}.{ending}")
+            extra |= fetch
+            kept = (*kept, *fetch.values())
         return Order(job, output=option, kept=kept, extra=extra, fetch=fetch)
 
     def cancel(self, jobs: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ _PATIENCE = 30.0
 
 
 class Fetcher:
-    """Copies the standard output of jobs, and delays their end events until the copy is complete.
+    """Copies the streams of jobs to files, and delays their end events until the copy is complete.
 
     The callback ``tell`` receives the delayed events. The callback ``problem`` receives warnings
     for the user.
@@ -38,22 +38,26 @@ class Fetcher:
         self._reactor = reactor
         self._tell = tell
         self._problem = problem
-        self._expected: dict[str, tuple[int, str]] = {}
-        self._files: dict[str, IO[bytes]] = {}
+        self._expected: dict[str, tuple[int, Mapping[str, str]]] = {}
+        #: The files of a job by its stream, ``stdout`` or ``stderr``.
+        self._files: dict[str, dict[str, IO[bytes]]] = {}
         self._held: dict[str, list[JobEvent]] = {}
 
-    def expect(self, job: str, queue_id: int, path: str) -> None:
-        """Copy this job's output to ``path`` once the job has started."""
-        self._expected[job] = (queue_id, path)
+    def expect(self, job: str, queue_id: int, paths: Mapping[str, str]) -> None:
+        """Copy this job's streams to their ``paths`` once the job has started."""
+        self._expected[job] = (queue_id, paths)
 
     def _begin(self, job: str) -> None:
-        queue_id, path = self._expected.pop(job)
-        try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._files[job] = open(path, "wb")  # noqa: SIM115  (closed when the output ends)
-        except OSError as error:
-            self._problem(f"cannot keep the output of {job}: {path}: {error_text(error)}")
-            return
+        queue_id, paths = self._expected.pop(job)
+        files = self._files[job] = {}
+        for stream, path in paths.items():
+            try:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                files[stream] = open(path, "wb")  # noqa: SIM115  (closed when the output ends)
+            except OSError as error:
+                self._problem(f"cannot keep the output of {job}: {path}: {error_text(error)}")
+                self._end(job)
+                return
         # The eventlog of the output exists only once the job shell has started.
         self._follow(queue_id, "guest.exec.eventlog", partial(self._shell, job, queue_id), job)
 
@@ -88,12 +92,12 @@ class Fetcher:
         return False
 
     def _output(self, job: str, entry: Mapping[str, Any]) -> bool:
-        file = self._files.get(job)
-        if file is None:
+        files = self._files.get(job)
+        if files is None:
             return False
         context = entry.get("context") or {}
-        data = context.get("data")
-        if entry["name"] == "data" and context.get("stream") == "stdout" and data:
+        data, file = context.get("data"), files.get(context.get("stream"))
+        if entry["name"] == "data" and file is not None and data:
             encoded = context.get("encoding") == "base64"
             try:
                 file.write(b64decode(data) if encoded else data.encode(errors="surrogateescape"))
@@ -129,13 +133,13 @@ class Fetcher:
             self._end(job)
 
     def _end(self, job: str) -> None:
-        file = self._files.pop(job, None)
-        if file is not None:
+        for file in self._files.pop(job, {}).values():
             file.close()
         self._tell(self._held.pop(job, []))
 
     def close(self) -> None:
         """Stop copying."""
-        for file in self._files.values():
-            file.close()
+        for files in self._files.values():
+            for file in files.values():
+                file.close()
         self._files.clear()

@@ -319,7 +319,7 @@ class FluxLoop:
     def _accepted(self, order: Order, queue_id: int) -> None:
         name = order.job.id
         self._journal.accepted(name, queue_id)
-        if order.fetch is not None and self._journal.waits_for(name):
+        if order.fetch and self._journal.waits_for(name):
             self._fetcher.expect(name, queue_id, order.fetch)
         if self.guest:
             self._watcher.watch(name, queue_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,8 @@ class Order:
     output: Mapping[str, Any] | None = None
     kept: tuple[str, ...] = ()  # output files that are removed if they stay empty
     extra: Mapping[str, Any] | None = None
-    fetch: str | None = None  # file to which the job's output is copied
+    #: Files to which streams of the job are copied, by stream.
+    fetch: Mapping[str, str] = field(default_factory=dict)
     failed: str | None = None  # why the job cannot run
     attempts: int = 0
 

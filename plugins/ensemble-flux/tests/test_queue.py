@@ -339,6 +339,27 @@ def test_thousands_of_jobs_leave_no_descriptors_and_little_memory(
     assert seen["finish"] == seen["clean"] == seen["submit"]
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_observers_read_both_streams_from_fluxs_store(
+    instance: Any, ensemble: Ensemble, stream: str
+) -> None:
+    run = ensemble(
+        f"""
+jobs:
+  - name: work
+    command: [sh, -c, 'echo U=1; echo U=2 >&2; echo U=3; echo U=4 >&2']
+    observe: {{key-value: {{stream: {stream}}}}}
+rules:
+  - {{trigger: start, action: {{name: submit, label: work}}}}
+""",
+        "-o",
+        "output=kvs",
+    )
+    assert run.ended() == 0, run.errors
+    rows = [line["values"] for line in run.of(kind="event", type="observed")]
+    assert rows == ([{"U": 1}, {"U": 3}] if stream == "stdout" else [{"U": 2}, {"U": 4}])
+
+
 # -- raw events -------------------------------------------------------------------------------------
 
 

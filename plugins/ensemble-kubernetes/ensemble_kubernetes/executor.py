@@ -26,6 +26,7 @@ class KubernetesExecutor(Executor):
          "submit", "lost")
     )  # fmt: skip
     shared = True
+    live_output = False  # logs are copied when jobs end, or, for observers, while they run
 
     def __init__(
         self,
