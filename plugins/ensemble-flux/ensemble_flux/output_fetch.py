@@ -96,7 +96,7 @@ class Fetcher:
         if files is None:
             return False
         context = entry.get("context") or {}
-        data, file = context.get("data"), files.get(context.get("stream"))
+        data, file = context.get("data"), files.get(str(context.get("stream")))
         if entry["name"] == "data" and file is not None and data:
             encoded = context.get("encoding") == "base64"
             try:
