@@ -614,7 +614,11 @@ def _check_job_field(context: Context, path: Path, name: str, matched: MatchCont
     """Check that the field ``job.NAME`` exists and will have a value when the rule fires."""
     where = context.document.at_text(path, f"{{{name}")
     own = name.removeprefix("job.")
+    groups = context.known.groups
+    mine = groups.values() if matched.group is None else [groups.get(matched.group)]
+    most = max((len(each.outputs) for each in mine if each is not None), default=0)
     known = JOB_FIELDS | context.parameters(matched.group)
+    known |= {f"outputs[{number}]" for number in range(most)}
     if not matched.job:
         context.report(
             path,
@@ -626,9 +630,8 @@ def _check_job_field(context: Context, path: Path, name: str, matched: MatchCont
     elif own not in known:
         what = f"unknown field {{{name}}}: a job has no {own!r}"
         context.unknown(path, "field", own, known, what=what, written="{job.NAME}", where=where)
-    elif own in ("workdir", "stdout", "stderr"):
-        executor, groups = context.executor, context.known.groups
-        mine = groups.values() if matched.group is None else [groups.get(matched.group)]
+    elif own.partition("[")[0] in ("workdir", "stdout", "stderr", "outputs"):
+        executor = context.executor
         relative = [g for g in mine if g is not None and not (g.workdir or "").startswith("/")]
         if executor is not None and executor.members and relative:
             context.report(

@@ -13,6 +13,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.config.job_files import check_visible, read_outputs
 from ensemble_core.config.job_options import check_filled_options, read_options
 from ensemble_core.config.placeholders import TEXTS, check_placeholders, has_formats
 from ensemble_core.config.schema import RESET_BY_NULL, defaults
@@ -278,6 +279,7 @@ def _check_whole_group(
             f"{group.name}: 'memory_per_task' has no effect with the executor "
             f"{context.executor.name}: {context.executor.memory}"
         )
+    check_visible(context, path, spec)
     if group.executor is not None and "executor" in spec:
         _check_executor(context, (*path, "executor"), group.name, group.executor)
 
@@ -490,6 +492,7 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     "environment": _environment,
     "environment_from": _environment_from,
     "inputs": _inputs,
+    "outputs": read_outputs,
     "reuse": lambda context, path, value: bool(value),
     "parameters": read_parameters,
     "points": read_points,

@@ -1,4 +1,4 @@
-"""Warns about jobs that would write to the same output file."""
+"""Warns about jobs that would write to the same output file, which a run reads or requires."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ _MOST = 2000
 def warn_of_shared_files(
     groups: Iterable[JobGroup], observers: Mapping[str, ObserverPlugin]
 ) -> Iterator[str]:
-    """Yield a warning for each observed output file that two jobs of a group would write."""
+    """Yield a warning for each file that two jobs of a group would write, if an observer reads it
+    or ``outputs`` names it.
+    """
     for group in groups:
-        if not group.observe or group.size < 2:
+        if not (group.observe or group.outputs) or group.size < 2:
             continue
         pair = _folder_collision(group)
         if pair is None:
             continue
+        for path in sorted(pair[0].outputs.keys() & pair[1].outputs.keys()):
+            yield _warning(pair, path, "'outputs' names: the file of one job would do for both")
         for name, options in group.observe.items():
             try:
                 # An observer without a path reads the standard output.
@@ -32,13 +36,16 @@ def warn_of_shared_files(
             except Exception:  # an error in a plugin, which the run reports
                 continue
             if paths[0] is not None and paths[0] == paths[1]:
-                one, other = pair
-                file = os.path.normpath(os.path.join(one.workdir or "", paths[0]))
-                yield (
-                    f"{one.id} and {other.id} would both write {file}, which "
-                    f"the observer {name!r} reads; give each job a separate folder: "
-                    "workdir: runs/{run}/{group}/{index}"
-                )
+                yield _warning(pair, paths[0], f"the observer {name!r} reads")
+
+
+def _warning(pair: tuple[Job, Job], path: str, why: str) -> str:
+    one, other = pair
+    file = os.path.normpath(os.path.join(one.workdir or "", path))
+    return (
+        f"{one.id} and {other.id} would both write {file}, which {why}; give each job a separate "
+        "folder: workdir: runs/{run}/{group}/{index}"
+    )
 
 
 def _folder_collision(group: JobGroup) -> tuple[Job, Job] | None:

@@ -179,6 +179,8 @@ def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tup
             yield text, (*path, name) if name in spec else path, "other"
     for number, (text, _) in enumerate(group.inputs):
         yield text, (*path, *_given(spec, ("inputs", number))), "other"
+    for number, text in enumerate(group.outputs):
+        yield text, (*path, *_given(spec, ("outputs", number, "path"))), "other"
     for part in ("environment", "options", "observe"):
         for text, inner in strings(getattr(group, part), (part,)):
             pattern = part == "observe" and inner[-1] not in _FILLED_BY_OBSERVERS

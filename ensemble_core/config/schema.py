@@ -46,6 +46,7 @@ _OF_THE_GROUP = (
     "at_once",
     "uses",
     "inputs",
+    "outputs",
     "reuse",
 )
 

@@ -43,8 +43,9 @@ def shell_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:
                 f"write command: bash -c '{name}=... exec ...'"
             )
             break
-    for field in ("workdir", "stdout", "stderr"):
-        path = getattr(group, field) or ""
+    paths = [(field, getattr(group, field) or "") for field in ("workdir", "stdout", "stderr")]
+    paths += [("a path in outputs", path) for path in group.outputs]
+    for field, path in paths:
         if _VARIABLE.search(path) or _HOME.match(path):
             yield (
                 f"{own}{field} is not expanded, so {path!r} is the name of a folder or file; "

@@ -186,13 +186,16 @@ class JobFields(Mapping[str, Any]):
 def _job_field(record: JobRecord, name: str) -> Any:
     """Return the value of ``job.NAME``, or ``None`` if it has none or the name is unknown."""
     job, files = record.job, record.files or {}
-    if name in ("workdir", "stdout", "stderr"):
+    if name in ("workdir", "stdout", "stderr") or name.startswith("outputs["):
         source = record.source
         start = "" if source is None else source.cwd
         workdir = _path(start, files.get("workdir"), job.workdir or start)
         if name == "workdir":
             return workdir
-        given = getattr(job, name)
+        if name.startswith("outputs["):
+            given = dict(enumerate(job.outputs)).get(int(name[8:-1]))
+        else:
+            given = getattr(job, name)
         return _path(workdir or "", files.get(name), given)
     if name == "queue_id":
         return record.queue_id

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,8 +84,13 @@ class EarlierJobs:
                 raise missing
             return self._read(journal, folder.name)
 
-    def take(self, identity: str) -> EarlierJob | None:
-        """Take the first job with this identity, or return ``None``."""
+    def take(
+        self, identity: str, accept: Callable[[Mapping[str, Any]], bool] | None = None
+    ) -> EarlierJob | None:
+        """Take the first job with this identity, or return ``None``.
+
+        ``accept`` is called with the paths of a job, and returns whether the job may be taken.
+        """
         for number, name, duration, start, rows in self._store.execute(
             "SELECT number, name, duration, start, rows FROM jobs WHERE identity = ?"
             " ORDER BY number",
@@ -93,6 +98,8 @@ class EarlierJobs:
         ):
             context = json.loads(start)
             if self._files and not _output_exists(context):
+                continue
+            if accept is not None and not accept(context):
                 continue
             self._store.execute("DELETE FROM jobs WHERE number = ?", (number,))
             return EarlierJob(name, duration, context, [tuple(row) for row in json.loads(rows)])

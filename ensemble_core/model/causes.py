@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-__all__ = ["CAUSES", "OUTPUT_LIMIT", "Cause", "cause_of", "reported_cause"]
+__all__ = ["CAUSES", "OUTPUT_LIMIT", "OUTPUT_MISSING", "Cause", "cause_of", "reported_cause"]
 
 Cause = Literal[
     "exit",  # the program exited, with any code
@@ -21,7 +21,7 @@ Cause = Literal[
     "cancelled",
     "submit",  # could not be started: rejected, no program, no folder
     "lost",  # the queue no longer knows how or whether the job ended
-    "output",  # its files exceeded ``limits.output``
+    "output",  # its files exceeded ``limits.output``, or one of its ``outputs`` is missing or empty
     "result",  # exited with code 0, but its group's ``fail_if`` is true
     "unknown",
 ]
@@ -29,6 +29,8 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 #: The type of the exception of a job whose files exceeded ``limits.output``.
 OUTPUT_LIMIT = "output-limit"
+#: The type of the exception of a job that has not left all files of its group's ``outputs``.
+OUTPUT_MISSING = "output-missing"
 
 #: The cause for each type of the first fatal exception.
 _OF_EXCEPTION: Mapping[str, Cause] = {
@@ -47,6 +49,7 @@ _OF_EXCEPTION: Mapping[str, Cause] = {
     "launch": "submit",
     "output": "submit",
     OUTPUT_LIMIT: "output",
+    OUTPUT_MISSING: "output",
     "prolog": "submit",
     "result": "result",
     "submit": "submit",

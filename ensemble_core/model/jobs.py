@@ -108,6 +108,9 @@ class Job(Record):
     observe: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     executor: str | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
+    #: Files that the job must leave, relative to its workdir, and how many seconds after its end to
+    #: wait for each of them.
+    outputs: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     replica: int = 0  #: Counts the jobs of one combination of parameters from 0.
     attempt: int = 0  #: Counts the attempts of one index from 0.
     #: How often the attempt was submitted again because a stop of the run had cancelled it.
@@ -115,7 +118,7 @@ class Job(Record):
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        for name in ("replica", "attempt", "requeued"):
+        for name in ("outputs", "replica", "attempt", "requeued"):
             if not data[name]:  # nearly always
                 del data[name]
         if data["grace"] is None:
@@ -245,6 +248,8 @@ class JobGroup(Value):
     #: Files that the group's jobs read, in addition to those in the command. The second item says
     #: how to compare a file: by ``content`` or ``mtime``.
     inputs: tuple[tuple[str, str], ...] = ()
+    #: Files that a job must leave to be successful; for each, how many seconds to wait for it.
+    outputs: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     #: Whether jobs of earlier runs may be reused.
     reuse: bool = True
     #: For each executor, the options of jobs that say what runs, so that ``--reuse`` compares them,
@@ -266,7 +271,7 @@ class JobGroup(Value):
 
     def __post_init__(self) -> None:
         texts = *self.command, *(getattr(self, each) for each in _TEXTS)
-        parts = texts, self.environment, self.options
+        parts = texts, self.environment, self.options, self.outputs
         if not self.replicated and any(map(_names_replica, parts)):
             object.__setattr__(self, "replicated", True)
 
@@ -409,6 +414,9 @@ class JobGroup(Value):
             options=fill_options(self.options, values)
             if has_braces(self.options)
             else self.options,
+            outputs={fill(path, values): wait for path, wait in self.outputs.items()}
+            if self.outputs
+            else NOTHING,
             parameters=parameters or NOTHING,
             replica=replica if self.replicated else 0,
             attempt=attempt,

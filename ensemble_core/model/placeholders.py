@@ -53,7 +53,7 @@ FIELD_PLACEHOLDER = _pattern(_FIELD)
 
 #: The content of a placeholder for a field of the event's job (``{job.workdir}``). Used in texts
 #: where a bare name means a field of the new job, so all other braces stay as they are.
-JOB_PLACEHOLDER = _pattern(rf"job\.{_NAME}")
+JOB_PLACEHOLDER = _pattern(rf"job\.(?:outputs\[\d+\]|{_NAME})")
 
 #: Placeholders that are available in every group. No parameter can have one of these names.
 #: ``here`` is the folder of the ensemble file.

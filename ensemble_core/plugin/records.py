@@ -75,6 +75,8 @@ class ExecutorPlugin(Value):
       could wait for its own end: it does not begin unless the user names the executor.
     - ``memory`` says why the key ``memory_per_task`` has no effect: "Flux schedules no memory".
       Files with this key then cause a warning.
+    - ``unseen`` says why the run cannot see the files of jobs: "pods have their own file systems".
+      Files with the key ``outputs`` are then rejected.
     - ``remains`` is called if the journal of a run is lost. Its arguments are the run's tag, the
       folder ``Run.state``, and whether to end the run's jobs. It returns how many of these jobs may
       still be alive.
@@ -95,6 +97,7 @@ class ExecutorPlugin(Value):
     grace: str = ""
     secrets: str = ""
     memory: str = ""
+    unseen: str = ""
     inside: Callable[[], str] | None = None
 
 

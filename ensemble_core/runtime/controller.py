@@ -66,6 +66,7 @@ from ensemble_core.runtime.orders import Drain, Order, Performer
 from ensemble_core.runtime.output_limit import OutputLimit
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
+from ensemble_core.runtime.required_outputs import OutputCheck
 from ensemble_core.runtime.resumption import Resumption
 from ensemble_core.runtime.snapshots import Snapshots
 from ensemble_core.runtime.state_queries import StateQueries
@@ -223,10 +224,11 @@ class Runtime:
         self._tracker = OutputTracker(
             self._enqueue, self.clock, observers, lambda: self._queued - self._taken
         )
+        self._outputs = OutputCheck(self._tracker.emit)
         self._output_limit: OutputLimit | None = None
         if (most := ensemble.limits.output) is not None:
             self._output_limit = OutputLimit(
-                most, self._tracker.emit, self.clock, observers, live=executor.live_output
+                most, self._outputs.emit, self.clock, observers, live=executor.live_output
             )
             self._watchers = (*self._watchers, self._output_limit)
 
@@ -256,7 +258,7 @@ class Runtime:
             ]
         if self._names:
             events = self._names.ours(events)
-        self._tracker.emit(events)
+        self._outputs.emit(events)
 
     @property
     def on_stop(self) -> Literal["end", "cancel", "keep"]:
@@ -373,6 +375,7 @@ class Runtime:
             failed = self._guard.close(lambda: self._leave)
             if self._output_limit is not None:
                 self._output_limit.close()
+            self._outputs.close()
             self._tracker.close()
             self._caller.close()
             if not self.engine.busy:  # jobs that outlive the run may still write there
@@ -414,6 +417,8 @@ class Runtime:
         earlier = Resumption(
             self.engine, self._guard, self._name, self._names, self._tracker, self.emit, self.clock
         )
+        for _, record in self.engine.in_queue():
+            self._outputs.resume(record.job, record.files)
         absent = earlier.seek()
         # After `seek`, so that a cancel does not call the executor at the same time.
         if first is not None:
@@ -731,10 +736,13 @@ class Runtime:
         for decision in decisions:
             for watcher in self._watchers:
                 watcher.decision(decision)
+            if type(decision) is Terminate:
+                self._outputs.hurry()
             if type(decision) is Fired:  # at every firing, and never an order
                 continue
             if isinstance(decision, Submit) and decision.jobs:
                 self._tracker.expect(decision.jobs, self._records)
+                self._outputs.expect(decision.jobs)
                 if self._identities is not None and self._journal is not None:
                     self._identities.expect(decision.jobs, self._records)
                 jobs = self._names.given(decision.jobs)

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from ensemble_core.model.identity import Source, identity_of, parts_of, short
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.runtime.file_digests import unknown
 from ensemble_core.runtime.input_files import Inputs
+from ensemble_core.runtime.required_outputs import has_outputs
 
 if TYPE_CHECKING:  # needed only if jobs are reused
     from ensemble_core.journal.earlier_jobs import EarlierJob, EarlierJobs
@@ -80,7 +81,9 @@ def identify(
 def uses_job_files(ensemble: Ensemble) -> bool:
     """Return True if a rule uses the folder or the output of jobs."""
     texts = [dumps(rule.spec) for rule in ensemble.rules]
-    return any(name in text for text in texts for name in ("{job.workdir", "{job.std"))
+    return any(
+        name in text for text in texts for name in ("{job.workdir", "{job.std", "{job.outputs")
+    )
 
 
 class Identities:
@@ -248,7 +251,8 @@ class Identities:
                 source = self._source(group)
                 identity, files = identify(job, group, source, self._inputs, seen)
                 if unknown(files) is None:
-                    hit = self._earlier.take(identity)
+                    accept = partial(has_outputs, job, group) if group.outputs else None
+                    hit = self._earlier.take(identity, accept)
             if group is None or hit is None:
                 misses.append(job.id)
                 continue

@@ -106,7 +106,7 @@ job.command job.environment job.environment_from job.executor job.inputs job.inp
   job.options.slurm.gres job.options.slurm.licenses job.options.slurm.mem
   job.options.slurm.mem_per_cpu job.options.slurm.partition job.options.slurm.qos
   job.options.slurm.reservation job.parameters job.points job.points.columns job.points.file
-  job.result job.retry.when job.stderr job.stdout job.workdir
+  job.outputs job.outputs.path job.result job.retry.when job.stderr job.stdout job.workdir
 rule.backoff rule.each rule.id rule.when
 source-jobspec.jobspec source-jobspec.parameters source-jobspec.prefix source-jobspec.requires
   source-jobspec.skip

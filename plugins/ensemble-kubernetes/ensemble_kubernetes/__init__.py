@@ -100,5 +100,6 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             render=_render,
             secrets="name a Secret: options: {kubernetes: {container: {envFrom: [{secretRef: "
             "{name: SECRET}}]}}}",
+            unseen="pods have their own file systems",
         )
     ]

@@ -39,6 +39,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             available=_available,
             grace="Flux's kill-timeout",
             memory="Flux's scheduler does not count memory",
+            unseen="pods have their own file systems",
         )
     ]
 
