@@ -210,6 +210,7 @@ _CAUSES = {
     "node-failure": "node-failure",
     "preempted": "preempted",
     "cancel": "cancelled",
+    "output-missing": "output",
 }
 
 
