@@ -130,7 +130,7 @@ class KeptRun:
 
     @property
     def has_identity(self) -> bool:
-        """Whether the run's identity is in its journal, and so in its jobs."""
+        """True if the run's identity is in its journal, and so in its jobs."""
         return bool(self.journal.about.get("id"))
 
     @property
