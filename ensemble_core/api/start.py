@@ -18,13 +18,16 @@ from ensemble_core.plugin.program import Program
 from ensemble_core.session.executor_choice import (
     check_environment,
     choose_executor,
+    profile_options,
     read_options,
 )
 from ensemble_core.session.new_run import new_run
 from ensemble_core.session.plugins import find_plugins
+from ensemble_core.session.profiles import find_profile
 from ensemble_core.session.tags import check_tag
 
 if TYPE_CHECKING:
+    from ensemble_core.config.profile import Profile
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.named_code import Purpose
     from ensemble_core.plugin.registry import Registry
@@ -39,6 +42,7 @@ def load(
     source: str | os.PathLike[str] | Mapping[str, Any],
     *,
     executor: str | None = None,
+    profile: str | None = None,
     functions: _Callables = _None,
     actions: _Callables = _None,
     triggers: _Callables = _None,
@@ -57,9 +61,13 @@ def load(
     )
     found = source_of(source, program)
     registry = found.program.added_to(find_plugins([os.fspath(plugin) for plugin in plugins]))
-    record = None if executor is None else registry.lookup("executor", executor)
+    asked = _profile(registry, profile)
+    named = executor or (asked and asked.executor)
+    record = registry.lookup("executor", named) if named else None
     given = _overrides(overrides)
-    return _load_ensemble(found, registry, record, given, "check", allow_idle=allow_idle)
+    return _load_ensemble(
+        found, registry, record, given, "check", allow_idle=allow_idle, profile=asked
+    )
 
 
 def run(
@@ -67,6 +75,7 @@ def run(
     *,
     executor: str | None = None,
     options: Mapping[str, Any] = _None,
+    profile: str | None = None,
     functions: _Callables = _None,
     actions: _Callables = _None,
     triggers: _Callables = _None,
@@ -86,6 +95,8 @@ def run(
     """Run an ensemble, given as a file or as an equivalent mapping.
 
     - ``executor`` names the queue (default: the best available one); ``options`` are its options.
+    - ``profile`` names a profile of the user's or site's configuration file. By default, these
+      files are not read.
     - ``functions``, ``actions``, ``triggers`` and ``statistics`` provide the callables that the
       ensemble names. If ``source`` is a mapping, it may also contain the callables themselves.
     - ``plugins`` lists plugin files. ``overrides`` changes values of the file (``{"jobs.sim.count":
@@ -135,9 +146,16 @@ def run(
             existing.begin(wait=wait, show=show is not False and in_notebook())
             return existing
     registry = found.program.added_to(find_plugins(files))
-    choice = choose_executor(registry, executor)
-    chosen = read_options(choice.record, (), options)
-    ensemble = _load_ensemble(found, registry, choice.record, given, "run", allow_idle=allow_idle)
+    asked = _profile(registry, profile)
+    choice = choose_executor(registry, executor, asked)
+    record = choice.record
+    chosen = {
+        **profile_options(registry, record, asked),
+        **read_options(record, (), options),
+    }
+    ensemble = _load_ensemble(
+        found, registry, record, given, "run", allow_idle=allow_idle, profile=asked
+    )
     check_environment(ensemble)
     begun = new_run(
         ensemble,
@@ -228,6 +246,10 @@ def _may_block() -> bool:
     )
 
 
+def _profile(registry: Registry, name: str | None) -> Profile | None:
+    return None if name is None else find_profile(registry, name, flag="profile=")
+
+
 def _load_ensemble(
     source: Source,
     registry: Registry,
@@ -236,6 +258,7 @@ def _load_ensemble(
     purpose: Purpose,
     *,
     allow_idle: bool,
+    profile: Profile | None = None,
 ) -> Ensemble:
     return load_text(
         source.text,
@@ -246,6 +269,7 @@ def _load_ensemble(
         functions=source.program.functions,
         must_begin=not allow_idle,
         purpose=purpose,
+        profile=profile,
     )
 
 

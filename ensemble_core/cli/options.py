@@ -30,6 +30,7 @@ __all__ = [
     "key_value_option",
     "load_plugins",
     "plugin_option",
+    "profile_option",
     "run_argument",
     "set_option",
     "state_option",
@@ -156,6 +157,28 @@ def executor_option(function: _F) -> _F:
         metavar="NAME",
         help="Use this executor; 'ensemble plugins list' shows all.",
     )(function)
+
+
+def profile_option(function: _F) -> _F:
+    """Add ``--profile NAME``."""
+    return click.option(
+        "--profile",
+        metavar="NAME",
+        shell_complete=_complete_profiles,
+        help="Use this profile of a configuration file; 'none' uses no profile.  [default: "
+        "$ENSEMBLE_PROFILE, or the files' default]",
+    )(function)
+
+
+def _complete_profiles(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from ensemble_core.session.profiles import known_profiles
+
+    names = known_profiles(load_plugins((), warn=False))
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def key_value_option(what: str) -> Callable[[_F], _F]:

@@ -89,6 +89,7 @@ def run_text(
         overrides=list(overrides),
         must_begin=not allow_idle,
         purpose="check" if dry_run else "run",
+        profile=choice.profile,
     )
     if display.show is not None:
         from ensemble_core.cli.results_table import check_table

@@ -253,6 +253,7 @@ class RunSession:
                 "name": self._ensemble.name,
                 "file": self._ensemble.file,
                 "executor": self._choice.name,
+                "profile": self._choice.profile.name if self._choice.profile else None,
                 "groups": list(self._ensemble.groups),
                 "rules": [rule.id for rule in self._ensemble.rules],
                 "journal": str(kept.journal.path) if kept is not None else None,

@@ -8,7 +8,7 @@ command (``bell = "ensemble_bell.command:bell"``). The command may import the pu
   ``json_option``, ``wall_option`` and ``run_argument`` (with ``complete_runs`` for shells).
   ``load_plugins`` finds the plugins. ``choose_executor`` and ``read_options`` convert options to
   arguments of ``build_executor`` and ``build_resizer``. ``rendered`` returns a job as its executor
-  would submit it.
+  would submit it. ``find_profile`` returns a ``Profile`` for ``choose_executor`` and ``load_text``.
 - **A stored run**: ``KeptRun`` opens a run by its tag, with its folder, journal, ensemble and
   plugins. A ``JournalRow`` is an event with its decisions; ``Decision.from_dict`` parses a
   decision. ``state_folder`` is the folder of all runs. A damaged journal raises ``JournalError``.
@@ -82,6 +82,7 @@ from ensemble_core.session.executor_choice import build_resizer as build_resizer
 from ensemble_core.session.executor_choice import choose_executor as choose_executor
 from ensemble_core.session.executor_choice import read_options as read_options
 from ensemble_core.session.executor_choice import rendered as rendered
+from ensemble_core.session.profiles import find_profile as find_profile
 
 if TYPE_CHECKING:
     from ensemble_core.cli.queue_run import resume_instead as resume_instead
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from ensemble_core.config.document import shown as shown
     from ensemble_core.config.loading import load
     from ensemble_core.config.loading import load_text as load_text
+    from ensemble_core.config.profile import Profile as Profile
     from ensemble_core.config.reader import read_text
     from ensemble_core.config.schema import Validators as Validators
     from ensemble_core.config.schema import defaults
@@ -150,6 +152,7 @@ else:
         "ensemble_core.config.context": "Context Known",
         "ensemble_core.config.document": "Document DocumentPath=Path shown",
         "ensemble_core.config.loading": "load_file=load load_text",
+        "ensemble_core.config.profile": "Profile",
         "ensemble_core.config.reader": "read_document=read_text",
         "ensemble_core.config.schema": "Validators option_defaults=defaults",
         "ensemble_core.config.source": "read_file=read",

@@ -13,11 +13,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from ensemble_core.config.loading import expanded, load, load_text
+from ensemble_core.config.loading import expanded, load, load_text, resolved
 from ensemble_core.config.schema import compose
 from ensemble_core.plugin.registry import Registry
 
-__all__ = ["expanded", "load", "load_text", "schema"]
+__all__ = ["config_schema", "expanded", "load", "load_text", "resolved", "schema"]
+
+
+def config_schema(registry: Registry) -> dict[str, Any]:
+    """Return the JSON Schema of a configuration file with profiles."""
+    definitions = compose(registry)["$defs"]
+    profiles = definitions["config"]["properties"]["profiles"]
+    profiles["additionalProperties"] = {"$ref": "#/$defs/profile"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$ref": "#/$defs/config",
+        "$defs": definitions,
+    }
 
 
 def schema(registry: Registry) -> dict[str, Any]:

@@ -14,28 +14,27 @@ _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 
 
 def relaxed(schema: Any, *, changes: bool) -> Any:
-    """Return the schema of options that also accepts placeholders.
+    """Return the schema of options that also accepts placeholders, and null for an option.
 
-    With ``changes``, it accepts expressions and null as well.
+    With ``changes``, it accepts expressions as well.
     """
     if not isinstance(schema, Mapping):
         return schema
     whole = {**schema}
     for word in _NAMED:
         if word in whole:
-            whole[word] = {k: _or_later(v, changes) for k, v in whole[word].items()}
+            whole[word] = {k: _or_later(v, changes, null=True) for k, v in whole[word].items()}
     for word in _INNER:
         if word in whole:
-            whole[word] = _or_later(whole[word], changes)
+            whole[word] = _or_later(whole[word], changes, null=changes)
     return whole
 
 
-def _or_later(schema: Any, changes: bool) -> Any:
+def _or_later(schema: Any, changes: bool, *, null: bool) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     pattern = f"^=|{_PLACEHOLDER}" if changes else _PLACEHOLDER
-    later: dict[str, Any] = {"type": "string", "pattern": pattern}
-    if changes:
-        later = {"if": {"type": "string"}, "then": later, "else": {"type": "null"}}
+    types = ["string", "null"] if null else ["string"]
+    later: dict[str, Any] = {"type": types, "pattern": pattern}
     said = {"description": schema["description"]} if "description" in schema else {}
     return {**said, "if": later, "else": relaxed(schema, changes=changes)}

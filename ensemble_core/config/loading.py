@@ -23,7 +23,9 @@ from ensemble_core.config.name_clashes import warn_of_rows_meant
 from ensemble_core.config.output_collisions import warn_of_shared_files
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.placeholders import TEXTS, words_of
+from ensemble_core.config.profile import Profile, apply_profile
 from ensemble_core.config.reader import read_text
+from ensemble_core.config.resolution import ResolvedValue, resolved_values
 from ensemble_core.config.results_and_retries import bind_fail_if, bind_result, bind_retry
 from ensemble_core.config.rule_warnings import (
     actions_of,
@@ -52,7 +54,7 @@ from ensemble_core.plugin.registry import Registry
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec
 
-__all__ = ["expanded", "load", "load_text"]
+__all__ = ["expanded", "load", "load_text", "resolved"]
 
 _T = TypeVar("_T")
 
@@ -75,12 +77,14 @@ def load(
     executor: ExecutorPlugin | None = None,
     overrides: Sequence[str] = (),
     must_begin: bool = False,
+    profile: Profile | None = None,
 ) -> Ensemble:
     """Read and check an ensemble file.
 
     - ``executor``: if given, the file may use only capabilities of this executor.
     - ``overrides``: changes of the form ``KEY=VALUE``, as in ``--set``.
     - ``must_begin``: reject a file if no rule and no generator can act before the first job.
+    - ``profile``: defaults of job groups and limits.
 
     Raises :class:`FileErrors` with all errors of the file, or :class:`UsageError` if the file
     cannot be read.
@@ -92,6 +96,7 @@ def load(
         executor=executor,
         overrides=overrides,
         must_begin=must_begin,
+        profile=profile,
     )
 
 
@@ -107,6 +112,7 @@ def load_text(
     here: str | None = None,
     must_begin: bool = False,
     purpose: Purpose = "check",
+    profile: Profile | None = None,
 ) -> Ensemble:
     """Check the text of an ensemble file. See :func:`load`.
 
@@ -119,6 +125,7 @@ def load_text(
     context, whole = _expand_file(text, registry, file, executor, overrides, attached, here)
     context.known.purpose = purpose
     if whole:
+        apply_profile(context, profile)
         if context.document.data.get("generators"):
             from ensemble_core.config.generators import give_parameters
 
@@ -145,6 +152,22 @@ def expanded(
     context, _ = _expand_file(text, registry, file, None, overrides, attached, None)
     _raise(context)
     return expanded_data(context)
+
+
+def resolved(
+    text: str,
+    registry: Registry,
+    *,
+    file: str = "ensemble.yaml",
+    overrides: Sequence[str] = (),
+    attached: Mapping[str, str] | None = None,
+    profile: Profile | None = None,
+) -> list[ResolvedValue]:
+    """Return the limits and fields of job groups of a valid file, each with its source."""
+    context, _ = _expand_file(text, registry, file, None, overrides, attached, None)
+    _raise(context)
+    apply_profile(context, profile)
+    return list(resolved_values(context.document))
 
 
 def _expand_file(

@@ -19,7 +19,7 @@ from ensemble_core.plugin.hookspecs import ActionPlugin, StatisticPlugin, Trigge
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.plugin.validation import required_options
 
-__all__ = ["RESET_BY_NULL", "Validators", "compose", "defaults"]
+__all__ = ["PROFILE_FIELDS", "RESET_BY_NULL", "Validators", "compose", "defaults"]
 
 
 _NAMES = {
@@ -35,6 +35,11 @@ RESET_BY_NULL = (
     "cores_per_task", "duration", "environment", "executor", "gpus_per_task", "grace",
     "memory_per_task", "nodes", "observe", "options", "stderr", "stdout", "tasks", "urgency",
     "workdir",
+)  # fmt: skip
+#: Keys of a job group for which a profile can have defaults.
+PROFILE_FIELDS = (
+    "environment", "options", "nodes", "tasks", "cores_per_task", "gpus_per_task",
+    "memory_per_task", "duration",
 )  # fmt: skip
 #: Keys of a job group that actions cannot change, because they have to be known before anything
 #: runs or do not belong to a single submit.
@@ -115,7 +120,33 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
         "Fields of a job group to change. Mappings are merged key by key, and null removes a key."
     )
     definitions["job-fields"] = fields
+    _compose_profiles(schema, fields["properties"])
     return schema
+
+
+def _compose_profiles(schema: dict[str, Any], fields: Mapping[str, Any]) -> None:
+    """Complete the definitions of a profile. Null removes a value: of a profile with the same name
+    in the site's file, or in an ensemble file of a profile.
+    """
+    definitions = schema["$defs"]
+    own, job = definitions["profile"]["properties"], definitions["job"]["properties"]
+    own["executor"]["examples"] = job["executor"]["examples"]
+    own["jobs"]["properties"] = {name: fields[name] for name in PROFILE_FIELDS}
+    limits = schema["properties"]["limits"]["properties"]
+    own["limits"]["properties"] = {
+        name: {**inner, "type": [*_listed(inner["type"]), "null"]} for name, inner in limits.items()
+    }
+    # Names of limits belong to the ensemble file, in which groups use them.
+    own["limits"]["properties"]["at_once"]["type"] = ["integer", "null"]
+    for name in PROFILE_FIELDS:
+        if name not in ("environment", "options"):
+            job[name] = {**job[name], "type": [*_listed(job[name]["type"]), "null"]}
+    values = job["environment"]["additionalProperties"]
+    values["type"] = [*values["type"], "null"]
+
+
+def _listed(types: str | list[str]) -> list[str]:
+    return [types] if isinstance(types, str) else types
 
 
 def _compose_sources(schema: dict[str, Any], registry: Registry | _Named) -> None:
@@ -173,12 +204,11 @@ def _if_present(key: str, definition: str) -> dict[str, Any]:
 def _job_options(
     registry: Registry | _Named, definitions: dict[str, Any], *, changes: bool = False
 ) -> dict[str, Any]:
-    """Return the schemas of all executors' options. With ``changes``, null removes options."""
+    """Return the schemas of all executors' options. Null removes those of a group or profile."""
     found: dict[str, Any] = {}
     for name in sorted(registry.executors):
         options = relaxed(registry.executors[name].job_options, changes=changes)
-        types = ["object", "null"] if changes else "object"
-        own: dict[str, Any] = {"description": f"Options for {name}.", "type": types}
+        own: dict[str, Any] = {"description": f"Options for {name}.", "type": ["object", "null"]}
         if options:
             key = f"job-options-{name}" + ("-changes" if changes else "")
             own = _with_options({**own, "properties": {}}, options, key, definitions)
@@ -329,7 +359,7 @@ class _Shared:
 
     schema: dict[str, Any] | None = None
     compiled: dict[str, Any] = field(default_factory=dict)
-    first: bool = True
+    tried: set[str] = field(default_factory=set)
 
 
 #: One shared object for each registry, which is immutable.
@@ -355,18 +385,19 @@ class Validators:
             self._shared.schema = compose(self.registry)
         return self._shared.schema
 
-    def hold(self, data: object) -> bool:
-        """Return True if a file is valid according to a schema reduced to the names in the file.
+    def hold(self, data: object, part: str = "") -> bool:
+        """Return True if a file, or a ``part`` of one, is valid according to a schema reduced to
+        the names in it.
 
         This takes a fifth of the time of a check with the complete schema, which is needed only to
         find out what the errors are.
         """
-        if self._shared.schema is not None or not self._shared.first:
+        if self._shared.schema is not None or part in self._shared.tried:
             return False
         import jsonschema_rs
 
-        self._shared.first = False
-        schema = compose(_Named(self.registry, frozenset(_strings(data))))
+        self._shared.tried.add(part)
+        schema = _part_of(compose(_Named(self.registry, frozenset(_strings(data)))), part)
         try:
             return jsonschema_rs.validator_for(schema).is_valid(data)
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
@@ -385,9 +416,7 @@ class Validators:
     def _compile(self, part: str) -> Any:
         import jsonschema_rs
 
-        schema = self.schema
-        if part:
-            schema = {"$ref": f"#/$defs/{part}", "$defs": schema["$defs"]}
+        schema = _part_of(self.schema, part)
         try:
             return jsonschema_rs.validator_for(schema)
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
@@ -416,6 +445,10 @@ class Validators:
             else:
                 return None
         return here
+
+
+def _part_of(schema: dict[str, Any], part: str) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{part}", "$defs": schema["$defs"]} if part else schema
 
 
 def _strings(data: object) -> Iterator[str]:

@@ -32,6 +32,8 @@ _LIMITS = {
     "maximum": "at most",
     "exclusiveMaximum": "less than",
 }
+#: Parts that a process usually reads once, for which the complete schema would be slow.
+_READ_ONCE = ("", "config", "profile")
 #: More errors are not listed: a file with thousands of errors has one cause.
 _MOST_ERRORS = 100
 _OFTEN = "use repetitions: unlimited for no limit; enabled: false switches a rule off"
@@ -45,6 +47,8 @@ _EXAMPLES = {
 }
 
 
+#: Keys that would name code.
+_CODE = {"custom", "functions", "plugin", "plugins"}
 #: Keys that users write for the number of values of a range or for its step.
 _STEPS = {"steps", "num", "number", "n", "points"}
 
@@ -57,7 +61,7 @@ def check_shape(context: Context, part: str = "", at: Path = ()) -> None:
     """
     data, file = context.document.data, context.document.file
     try:
-        if not part and context.validators.hold(data):
+        if part in _READ_ONCE and context.validators.hold(context.document.get(at), part):
             return
         # A file with at least one of our keys is treated as an ensemble file.
         ours = context.validators.schema["properties"]
@@ -262,6 +266,8 @@ def _mapping_noun(path: Path, document: Document, registry: Registry) -> str:
     if path[0] == "rules" and len(path) == 2:
         trigger = data.get("trigger") if isinstance(data, dict) else None
         return f"the {trigger!r} rule" if isinstance(trigger, str) else "the rule"
+    if path[0] == "profiles" and len(path) == 2:
+        return f"profile {path[1]!r}"
     if path[0] != "jobs" and isinstance(data, dict) and "trigger" not in data:
         name = data.get("name")
         if isinstance(name, str) and name in registry.actions:
@@ -282,7 +288,7 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
     noun: Kind | None = None
     if last == "observe":
         noun = "observer"
-    elif last == "options" and path[0] in ("jobs", "rules"):
+    elif last == "options" and path[0] in ("jobs", "rules", "profiles"):
         noun = "executor"
     for key in data:
         if key in known or (extensions and key.startswith("x-")):
@@ -304,6 +310,8 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
             hint += "distance from one value to the next"
         elif "with" in known and key in inside and "times" not in known:
             hint = f"put it under 'with:': with: {{{key}: …}}"
+        elif key in _CODE and path[:1] == ("profiles",):
+            hint = "a profile names no code: write it in the ensemble file, or use --plugin"
         elif near:
             hint = f"did you mean {near!r}?"
         else:

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import NAME
 
-__all__ = ["RunFiles", "is_own", "is_private", "require_own"]
+__all__ = ["RunFiles", "is_own", "is_private", "is_trusted", "require_own"]
 
 
 def is_own(folder: Path) -> bool:
@@ -37,6 +37,12 @@ def is_private(path: Path, *, opened: bool = False) -> bool:
     loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     private = status.st_uid == path.lstat().st_uid == me and not loose
     return private and (not opened or _is_open(status))
+
+
+def is_trusted(status: os.stat_result) -> bool:
+    """Return True if only the calling user and root can write to a file or folder."""
+    loose = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid in (0, os.geteuid()) and not loose
 
 
 def require_own(folder: Path) -> None:

@@ -9,13 +9,14 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError, call_plugin, did_you_mean, plugin_raised
 from ensemble_core.model.value import Value
 
 if TYPE_CHECKING:
+    from ensemble_core.config.profile import Profile
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.model.jobs import Job
     from ensemble_core.plugin.executor import Executor
@@ -30,6 +31,7 @@ __all__ = [
     "build_resizer",
     "check_environment",
     "choose_executor",
+    "profile_options",
     "read_options",
     "rendered",
 ]
@@ -50,6 +52,7 @@ class ExecutorChoice(Value):
     detail: str
     why: str
     options: Mapping[str, object] = field(default_factory=dict)
+    profile: Profile | None = None
 
     def __str__(self) -> str:
         # Options take precedence over the environment, which the record describes.
@@ -58,11 +61,82 @@ class ExecutorChoice(Value):
         return f"executor {self.name}{detail}: {self.why}"
 
 
-def choose_executor(registry: Registry, name: str | None) -> ExecutorChoice:
-    """Return the executor to use.
+def choose_executor(
+    registry: Registry, name: str | None, profile: Profile | None = None
+) -> ExecutorChoice:
+    """Return the executor to use: the one with this name, that of the profile, or the best one.
 
     Raises :class:`UsageError` with the reasons if none is available.
     """
+    choice = _choose(registry, name, profile)
+    if profile is None:
+        return choice
+    why = f"{choice.why}; profile {profile.name}"
+    if name is None and profile.executor is not None:
+        why = f"profile {profile.name}{_surroundings(registry, choice.record)}"
+    elif profile.options and not _is_meant(registry, choice.record, profile):
+        why += f" without its options, which are for {profile.executor}"
+    return replace(choice, why=why, profile=profile)
+
+
+def _is_meant(registry: Registry, record: ExecutorPlugin, profile: Profile) -> bool:
+    """Return True if the profile's options are for this executor."""
+    return profile.executor is not None and registry.executors[profile.executor] is record
+
+
+def profile_options(
+    registry: Registry, record: ExecutorPlugin, profile: Profile | None
+) -> dict[str, Any]:
+    """Return the options that a profile sets for this executor: none if it names another one.
+
+    Raises :class:`FileErrors` if the executor rejects options.
+    """
+    from ensemble_core.errors import FileErrors
+    from ensemble_core.plugin.validation import plain
+
+    if profile is None or not _is_meant(registry, record, profile):
+        return {}
+    schema = plain(record.options)
+    properties, closed = _properties(schema)
+    whose = f"executor {record.name!r}"
+    errors = [
+        UsageError(
+            f"{whose} has no option {key!r}",
+            where=profile.at("options", key),
+            hint=_offer(key, properties),
+            code="unknown-option",
+        )
+        for key in profile.options
+        if closed and key not in properties
+    ]
+    import jsonschema_rs
+
+    known = {key: value for key, value in profile.options.items() if key in properties}
+    for error in jsonschema_rs.validator_for({**schema, "required": []}).iter_errors(known):
+        path = [str(part) for part in error.instance_path]
+        errors.append(
+            UsageError(
+                f"invalid option {'.'.join(path)!r} for {whose}",
+                where=profile.at("options", *path),
+                cause=error.message,
+                hint=f"'ensemble plugins show executor {record.name}' describes it",
+                code="bad-option",
+            )
+        )
+    if errors:
+        raise FileErrors(errors)
+    return dict(profile.options)
+
+
+def _properties(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    """Return the options in a schema, and whether it rejects all others."""
+    closed = not schema.get("additionalProperties") and not schema.get("patternProperties")
+    return schema.get("properties") or {}, closed
+
+
+def _choose(registry: Registry, name: str | None, profile: Profile | None) -> ExecutorChoice:
+    if name is None and profile is not None:
+        name = profile.executor
     if name is not None:
         record = registry.lookup("executor", name)
         works, detail = probe(record)
@@ -229,9 +303,7 @@ def read_options(
 
     whose = f"{'executor' if isinstance(record, ExecutorPlugin) else 'resizer'} {record.name!r}"
     schema = plain(record.options)
-    properties: Mapping[str, Any] = schema.get("properties") or {}
-    # Unknown options are rejected unless the schema allows additional ones.
-    closed = not schema.get("additionalProperties") and not schema.get("patternProperties")
+    properties, closed = _properties(schema)
     options: dict[str, Any] = {}
     for name, value in named.items():
         if value is None:

@@ -190,8 +190,10 @@ class KeptRun:
         A text in the journal may name any file, and its own file may have changed since.
         """
         from ensemble_core.config import load_text
+        from ensemble_core.config.profile import Profile
         from ensemble_core.errors import EnsembleError
 
+        profile = Profile.from_journal(self.journal.about.get("profile"))
         record = self.registry.executors.get(str(self.executor.get("name")))
         cwd = str(self.journal.about.get("cwd", "."))
 
@@ -207,6 +209,7 @@ class KeptRun:
                     functions=self.program.functions,
                     here=None if text.file else cwd,
                     purpose=purpose,
+                    profile=profile,
                 ).begun(self.tag, cwd, self.journal.about.get("reuse", ()), self.executor)
             except EnsembleError as error:
                 if not quoted:

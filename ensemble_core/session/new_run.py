@@ -99,6 +99,7 @@ def new_run(
         "output": str(place),
         "shared": executor.shared,
         **({"reuse": list(folders)} if folders else {}),
+        **({"profile": choice.profile.described()} if choice.profile else {}),
         **more,
     }
     from ensemble_core.session.run_control import ControlledRun

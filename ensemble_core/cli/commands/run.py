@@ -18,13 +18,15 @@ from ensemble_core.cli.options import (
     key_value_option,
     load_plugins,
     plugin_option,
+    profile_option,
     set_option,
     state_option,
     wall_option,
 )
 from ensemble_core.cli.queue_run import resume_instead, run_text
 from ensemble_core.config.source import read
-from ensemble_core.session.executor_choice import choose_executor, read_options
+from ensemble_core.session.executor_choice import choose_executor, profile_options, read_options
+from ensemble_core.session.profiles import find_profile
 
 __all__ = ["run"]
 
@@ -32,6 +34,7 @@ __all__ = ["run"]
 @click.command(cls=CommandWithFlags)
 @click.argument("file", metavar="FILE", type=click.Path())
 @executor_option
+@profile_option
 @key_value_option("An option of the executor; 'ensemble plugins show NAME' describes them.")
 @set_option
 @plugin_option
@@ -89,6 +92,7 @@ __all__ = ["run"]
 def run(
     file: str,
     executor: str | None,
+    profile: str | None,
     options: tuple[str, ...],
     overrides: tuple[str, ...],
     plugins: tuple[str, ...],
@@ -137,13 +141,16 @@ def run(
             )
         if code is None:
             registry = load_plugins(plugins)
-            choice = choose_executor(registry, executor)
-            chosen = read_options(choice.record, options, given_flags(choice.record))
+            choice = choose_executor(registry, executor, find_profile(registry, profile))
+            flags = read_options(choice.record, options, given_flags(choice.record))
+            defaults = given_flags(
+                choice.record, profile_options(registry, choice.record, choice.profile)
+            )
             code = run_text(
                 read(file),
                 file,
                 registry,
-                replace(choice, options=dict(chosen)),
+                replace(choice, options={**defaults, **flags}),
                 display,
                 tag=tag,
                 state=state,

@@ -21,12 +21,16 @@ __all__ = ["schema"]
     metavar="N",
     help="Spaces of indentation; 0 prints one line.",
 )
+@click.option(
+    "--config", "of_config", is_flag=True, help="Print the schema of configuration files."
+)
 @plugin_option
-def schema(indent: int, plugins: tuple[str, ...]) -> None:
-    """Print the JSON Schema of ensemble files, for editors.
+def schema(indent: int, of_config: bool, plugins: tuple[str, ...]) -> None:
+    """Print the JSON Schema of ensemble files, or of files with profiles, for editors.
 
     The schema includes the options of installed plugins. An editor with a YAML language server uses
     it for a file whose first line is "# yaml-language-server: $schema=ensemble.schema.json".
     """
-    composed = config.schema(load_plugins(plugins))
+    compose = config.config_schema if of_config else config.schema
+    composed = compose(load_plugins(plugins))
     click.echo(json.dumps(composed, indent=indent or None, ensure_ascii=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +13,10 @@ from ensemble_core.cli.error_format import flatten, format_error
 from ensemble_core.cli.options import (
     allow_idle_option,
     executor_option,
+    key_value_option,
     load_plugins,
     plugin_option,
+    profile_option,
     set_option,
     state_option,
 )
@@ -33,6 +36,8 @@ _FILES = 10
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @executor_option
+@profile_option
+@key_value_option("An option of the executor, as for 'ensemble run'.")
 @plugin_option
 @set_option
 @allow_idle_option
@@ -40,6 +45,12 @@ _FILES = 10
     "--expanded",
     is_flag=True,
     help="Print the fully expanded file.",
+)
+@click.option(
+    "--resolved",
+    is_flag=True,
+    help="Print the executor, its options, the limits and the fields of job groups, each with its "
+    "source.",
 )
 @click.option(
     "--reuse",
@@ -52,23 +63,58 @@ _FILES = 10
 def validate(
     files: tuple[str, ...],
     executor: str | None,
+    profile: str | None,
+    options: tuple[str, ...],
     plugins: tuple[str, ...],
     overrides: tuple[str, ...],
     allow_idle: bool,
     expanded: bool,
+    resolved: bool,
     reuse: tuple[str, ...],
     state: str | None,
     as_json: bool,
 ) -> int:
     """Check ensemble files without running them.
 
-    Each error is shown as FILE:LINE:COLUMN with a hint. With --executor, the command also checks
-    whether the executor supports the rules' actions. The exit code is 2 if a file is invalid.
+    Each error is shown as FILE:LINE:COLUMN with a hint. If --executor or a profile names an
+    executor, the command also checks whether it supports the rules' actions. The exit code is 2 if
+    a file is invalid.
     """
     from ensemble_core import config
+    from ensemble_core.session.executor_choice import (
+        choose_executor,
+        profile_options,
+        read_options,
+    )
+    from ensemble_core.session.profiles import find_profile
 
     registry = load_plugins(plugins)
-    record = registry.lookup("executor", executor) if executor is not None else None
+    settings = find_profile(registry, profile)
+    name = executor or (settings and settings.executor)
+    record = registry.lookup("executor", name) if name else None
+    choice = None
+    if resolved or (options and record is None):
+        choice = choose_executor(registry, executor, settings)
+        record = choice.record
+    if record is not None:
+        defaults = profile_options(registry, record, settings)
+        given = read_options(record, options, {})
+    if resolved:
+        from ensemble_core.cli.resolved_values import print_resolved
+
+        if len(files) > 1 or expanded:
+            raise click.UsageError("--resolved takes a single file, and not --expanded")
+        assert choice is not None
+        return print_resolved(
+            files[0],
+            registry,
+            replace(choice, options={**defaults, **given}),
+            named=executor is not None,
+            flags=given,
+            overrides=overrides,
+            allow_idle=allow_idle,
+            as_json=as_json,
+        )
     if expanded:
         return _print_expanded(files, registry, record, overrides, allow_idle, as_json)
     look, warned = style_of(sys.stdout), style_of(sys.stderr)
@@ -82,6 +128,7 @@ def validate(
                 executor=record,
                 overrides=list(overrides),
                 must_begin=not allow_idle,
+                profile=settings,
             )
             previews = _previews(ensemble, reuse, state) if reuse else []
         except EnsembleError as error:
@@ -101,6 +148,7 @@ def validate(
                 "file": file,
                 "valid": True,
                 "name": ensemble.name,
+                "profile": settings.name if settings else None,
                 "groups": list(ensemble.groups),
                 "jobs": {name: group.size for name, group in ensemble.groups.items()},
                 "rules": [rule.id for rule in ensemble.rules],
@@ -114,7 +162,8 @@ def validate(
                 click.echo(warned.warning(printable(text)), err=True)
             valid = look.paint("valid", "good")
             has = f"{count_of(groups, 'job group')}, {count_of(rules, 'rule')}"
-            click.echo(f"{printable(file)}: {valid}: {has}")
+            using = f" (profile {settings.name})" if settings else ""
+            click.echo(f"{printable(file)}: {valid}: {has}{using}")
             for name, group in ensemble.groups.items():
                 if group.size > 1:
                     click.echo(f"  each submit of {name} creates {count_of(group.size, 'job')}")

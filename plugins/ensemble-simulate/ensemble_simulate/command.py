@@ -17,9 +17,11 @@ from ensemble_core.cli.toolkit import (
     Display,
     Ensemble,
     KeptRun,
+    Profile,
     Purpose,
     Registry,
     display_options,
+    find_profile,
     load_plugins,
     load_text,
     parse_duration,
@@ -126,6 +128,12 @@ _MOST_TICKS, _SHORTEST = 100_000_000, 1e-6
     help="Reuse jobs of RUN: they take no time.",
 )
 @click.option("--no-custom", is_flag=True, help="Reject a file with functions.")
+@click.option(
+    "--profile",
+    "profile_name",
+    metavar="NAME",
+    help="Use the defaults of job groups and limits of this profile.  [default: no profile]",
+)
 @click.option("--tag", metavar="TAG", help="Name of the kept run.")
 @click.option("--no-journal", is_flag=True, help="Write no journal.")
 @set_option
@@ -152,6 +160,7 @@ def simulate(
     length: str,
     reuse: tuple[str, ...],
     no_custom: bool,
+    profile_name: str | None,
     tag: str | None,
     no_journal: bool,
     overrides: tuple[str, ...],
@@ -190,7 +199,11 @@ def simulate(
     registry = load_plugins(plugins)
     recorded = functions == "recorded"
     purpose: Purpose = "rehearse" if run_code else "check"
-    files = _Files(registry, overrides, model_file, model_from, state, no_custom, recorded, purpose)
+    # A forecast must not depend on the user's files, unless the user asks for it.
+    profile = None if profile_name is None else find_profile(registry, profile_name)
+    files = _Files(
+        registry, overrides, model_file, model_from, state, no_custom, recorded, purpose, profile
+    )
     until = parse_duration(length)
     first = replace(files.study(file, machine, until), cost=costs)
     if vs is None and runs == 1 and costs is None:
@@ -229,6 +242,7 @@ class _Files:
         no_custom: bool,
         recorded: bool,
         purpose: Purpose,
+        profile: Profile | None,
     ) -> None:
         if model_file is not None and model_from is not None:
             raise UsageError("--model cannot be combined with --model-from", code="bad-option")
@@ -247,6 +261,7 @@ class _Files:
         self._no_custom = no_custom
         self._recorded = recorded
         self._purpose: Purpose = purpose
+        self.profile = profile
 
     def study(self, file: str, machine: Machine, until: float) -> Study:
         """Return the ensemble of ``file`` with its model.
@@ -254,7 +269,9 @@ class _Files:
         Raises :class:`EnsembleError` with all mistakes.
         """
         text = read_file(file)
-        ensemble = load_text(text, self.registry, file=file, overrides=self.overrides)
+        ensemble = load_text(
+            text, self.registry, file=file, overrides=self.overrides, profile=self.profile
+        )
         self.text = self.text or text
         _check_ticks(ensemble, text, file, until)
         if ensemble.custom:
@@ -386,6 +403,7 @@ def _simulate_once(
         answers=answer,
         purpose=study.purpose,
         reuse=reuse,
+        profile=files.profile,
     )
     if not (display.quiet or display.as_json):
         for line in once_lines(simulator.used, simulator.offered, model, stubbed):

@@ -24,7 +24,7 @@ from ensemble_simulate.virtual_runtime import VirtualRuntime, open_look_up
 
 if TYPE_CHECKING:
     from ensemble_core import EnsembleError, VirtualExecutor
-    from ensemble_core.cli.toolkit import Call, Ensemble, Purpose, Registry
+    from ensemble_core.cli.toolkit import Call, Ensemble, Profile, Purpose, Registry
 
 __all__ = ["run_simulated"]
 
@@ -49,6 +49,7 @@ def run_simulated(
     ),
     purpose: Purpose = "check",
     reuse: Sequence[str] = (),
+    profile: Profile | None = None,
 ) -> int:
     """Simulate an ensemble on this executor and show the run. Return the exit code.
 
@@ -57,9 +58,12 @@ def run_simulated(
     - ``until``: maximum length of the run in seconds
     - ``takes``, ``answers``, ``purpose``: as in ``VirtualRuntime``
     - ``reuse``: earlier runs whose results are reused
+    - ``profile``: the profile with which the ensemble was loaded
     """
     record = ExecutorPlugin(name="simulated", summary="", build=lambda options: executor)
-    choice = ExecutorChoice("simulated", record, "", said)
+    if profile is not None:
+        said = f"{said}; profile {profile.name} without its executor"
+    choice = ExecutorChoice("simulated", record, "", said, profile=profile)
     tag = tag or new_tag(fit_tag(f"{ensemble.name}-simulated"))
     home = state_folder(state)
     folders: tuple[str, ...] = ()
@@ -94,6 +98,7 @@ def run_simulated(
         "shared": False,
         "simulated": True,
         **({"reuse": list(folders)} if folders else {}),
+        **({"profile": profile.described()} if profile else {}),
     }
     with ControlledRun.new(
         home, about, registry, text, list(overrides), executor, ensemble.attached

@@ -1,6 +1,7 @@
 """Fixture that keeps the user's settings and runs out of tests.
 
-Tests do not share cores with other runs of the user on this machine, which they would wait for.
+Tests do not share cores with other runs of the user on this machine, which they would wait for,
+and use no profile of the user or site.
 
 In a ``conftest.py``: ``from ensemble_testing.isolation import isolated``.
 """
@@ -15,6 +16,7 @@ import pytest
 __all__ = ["isolated"]
 
 os.environ.setdefault("ENSEMBLE_POOL", "none")
+os.environ["ENSEMBLE_PROFILE"] = "none"
 
 # The parent process may ignore signals (nohup does), but the tests' processes must not.
 for _signal in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):

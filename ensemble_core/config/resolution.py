@@ -1,0 +1,74 @@
+"""Lists the values that a run uses, each with its source, for ``ensemble validate --resolved``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from ensemble_core.config.document import Document, Path
+from ensemble_core.config.profile import nodes
+from ensemble_core.config.schema import PROFILE_FIELDS
+from ensemble_core.model.ensemble import Limits
+from ensemble_core.model.jobs import JobGroup
+
+__all__ = ["BUILT_IN", "ResolvedValue", "leaves", "resolved_values"]
+
+BUILT_IN = "built-in"
+
+
+class ResolvedValue(NamedTuple):
+    """A value, with the key that ``--set`` accepts, and where it comes from."""
+
+    key: str
+    value: object
+    source: str
+    shown: str
+
+    @classmethod
+    def of(cls, key: str, value: object, source: object) -> ResolvedValue:
+        """Return a value that is shown as JSON, or as it is if it is a text."""
+        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return cls(key, value, str(source), shown)
+
+
+def resolved_values(document: Document) -> Iterator[ResolvedValue]:
+    """Yield the limits and the fields of job groups of a file whose entries are expanded."""
+    data = document.data
+    limits = data.get("limits") or {}
+    yield from _values(document, "limits", ("limits",), limits)
+    for name, value in _defaults(Limits, [each.name for each in fields(Limits)]):
+        if name not in limits:
+            yield ResolvedValue.of(f"limits.{name}", value, BUILT_IN)
+    for number, group in enumerate(data.get("jobs") or ()):
+        key = f"jobs.{group['name']}"
+        given = {name: value for name, value in group.items() if name != "name"}
+        yield from _values(document, key, ("jobs", number), given)
+        for name, value in _defaults(JobGroup, PROFILE_FIELDS):
+            if name not in given:
+                yield ResolvedValue.of(f"{key}.{name}", value, BUILT_IN)
+
+
+def _values(
+    document: Document, key: str, at: Path, values: Mapping[str, Any]
+) -> Iterator[ResolvedValue]:
+    for path, value in leaves(values):
+        whole: Path = (*at, *path)
+        found = ResolvedValue.of(".".join((key, *path)), value, document.at(whole) or document.noun)
+        if not isinstance(value, list):
+            found = found._replace(shown=document.written(whole, value))
+        yield found
+
+
+def leaves(values: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the path and value of everything in a mapping that is not a mapping itself."""
+    return ((path, value) for path, value in nodes(values) if not isinstance(value, Mapping))
+
+
+def _defaults(record: Any, names: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the defaults of a record's fields that are values."""
+    by_name = {each.name: each.default for each in fields(record)}
+    for name in names:
+        if isinstance(by_name[name], (int, float, str)):
+            yield name, by_name[name]
