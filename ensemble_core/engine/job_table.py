@@ -141,7 +141,7 @@ class JobTable:
             if state is None:
                 state = self.groups[name] = GroupState(group, self._metrics.counts[name])
             elif before.get(name) != group:
-                earlier = state.results
+                earlier = frozenset(state.results)  # a list after a snapshot
                 state.use(group)
                 for each in sorted(earlier ^ state.results):
                     if self._metrics.mean(name, each) is not None:

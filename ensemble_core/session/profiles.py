@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ensemble_core.config.source import read
 from ensemble_core.errors import EnsembleError, Location, UsageError
 
 if TYPE_CHECKING:
@@ -91,6 +90,7 @@ def _is_named(path: Path) -> bool:
 
 def _read(registry: Registry) -> list[Document]:
     from ensemble_core.config.profile import read_config
+    from ensemble_core.config.source import read
 
     files = []
     for path in _found():

@@ -22,11 +22,14 @@ __all__ = ["schema"]
     help="Spaces of indentation; 0 prints one line.",
 )
 @click.option(
-    "--config", "of_config", is_flag=True, help="Print the schema of configuration files."
+    "--config",
+    "of_config",
+    is_flag=True,
+    help="Print the schema of configuration files, which have profiles, instead.",
 )
 @plugin_option
 def schema(indent: int, of_config: bool, plugins: tuple[str, ...]) -> None:
-    """Print the JSON Schema of ensemble files, or of files with profiles, for editors.
+    """Print the JSON Schema of ensemble files, for editors.
 
     The schema includes the options of installed plugins. An editor with a YAML language server uses
     it for a file whose first line is "# yaml-language-server: $schema=ensemble.schema.json".
