@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.display.column_types import import_library, in_columns
-from ensemble_core.display.text_style import format_time
+from ensemble_core.display.text_style import format_number, format_time
 from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -112,4 +112,4 @@ def _time(value: float | None) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return ""
-    return html.escape(f"{value:.6g}" if isinstance(value, float) else str(value))
+    return html.escape(format_number(value) if isinstance(value, float) else str(value))

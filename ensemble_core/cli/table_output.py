@@ -18,6 +18,7 @@ from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.display.column_types import Batch
 from ensemble_core.display.text_style import (
+    format_number,
     format_table,
     format_time,
     is_terminal,
@@ -231,7 +232,7 @@ def _write_json(names: Sequence[str], rows: Iterable[Sequence[Any]], stream: Tex
 def _text(value: object) -> str:
     if value is None:
         return ""
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = format_number(value) if isinstance(value, float) else str(value)
     return printable(text).replace("\n", " ")
 
 

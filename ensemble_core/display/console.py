@@ -19,6 +19,7 @@ from ensemble_core.display.text_style import (
     count_of,
     format_clock,
     format_fields,
+    format_number,
     printable,
     shorten,
 )
@@ -246,7 +247,7 @@ class Narrator:
             notes.append(f"{fired.count} of {of}" if known else f"{fired.count}")
         notes += [f"{name}={printable(str(value))}" for name, value in fired.each.items()]
         if fired.value is not None:
-            notes.append(f"value {fired.value:g}")
+            notes.append(f"value {format_number(fired.value)}")
         if fired.job is not None:
             notes.append(printable(fired.job))
         notes += self._clock()
@@ -600,7 +601,7 @@ class Narrator:
 def _value(value: object) -> str:
     """Format the value of a parameter with at most six digits."""
     text = str(value)
-    return f"{value:.6g}" if isinstance(value, float) and len(text) > 8 else text
+    return format_number(value) if isinstance(value, float) and len(text) > 8 else text
 
 
 def _short(value: object) -> object:

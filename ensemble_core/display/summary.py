@@ -12,6 +12,7 @@ from ensemble_core.display.text_style import (
     count_of,
     format_clock,
     format_duration,
+    format_number,
     format_table,
     format_times,
     in_one_line,
@@ -131,7 +132,7 @@ def why_not_fired(rule: RuleReport) -> str:
         if _NUMBER.fullmatch(rule.when):
             when = f"the value was never {rule.when}"
         if rule.last_value is not None:
-            seen = f"; the last value was {rule.last_value:g}"
+            seen = f"; the last value was {format_number(rule.last_value)}"
         elif rule.last_seen:
             seen = f"; it last saw {rule.last_seen}"
         else:

@@ -25,6 +25,7 @@ from ensemble_core.cli.options import (
 from ensemble_core.display.text_style import (
     TextStyle,
     format_clock,
+    format_number,
     print_line,
     printable,
     style_of,
@@ -146,7 +147,7 @@ class _Watch:
 
 def _event_text(event: Event, look: TextStyle) -> str:
     if isinstance(event, Resources):
-        return "  ".join(f"{path} {value:g}" for path, value in event.values.items())
+        return "  ".join(f"{path} {format_number(value)}" for path, value in event.values.items())
     if isinstance(event, JobEvent):
         return f"{event.job}  {event.name}{_context(event.context, look)}"
     if isinstance(event, Problem):
