@@ -83,6 +83,7 @@ Its laws, which tests check (details in the comment below):
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from ensemble_core.engine.agenda import Agenda
@@ -103,7 +104,7 @@ from ensemble_core.engine.stopping import Stopping
 from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timer
 from ensemble_core.metrics.store import MetricsView
-from ensemble_core.model.causes import OUTPUT_LIMIT
+from ensemble_core.model.causes import OUTPUT_LIMIT, OUTPUT_MISSING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Call, Cancel, Decision, Fail, Log, Terminate
 from ensemble_core.model.ensemble import Ensemble
@@ -356,6 +357,9 @@ class Engine:
             kind = event.context.get("type")
             if kind == "interrupted":
                 event = self._stopping.interrupted(record, event)
+            elif kind == OUTPUT_MISSING and record.cancel in ("asked", "stopping"):
+                # The run was cancelling the job: the outcome must not depend on which was faster.
+                event = replace(event, context={**event.context, "type": "cancel"})
             elif kind == OUTPUT_LIMIT and not self._cancel_for_output(record):
                 return None
         if (

@@ -69,6 +69,7 @@ _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "available": (),
         "render": ("job", "options"),
         "remains": ("tag", "folder", "end"),
+        "inside": (),
     },
     "trigger": {"build": ("name", "options"), "needs_variables": ("options",)},
     "action": {"run": ("context",), "plan": ("firing", "options")},

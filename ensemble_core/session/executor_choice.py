@@ -187,7 +187,8 @@ def _inside(record: ExecutorPlugin) -> str:
     if record.inside is None:
         return ""
     try:
-        return record.inside()
+        found: object = record.inside()
+        return found if isinstance(found, str) else ""
     except Exception:  # a bug in a plugin must not prevent a run with another executor
         return ""
 

@@ -102,6 +102,7 @@ USES: dict[tuple[str, str], tuple[str, str, list[str]]] = {
         ["run", "--executor", "odd", "--dry-run"],
     ),
     ("executor", "remains"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
+    ("executor", "inside"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
     ("trigger", "build"): ("", study(rules="  - {trigger: odd, action: {name: terminate}}\n"), []),
     ("trigger", "needs_variables"): (
         BUILT.format('Trigger(events=("observed",))'),
@@ -159,6 +160,7 @@ UNASKED = {
     ("resizer", "build"),
     ("executor", "available"),
     ("executor", "remains"),
+    ("executor", "inside"),
     ("observer", "unasked"),
 }
 ANYTHING = {("generator", "check"), ("generator", "finite"), ("statistic", "timed_when")}

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from ensemble_testing import wait_until
+from ensemble_testing import Story, wait_until
 
 from ensemble_core.cli.main import main
 from ensemble_core.config import load_text
 from ensemble_core.errors import FileErrors
-from ensemble_core.model.events import Event, JobEvent
+from ensemble_core.model.decisions import Retry
+from ensemble_core.model.events import Event, JobEvent, Requested, Resumed, StopRequested
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime.required_outputs import OutputCheck
@@ -205,6 +206,40 @@ def test_events_keep_their_order_while_many_jobs_end(tmp_path: Path) -> None:
     wait_until(lambda: sum(event.name == "clean" for event in checked.events) == len(jobs))
     assert all(checked.names(name) == GOOD for name in jobs)
     checked.check.close()
+
+
+# -- the engine --------------------------------------------------------------------------------
+
+STORY = """
+jobs: [{name: sim, command: x, outputs: [a], retry: {times: 1}}]
+rules: [{trigger: start, action: {name: submit, label: sim}}]
+"""
+
+
+def begun() -> Story:
+    told = Story(STORY)
+    told.start()
+    told.begin("sim.0")
+    return told
+
+
+def test_a_job_that_a_stop_was_cancelling_is_submitted_again() -> None:
+    told = begun()
+    told.tell(StopRequested(told.now, then="cancel"))
+    told.job("sim.0", "exception", type="output-missing", severity=0)
+    told.end("sim.0")
+    again = told.tell(Resumed(told.now))
+    assert told.submitted(again) == ["sim.0"]
+    assert not any(isinstance(one, Retry) for one in again)
+
+
+def test_a_job_that_the_run_was_cancelling_is_cancelled() -> None:
+    told = begun()
+    told.tell(Requested(told.now, "me", {"name": "cancel", "label": "sim"}))
+    told.job("sim.0", "exception", type="output-missing", severity=0)
+    told.end("sim.0")
+    assert told.metric("count.sim.cancelled") == 1
+    assert told.exit_code == 0
 
 
 # -- whole runs --------------------------------------------------------------------------------
