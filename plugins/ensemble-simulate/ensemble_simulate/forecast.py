@@ -112,14 +112,14 @@ class Study:
         """The limits of the file by name, including the default limit on chains of rules.
 
         ``stop`` is omitted, because it limits how long a controller waits for a real queue, and
-        ``strict``, because it is no number.
+        ``strict`` and ``at_once``, because they are no numbers.
         """
         limits = self.ensemble.limits
         given = {each.name: getattr(limits, each.name) for each in fields(limits)}
         return {
             name: value
             for name, value in given.items()
-            if value is not None and name not in ("stop", "strict")
+            if value is not None and name not in ("stop", "strict", "at_once")
         }
 
 
