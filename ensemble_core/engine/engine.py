@@ -476,12 +476,12 @@ class Engine:
         message = f"{record.job.id}: its result {name!r} ({formula.text}) has no value"
         # If an observer could not parse the output, report only the first such job of the group.
         unread = record.not_understood or (table.not_understood and not record.rows)
-        lacks = any(known.get(each) is None for each in formula.spoken)
+        values = [(each, known.get(each)) for each in formula.spoken]
+        lacks = any(value is None or (record.unreadable and value != value) for _, value in values)
         if unread and lacks and not table.told:
             table.told = True  # one report for the whole group
             state.error(f"{message}, because no observer could read its output")
         elif name not in table.without_value:
-            values = [(each, known.get(each)) for each in formula.spoken]
             odd = [
                 f"{each} is {value}"
                 for each, value in values

@@ -912,6 +912,7 @@ class JobTable:
     def observe(self, record: JobRecord, event: Observed, now: float) -> None:
         """Record a row that an observer read from the job's output."""
         observer, values, unreadable = event.observer, event.values, event.unreadable
+        record.unreadable = bool(unreadable)
         group = record.job.group
         state = self.groups[group]
         if record.columns is None:

@@ -268,6 +268,8 @@ class JobRecord:
     cancel: CancelState = "none"
     #: True if an observer could not parse any of the job's output.
     not_understood: bool = False
+    #: Whether the newest row has a value that could not be read.
+    unreadable: bool = False
     #: Time of the job's latest event, or 0 before the first one.
     newest: float = 0.0
     #: ``files``: the context of the ``start`` event, with the paths of the output. ``rows``: the
