@@ -10,7 +10,7 @@ rate = parser.parse_args().rate
 
 print(f"walking with rate {rate}")  # other text is ignored
 x = 1.0
-for step in range(200):
+for step in range(2000):
     # Without flush, lines stay in a buffer, and rules see them only after the job.
     print(json.dumps({"step": step, "loss": x * x}), flush=True)
     if x * x < 1e-6:

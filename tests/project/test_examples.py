@@ -399,7 +399,7 @@ def json_lines(ran: Ran) -> None:
             row["values"] for row in ran.lines if row["type"] == "observed" and row["job"] == job
         ]
         assert rows[10]["step"] == 10
-        assert len(rows) < 100  # cancelled long before its end
+        assert len(rows) < 1000  # cancelled long before its end
     assert len([text for text in ran.messages if "converged" in text]) == 3
 
 
