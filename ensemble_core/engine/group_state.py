@@ -70,7 +70,7 @@ class GroupState:
     replicas: Replicas | None = None
     #: The names under ``result`` in all entries of the group. In statistics over several jobs, they
     #: mean the results, also if the jobs print columns with these names.
-    results: frozenset[str] = field(init=False)
+    results: set[str] = field(init=False)
     #: Names under ``result`` for which a missing value was reported already.
     without_value: list[str] = field(default_factory=list)
     #: True if the skipping of repeated rows was reported.
@@ -96,7 +96,7 @@ class GroupState:
     def use(self, group: JobGroup) -> None:
         """Use this definition of the group from now on."""
         self.group = group
-        self.results = frozenset(name for entry in (group, *group.more) for name in entry.result)
+        self.results = {name for entry in (group, *group.more) for name in entry.result}
 
     @property
     def backlog(self) -> int:

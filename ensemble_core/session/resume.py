@@ -170,7 +170,7 @@ def _prepare(
     executor = build_executor(past.registry, record, options)
     ends = stop_first is not None and stop_first.ends
     engine = past.recover(compare=not ends, pending=text is None).engine
-    if record.shared and not past.has_identity and (waiting := len(engine.in_queue())):
+    if executor.shared and not past.has_identity and (waiting := len(engine.in_queue())):
         raise _older_version_error(past, name, waiting)
     ensemble: Ensemble = engine.state.ensemble
     damaged = past.warn_of_damage()
