@@ -63,7 +63,7 @@ class _Pending:
 
     @property
     def note(self) -> str:
-        """What is wrong with the files, for people."""
+        """The error, for people: which files are missing."""
         shown = " and ".join(self.problems[:_SHOWN])
         more = len(self.problems) - _SHOWN
         shown += f" and {more} more" if more > 0 else ""
