@@ -397,7 +397,7 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "api-model": (
         "Python API: jobs, rules and generators",
         "What rules, conditions and functions work with. All names are in `ensemble_core`.",
-        ("model.jobs", "model.rules", "model.generators", "model.expressions"),
+        ("model.jobs", "model.rules", "model.expressions"),
     ),
     "api-events": (
         "Python API: events",
@@ -421,7 +421,7 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "What [hooks](hooks.md) return, and what their functions get. All names are in "
             "`ensemble_core`. [Write a plugin](plugin-tutorial.md) is step by step."
         ),
-        ("plugin.", "metrics.", "hookimpl"),
+        ("plugin.", "metrics.", "model.generators", "hookimpl"),
     ),
 }
 

@@ -132,7 +132,9 @@ def read_firing_limits(
     required = _required_checks(context, (*path, "for"), spec, trigger)
     crossing = _crossing(context, path, spec, trigger)
     if isinstance(backoff, str):
-        wait = _seconds(context, values["backoff"][1], backoff, "backoff {}", "skip {} matches")
+        wait = (
+            _seconds(context, values["backoff"][1], backoff, "backoff {}", "skip {} matches") or 0.0
+        )
         return FiringLimits(repetitions, 0, wait, *required, *crossing)
     return FiringLimits(repetitions, int(backoff), 0.0, *required, *crossing)
 
@@ -182,9 +184,11 @@ def _required_checks(
     if not isinstance(given, str):
         return int(given), 0.0
     found = _seconds(context, path, given, "value {} of 'for'", "count {} checks")
+    if found is None:
+        return 1, 0.0
     wall = context.document.data.get("limits")
     wall = wall.get("wall") if isinstance(wall, dict) else None
-    if given.strip()[-1:].isalpha() and not found and context.is_valid(path):
+    if not found:
         hint = "write how long the condition must be true, such as 5m, or remove 'for'"
         context.report(path, "the time in 'for' is 0", hint=hint, code="out-of-range")
     elif found and not {"when", "crosses"} & spec.keys():
@@ -222,8 +226,8 @@ def listed_actions(path: Path, spec: Mapping[str, Any]) -> list[tuple[Path, Any]
     return [((*path, "action"), given)]
 
 
-def _seconds(context: Context, path: Path, text: str, what: str, count: str) -> float:
-    """Return a duration with a unit.
+def _seconds(context: Context, path: Path, text: str, what: str, count: str) -> float | None:
+    """Return a duration with a unit, or ``None`` after reporting an error.
 
     For the error: ``what`` names the value, and ``count`` says what the same number without quotes
     would do.
@@ -239,4 +243,5 @@ def _seconds(context: Context, path: Path, text: str, what: str, count: str) -> 
             hint=f'{plain}to wait {number} seconds, write "{number}s"',
             code="bad-duration",
         )
-    return found or 0.0
+        return None
+    return found

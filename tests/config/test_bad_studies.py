@@ -64,7 +64,7 @@ TYPES = [
     wrong("each: [T]", "each: [«3]", "item 1 of 'each'", "a string"),
     wrong("name: sim, each: [T]", "name: «3", "'name'", "a string or a list"),
     wrong("each: [T]", "repetitions: «lots", "a whole number or unlimited"),
-    wrong(IDLE, "trigger: heartbeat, when: queue.active > 3, for: «many", "a whole number"),
+    wrong(IDLE, "trigger: heartbeat, when: queue.active > 3, for: «many", "not a duration"),
     wrong(IDLE, "trigger: silent, name: sim, seconds: «long", "not a duration", '"10m"'),
     wrong(VARY, "name: vary, parameters: «3", "'parameters'", "a mapping"),
     wrong(VARY, "name: vary, again: «maybe", "'again'", "true or false"),
