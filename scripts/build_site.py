@@ -72,7 +72,7 @@ FOUND_BY = {
     "docs/limits.md": ("walltime",),
     "docs/stopping.md": ("exit code", "stop"),
 }
-MOST_BYTES = 10_000_000
+MOST_BYTES = 12_000_000
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 
 
@@ -388,21 +388,32 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (
             "Start, read and steer runs, and errors: public names of `ensemble_core`. "
             "[From Python](python.md) shows how they are used. Other pages have "
-            "[jobs, rules and generators](api-model.md), [events](api-events.md), "
+            "[jobs and rules](api-model.md), [events and generators](api-events.md), "
             "[executors](api-executors.md) "
             "and [records of plugins](api-plugins.md)."
         ),
         (),
     ),
     "api-model": (
-        "Python API: jobs, rules and generators",
+        "Python API: jobs and rules",
         "What rules, conditions and functions work with. All names are in `ensemble_core`.",
         ("model.jobs", "model.rules", "model.expressions"),
     ),
     "api-events": (
-        "Python API: events",
-        "What happens in a run, as executors report it. All names are in `ensemble_core`.",
-        ("model.events", "model.decisions", "model.causes", "CAUSES", "Cause", "WhenBusy"),
+        "Python API: events and generators",
+        (
+            "What happens in a run, as executors report it, and what generators are told. "
+            "All names are in `ensemble_core`."
+        ),
+        (
+            "model.events",
+            "model.generators",
+            "model.decisions",
+            "model.causes",
+            "CAUSES",
+            "Cause",
+            "WhenBusy",
+        ),
     ),
     "api-executors": (
         "Python API: executors",
@@ -421,7 +432,7 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "What [hooks](hooks.md) return, and what their functions get. All names are in "
             "`ensemble_core`. [Write a plugin](plugin-tutorial.md) is step by step."
         ),
-        ("plugin.", "metrics.", "model.generators", "hookimpl"),
+        ("plugin.", "metrics.", "hookimpl"),
     ),
 }
 

@@ -165,8 +165,8 @@ def profile_option(function: _F) -> _F:
         "--profile",
         metavar="NAME",
         shell_complete=_complete_profiles,
-        help="Use this profile of a configuration file; 'none' uses no profile.  [default: "
-        "$ENSEMBLE_PROFILE, or the files' default]",
+        help="Use this profile; 'none' uses none.  [default: $ENSEMBLE_PROFILE, or the files' "
+        "default]",
     )(function)
 
 

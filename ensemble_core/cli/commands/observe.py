@@ -95,8 +95,8 @@ def observe(
 ) -> int:
     """Show the rows that observers make of a file, without a run.
 
-    FILE is the output of a program, or - for standard input. The command shows the first rows, the
-    columns, and what could not be read. The exit code is 0 only if there are rows.
+    FILE is the output of a program, or - for standard input. The exit code is 0 only if there are
+    rows.
     """
     if given is not None and study is not None:
         raise click.UsageError("--with cannot be combined with --in")

@@ -50,8 +50,7 @@ def _complete_jobs(
 @click.option(
     "--failed",
     is_flag=True,
-    help="Retry all jobs that failed, were lost, or were cancelled by others.  [default without "
-    "JOB]",
+    help="Retry all such jobs.  [default without JOB]",
 )
 @click.option(
     "--set",
@@ -86,11 +85,8 @@ def retry(
 ) -> int:
     """Run failed jobs of a run again. The run is live or has ended.
 
-    Each job (such as sim.3) that failed or was lost gets a further attempt, in its folder. It may
-    use its group's 'retry' again. All other jobs stay as they are.
-
-    A run that has ended is reopened: this command then runs it until nothing more can happen, like
-    'ensemble resume'. The exit code is 0 if no failure is left.
+    Each job that failed, was lost or was cancelled by others gets a further attempt in its folder.
+    A run that has ended is reopened, and runs until nothing more can happen.
     """
     if jobs and failed:
         raise UsageError(
