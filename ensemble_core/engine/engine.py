@@ -623,11 +623,7 @@ class Engine:
             self._generating.resumed()
         state.withdrawn += cancelled
         self._rules.react((), None, event)
-        reopened: Steps = None
-        if event.request:
-            wish = Requested(event.timestamp, event.request["by"], event.request["action"])
-            reopened = self._on_requested(wish)
-        return [*(reopened or ()), (self._completion.resumed,)]
+        return [(self._completion.resumed,)]
 
     def _catch_up(self, deferred: Sequence[Event]) -> None:
         """Handle the events that a stop deferred, as if they happened now."""
@@ -715,11 +711,10 @@ class Engine:
         if event.lasts and len(state.warnings) < _MOST_WARNINGS:
             state.warnings.append(event.message)
 
-    def _on_requested(self, event: Requested) -> Steps:
+    def _on_requested(self, event: Requested) -> None:
+        if self.state.ended is None:
+            carry_out(self._effects, event)
         self.state.look_for_end = True
-        if self.state.ended is not None:
-            return None
-        return carry_out(self._effects, event, self._completion.settle_index)
 
     def _on_plugin(self, event: PluginEvent) -> None:
         record = self.state.table.records.get(event.job) if event.job is not None else None

@@ -99,8 +99,6 @@ class JobTable:
     ) -> None:
         self.groups: dict[str, GroupState] = {}
         self.records: dict[str, JobRecord] = {}
-        #: The lost indices, by the ids of their jobs without an attempt: a user may retry them.
-        self.lost: dict[str, Index] = {}
         #: Done jobs by group, for groups that a table or a function for parameters reads.
         self.done: dict[str, DoneJobs] = {}
         #: Attempts that are over, for a reader that clears the list. ``None`` without such a
@@ -143,8 +141,7 @@ class JobTable:
             if state is None:
                 state = self.groups[name] = GroupState(group, self._metrics.counts[name])
             elif before.get(name) != group:
-                self._renew_lost(before.get(name), group)
-                earlier = state.results
+                earlier = frozenset(state.results)  # a list after a snapshot
                 state.use(group)
                 for each in sorted(earlier ^ state.results):
                     if self._metrics.mean(name, each) is not None:
@@ -157,18 +154,6 @@ class JobTable:
             self.holds = self.holds or self.places.limits(state.group)
         if index.gauges:
             self.gauges.keep()
-
-    def _renew_lost(self, before: JobGroup | None, group: JobGroup) -> None:
-        """Let lost jobs of a changed group be retried as the group defines them now."""
-        if before is None:
-            return
-        entries, changed = (before, *before.more), (group, *group.more)
-        for index in self.lost.values():
-            source = index.record.source
-            if source is not None and source.name == group.name and source in entries:
-                place = entries.index(source)
-                if place < len(changed) and changed[place].names == source.names:
-                    index.record.source = changed[place]
 
     def _judge_filters(self, record: JobRecord, group: GroupState) -> None:
         """Evaluate the filters in names of counts for an attempt.
@@ -585,8 +570,6 @@ class JobTable:
         if done and (done_jobs := self.done.get(job.group)) is not None:
             result = NOTHING if index is None else index.result
             done_jobs.add(job, result, record.duration, record.reused)
-        if not done:
-            index = self.lost[f"{job.group}.{job.index}"] = record.index
         if index is None:
             return
         self.move_index(index, "done" if done else "lost")
@@ -595,22 +578,6 @@ class JobTable:
             each.counters[change] += 1
             if not each.open:
                 self.emptied[each] = None
-
-    def reopen(self, index: Index) -> None:
-        """Open a lost index again, for a further attempt."""
-        record = index.record
-        job, group = record.job, self.groups[record.job.group]
-        del self.lost[f"{job.group}.{job.index}"]
-        self.move_index(index, "called" if index.calls else "waiting")
-        index.dropped, index.retried = False, 0
-        group.counts["lost"] -= 1
-        self._count_for(record, record.passed, "lost", -1)
-        if group.watches or group.spoken_changes["reopened"]:
-            self._count_change(group, record, "reopened")
-        for each in index.slices:
-            each.open += 1
-            each.counters["lost"] -= 1
-            self.emptied.pop(each, None)
 
     def take(self, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
         """Apply an event of one of our jobs.
