@@ -115,6 +115,21 @@ source-jobspec.jobspec source-jobspec.parameters source-jobspec.prefix source-jo
 table.by table.columns table.of table.order table.pivot table.plot.errors table.plot.x table.plot.y table.where
 use.algorithm use.as use.with
 variable.values
+any-profile config.^x- config.default profile.executor profile.jobs.environment
+  profile.jobs.options.flux.attributes profile.jobs.options.flux.bank
+  profile.jobs.options.flux.queue profile.jobs.options.flux.shell
+  profile.jobs.options.gridengine.project profile.jobs.options.gridengine.queue
+  profile.jobs.options.gridengine.resources profile.jobs.options.kubernetes.container
+  profile.jobs.options.kubernetes.image profile.jobs.options.kubernetes.pod
+  profile.jobs.options.local profile.jobs.options.minicluster profile.jobs.options.pbs.account
+  profile.jobs.options.pbs.project profile.jobs.options.pbs.queue
+  profile.jobs.options.pbs.resources profile.jobs.options.remote
+  profile.jobs.options.slurm.account profile.jobs.options.slurm.constraint
+  profile.jobs.options.slurm.gres profile.jobs.options.slurm.licenses
+  profile.jobs.options.slurm.mem profile.jobs.options.slurm.mem_per_cpu
+  profile.jobs.options.slurm.partition profile.jobs.options.slurm.qos
+  profile.jobs.options.slurm.reservation profile.limits.output profile.limits.stop
+  profile.limits.wall profile.options
 """
 
 
