@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Prints the numbers of threads and descriptors after each of four sessions.
 OPEN_AND_CLOSE = """
-import json, os, sys, threading
+import gc, json, os, sys, threading
 from pathlib import Path
 from ensemble_kubernetes.executor import KubernetesExecutor
 from ensemble_testing import Session
@@ -29,6 +29,7 @@ counts = []
 for _ in range(4):
     with Session(KubernetesExecutor(kubeconfig=sys.argv[1], image=sys.argv[2]), Path()) as session:
         session.run(session.job("true"), session.job("there-is-no-such-command"))
+    gc.collect()  # connections in reference cycles
     counts.append([threading.active_count(), len(os.listdir("/proc/self/fd"))])
 print(json.dumps(counts))
 """
