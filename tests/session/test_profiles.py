@@ -154,6 +154,7 @@ def test_profile_none_reads_no_file(home: Home) -> None:
     assert (home.file.parent / "color.txt").read_text() == "-2.50\n"
 
 
+@pytest.mark.checkout  # it needs ensemble-slurm
 def test_options_of_another_executor_are_not_used_and_that_is_said(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
