@@ -402,7 +402,7 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "api-events": (
         "Python API: events and generators",
         (
-            "What happens in a run, as executors report it, and what generators are told. "
+            "What happens in a run, as executors report it, and what generators receive. "
             "All names are in `ensemble_core`."
         ),
         (

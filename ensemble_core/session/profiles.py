@@ -37,7 +37,7 @@ def find_profile(
 ) -> Profile | None:
     """Return the profile of a run: ``name``, else ``ENSEMBLE_PROFILE``, else the default profile.
 
-    Return ``None`` if there is none, or for the name ``none``: no file is read then. Raises
+    Return ``None`` without a profile, or for the name ``none``: no file is read then. Raises
     :class:`EnsembleError` for an unknown profile, and for a file that is invalid or unsafe.
     """
     variable = os.environ.get("ENSEMBLE_PROFILE") or None

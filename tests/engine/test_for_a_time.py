@@ -254,7 +254,7 @@ def test_many_rules_cost_no_check_while_their_condition_stays_true() -> None:
 
 
 def expected(values: list[tuple[float, float]], until: float, lasts: float) -> bool:
-    """Whether a condition ``> 50`` fires for these values, each with its time."""
+    """Return whether a condition ``> 50`` fires for these values, each with its time."""
     since = None
     for (at, value), following in zip(values, [*(at for at, _ in values[1:]), until], strict=True):
         if not value > 50:
