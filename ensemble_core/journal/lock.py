@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ __all__ = ["Lock", "taken_error"]
 
 #: How many seconds to wait for a process that holds the lock only in order to check it.
 _PATIENCE = 0.5
+#: How many seconds to wait until a process that has just taken the lock has written its name.
+_PATIENCE_FOR_NAME = 10.0
 #: Hint for the second of two controllers that one command has started.
 _ONE_START = (
     "start one controller: as one task ('srun -n 1 …'), or in one Flux instance over all nodes "
@@ -35,7 +37,7 @@ _ONE_START = (
 
 def taken_error(folder: Path) -> JournalError:
     """Return the error of a run that is started while another start creates its folder."""
-    named = Lock(folder).controller()
+    named = _wait_for_name(Lock(folder).controller)
     who = "another start of this run" if named is None else describe_owner(named)
     return JournalError(
         f"run {folder.name} has just been started by {who}",
@@ -43,6 +45,14 @@ def taken_error(folder: Path) -> JournalError:
         hint=_ONE_START,
         code="tag-taken",
     )
+
+
+def _wait_for_name(find: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+    """Return what the lock file says about its owner, or ``None`` if it stays empty."""
+    deadline = time.monotonic() + _PATIENCE_FOR_NAME
+    while (named := find()) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return named
 
 
 def _lock_patiently(descriptor: int) -> None:
@@ -90,7 +100,7 @@ class Lock:
                 _lock_patiently(descriptor)
                 locked = True
             except BlockingIOError:
-                raise self._refusal(self.holder()) from None
+                raise self._refusal(_wait_for_name(self.holder)) from None
             except OSError:
                 locked = False  # the file system has no locks
             if not self._is_current(descriptor):

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_testing.processes import process_files
 
 from ensemble_core.cli.main import main
 
@@ -95,16 +96,9 @@ def started(*args: str) -> subprocess.Popen[str]:
 
 def left_over(folder: Path) -> list[str]:
     """Return processes with this test's folder in their environment."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            content = entry.read_bytes()
-            name = (entry.parent / "comm").read_text().strip()
-        except OSError:
-            continue
-        if str(folder / "state").encode() in content and name == "sleep":
-            found.append(entry.parent.name)
-    return found
+    mark = os.fsencode(folder / "state")
+    sleeps = {pid for pid, name in process_files("comm") if name == b"sleep\n"}
+    return [str(pid) for pid, found in process_files("environ") if pid in sleeps and mark in found]
 
 
 def test_hello_world_in_a_pipe_is_plain_with_a_summary(folder: Path) -> None:

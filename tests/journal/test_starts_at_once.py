@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from ensemble_core.journal.lock import Lock
+from ensemble_core.journal.lock import Lock, taken_error
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.run_store import new_folder
 
@@ -62,10 +63,33 @@ def test_a_start_whose_folder_was_made_again_does_not_share_it(tmp_path: Path) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ensemble_core.journal.lock._lock_patiently", replaced)
+        patch.setattr("ensemble_core.journal.lock._PATIENCE_FOR_NAME", 0)
         patch.setattr(early, "acquire", lambda: Lock(folder).path.write_text("{}"))
         with pytest.raises(JournalError, match="run one has just been started by") as raised:
             late.acquire()
     assert raised.value.code == "tag-taken"
+
+
+@pytest.mark.parametrize("created", [False, True], ids=["held", "just-created"])
+def test_the_error_names_a_controller_that_writes_its_name_after_it_has_taken_the_lock(
+    tmp_path: Path, created: bool
+) -> None:
+    folder = new_folder(tmp_path, "one")
+    first = Lock(folder)
+    first.acquire()
+    named = first.path.read_text()
+    first.path.write_text("")
+    writer = threading.Timer(1.5, first.path.write_text, [named])
+    writer.start()
+    if created:
+        error = taken_error(folder)
+    else:
+        with pytest.raises(JournalError) as raised:
+            Lock(folder).acquire()
+        error = raised.value
+    writer.join()
+    assert f"by process {os.getpid()} on" in str(error)
+    assert error.code == ("tag-taken" if created else "locked")
 
 
 @pytest.mark.parametrize(

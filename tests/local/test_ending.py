@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing.processes import process_files
 from ensemble_testing.session import Session, alive, wait_until
 
 from ensemble_core.local.executor import LocalExecutor
@@ -66,13 +67,10 @@ def zombies(session: Session) -> list[str]:
     """Return dead children of the run's supervisor that were not reaped."""
     supervisor = supervisor_of(session)
     found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if words[0] == "Z" and int(words[1]) in (supervisor, os.getpid()):
-            found.append(path.parent.name)
+    for pid, stat in process_files("stat"):
+        state, parent, *_ = stat.decode().rpartition(")")[2].split()
+        if state == "Z" and int(parent) in (supervisor, os.getpid()):
+            found.append(str(pid))
     return found
 
 
@@ -156,19 +154,8 @@ def test_a_job_that_keeps_forking_is_ended(local: Session, work: Path) -> None:
     local.executor.cancel([job.id])
     local.wait_clean(job)
     mark = f"ENSEMBLE_RUN={local.tag}".encode()
-    left = [
-        path
-        for path in Path("/proc").glob("[0-9]*/environ")
-        if mark in read(path) and alive(int(path.parent.name))
-    ]
+    left = [pid for pid, found in process_files("environ") if mark in found and alive(pid)]
     assert left == []
-
-
-def read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 def test_stopped_processes_are_ended(local: Session, work: Path) -> None:

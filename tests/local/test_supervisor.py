@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ensemble_testing.processes import process_files
 from ensemble_testing.session import Session, alive, wait_until
 
 from ensemble_core.errors import ExecutorError
@@ -156,13 +157,8 @@ def everything(*jobs: Job) -> dict[str, float]:
 
 def states_of_children(parent: int) -> list[str]:
     """Return the states of the processes with this parent, such as ``Z`` for a zombie."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            words = path.read_text().rpartition(")")[2].split()
-            if int(words[1]) == parent:
-                found.append(words[0])
-    return found
+    words = [stat.decode().rpartition(")")[2].split() for _, stat in process_files("stat")]
+    return [state for state, its_parent, *_ in words if int(its_parent) == parent]
 
 
 def ordered(session: Session, jobs: Sequence[Job]) -> None:
@@ -737,10 +733,4 @@ def test_a_prepared_supervisor_without_a_hello_exits(tmp_path: Path) -> None:
 
 def supervisors_of(tag: str) -> list[str]:
     """Return processes of this machine with a run's tag in their command line."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            words = process.read_bytes().split(b"\0")
-            if tag.encode() in words:
-                found.append(process.parent.name)
-    return found
+    return [str(pid) for pid, line in process_files("cmdline") if tag.encode() in line.split(b"\0")]

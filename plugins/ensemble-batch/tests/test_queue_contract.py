@@ -251,6 +251,9 @@ def line() -> Iterator[Any]:
     """Yield the address of a queue."""
     manager = Manager(("127.0.0.1", 0), b"secret", ctx=get_context("fork"))
     manager.start()
+    # While one proxy exists, each thread keeps its connection until it ends. Otherwise the thread
+    # that drops the last proxy closes only its own.
+    _kept = manager.line()  # type: ignore[attr-defined]  # registered
     yield manager.address
     manager.shutdown()
 

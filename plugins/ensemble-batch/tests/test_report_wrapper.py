@@ -19,6 +19,7 @@ from ensemble_batch import Batch, BatchExecutor, Place
 from ensemble_batch.job_script import report_script_of
 from ensemble_batch.report_spool import VOIDED
 from ensemble_testing import wait_until
+from ensemble_testing.processes import processes_of_session
 
 from ensemble_core import Job
 
@@ -78,13 +79,7 @@ class Wrapped:
 
     def family(self) -> list[int]:
         """Return the ids of all processes of the session."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError, ValueError, IndexError):
-                words = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(words[3]) == self.process.pid and words[0] != "Z":
-                    found.append(int(entry.name))
-        return found
+        return processes_of_session(self.process.pid)
 
     def signal(self, number: signal.Signals, *, but: Sequence[int] = ()) -> None:
         for pid in self.family():

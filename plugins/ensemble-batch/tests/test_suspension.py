@@ -15,6 +15,7 @@ import pytest
 from ensemble_batch import Batch, BatchExecutor, Place
 from ensemble_batch.job_script import report_script_of, script_of
 from ensemble_testing import wait_until
+from ensemble_testing.processes import processes_of_session
 
 from ensemble_core import Job
 
@@ -68,13 +69,7 @@ class Wrapped:
 
     def family(self) -> list[int]:
         """Return the ids of all processes of the session."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError, ValueError, IndexError):
-                words = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(words[3]) == self.process.pid and words[0] != "Z":
-                    found.append(int(entry.name))
-        return found
+        return processes_of_session(self.process.pid)
 
     def signal(self, *numbers: signal.Signals, only: Collection[int] | None = None) -> None:
         for number in numbers:

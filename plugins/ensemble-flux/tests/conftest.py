@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from ensemble_testing import Running
+from ensemble_testing.processes import processes_of_session
 
 SIZE = 4
 
@@ -97,22 +98,9 @@ class Instance:
         if self._process.stdout is not None:
             self._process.stdout.close()
         # A killed broker leaves the processes of its jobs behind.
-        for pid in _of_session(self._process.pid):
+        for pid in processes_of_session(self._process.pid):
             with suppress(ProcessLookupError):  # it may have ended
                 os.kill(pid, signal.SIGKILL)
-
-
-def _of_session(session: int) -> list[int]:
-    """Return the process ids of a session, from /proc."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = path.read_text()
-        except OSError:
-            continue
-        if text[text.rindex(")") + 2 :].split()[3] == str(session):
-            found.append(int(path.parent.name))
-    return found
 
 
 def command() -> str | None:

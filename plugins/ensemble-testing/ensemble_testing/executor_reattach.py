@@ -175,22 +175,29 @@ class LeavingContract(ExecutorKnobs):
         if not Path("/proc/self/fd").exists():
             pytest.skip("no /proc on this system")
 
-        def opened() -> int:
-            return len(os.listdir("/proc/self/fd"))
+        def opened() -> list[str]:
+            found = []
+            for name in os.listdir("/proc/self/fd"):
+                with contextlib.suppress(OSError):  # the descriptor of this listing
+                    found.append(os.readlink(f"/proc/self/fd/{name}"))
+            return found
 
         for count in range(3):
             if count == 1:  # the first call may load modules that stay loaded
-                threads = threading.active_count()
                 gc.collect()
-                descriptors = opened()
+                threads, descriptors = threading.enumerate(), opened()
             with self.new_session(tmp_path) as session:
                 session.run(session.job(*self.succeeding), session.job(*self.missing))
 
         def released() -> bool:
             gc.collect()  # connections in reference cycles
-            return threading.active_count() <= threads and opened() <= descriptors
+            count = threading.active_count()
+            return count <= len(threads) and len(opened()) <= len(descriptors)
 
-        wait_until(released, self.timeout)
+        deadline = time.monotonic() + self.timeout
+        while not released() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert released(), (threads, threading.enumerate(), descriptors, opened())
 
     def test_jobs_are_reattached_after_a_close(self, tmp_path: Path) -> None:
         if "reattach" not in self.make_executor().capabilities:

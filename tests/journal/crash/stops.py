@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 
 from click.testing import CliRunner
 from ensemble_testing.allocation import Allocation
+from ensemble_testing.processes import process_files
 
 from ensemble_core.cli.command_group import FAULT
 from ensemble_core.cli.main import main as ensemble
@@ -259,12 +260,8 @@ def cancel_jobs(folder: Path, said: Path, tag: str, chance: random.Random) -> li
 
 def processes(folder: Path) -> list[int]:
     """Return the processes of the round's jobs."""
-    script, found = os.fsencode(folder / "sim.sh"), []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if script in entry.read_bytes():
-                found.append(int(entry.parent.name))
-    return found
+    script = os.fsencode(folder / "sim.sh")
+    return [pid for pid, command in process_files("cmdline") if script in command]
 
 
 def play_round(

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ensemble_testing.processes import process_files
 
 from .endpoints import SERVICE
 from .jobs import INDEX
@@ -614,12 +615,11 @@ def _kill_started(pod: _Pod) -> bool:
     """Kill the script that a broker started, and the run that the script follows."""
     found = []
     mark = f"{_POD}={pod.name}\0".encode()
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            words = entry.read_bytes().split(b"\0")
-            mine = mark in (entry.parent / "environ").read_bytes()
-            if mine and words[1:2] and words[1].endswith(b"/start.sh"):
-                found.append(int(entry.parent.name))
+    mine = {pid for pid, environment in process_files("environ") if mark in environment}
+    for pid, command in process_files("cmdline"):
+        words = command.split(b"\0")
+        if pid in mine and words[1:2] and words[1].endswith(b"/start.sh"):
+            found.append(pid)
     if not found:
         return False
     for pid in found:
@@ -644,10 +644,10 @@ def _kill_all(pod: str) -> bool:
     left, any_ = True, False
     while left:
         left = False
-        for entry in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if mark in entry.read_bytes():
-                    os.kill(int(entry.parent.name), signal.SIGKILL)
+        for pid, environment in process_files("environ"):
+            if mark in environment:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
                     left = any_ = True
     return any_
 
