@@ -147,6 +147,9 @@ def _ended_job(row: Row, job: QueueJob) -> QueueJob:
         return replace(job, exception="exec", note=words, status=code or 0x100, cause=cause)
     kind, note = _EXCEPTIONS[row.state]
     status = code or int(signal.SIGTERM)
+    if row.restarts and kind == "cancel":
+        # If it waited for its restart, Slurm may still report the nodes of its first life.
+        job = replace(job, began=None)
     by = _canceller(row.reason) if kind == "cancel" else ""
     return replace(job, exception=kind, note=f"{note} ({words})", status=status, by=by)
 

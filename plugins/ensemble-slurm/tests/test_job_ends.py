@@ -83,6 +83,23 @@ def test_a_job_that_slurm_restarts_ends_once_and_its_first_life_does_not_count(
     assert session.exception(job) == "cancel"
 
 
+def test_a_job_cancelled_while_its_first_life_still_ends_has_no_second_start(
+    session: Session, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Slurm then reports the nodes and the start of the first life."""
+    loop = "trap '' TERM; echo life >> lives; while :; do sleep 0.2; done"
+    job = session.job("bash", "-c", loop, options={"slurm": {"requeue": True}})
+    session.submit(job)
+    wait_until((tmp_path / "lives").exists)
+    session.wait_for(job, "start")
+    cluster.run("scontrol", "requeue", session.queue_id(job))
+    session.wait_for(job, "requeue")
+    cluster.run("scancel", session.queue_id(job))
+    session.wait_clean(job)
+    assert session.names(job).count("start") == 1
+    assert session.exception(job) == "cancel"
+
+
 def test_slurm_does_not_restart_a_job_unless_requested(session: Session, cluster: Cluster) -> None:
     job = session.job("sleep", "1000")
     session.submit(job)
