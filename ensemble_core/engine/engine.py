@@ -84,12 +84,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, Literal
 
 from ensemble_core.engine.agenda import Agenda
 from ensemble_core.engine.answers import Answers
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
+from ensemble_core.engine.job_events import forget, take
 from ensemble_core.engine.job_states import ATTEMPT, NOT_HANDED_OVER
 from ensemble_core.engine.names import named_fields
 from ensemble_core.engine.progress import report_of
@@ -131,6 +133,9 @@ from ensemble_core.model.events import (
 from ensemble_core.model.expressions import Expression
 
 __all__ = ["Engine"]
+
+#: Job events that may have to be changed, dropped or checked before they take effect.
+_ENDS = frozenset({"exception", "finish"})
 
 #: How many distinct warnings are stored for inspection at most.
 _MOST_WARNINGS = 20
@@ -297,8 +302,7 @@ class Engine:
         self._view = None
         if out and any(type(each) is Call and each.kind != "generator" for each in out):
             self._view = self._metrics_view()
-        metrics = state.metrics
-        if metrics.problems or metrics.warnings:
+        if state.metrics.reports:
             self._report_metric_problems()
         if state.look_for_end:
             state.sources = {}
@@ -335,46 +339,49 @@ class Engine:
         self._rules.close(event, fields)
 
     def _report_metric_problems(self) -> None:
-        """Report errors in statistics."""
-        metrics = self.state.metrics
-        for problem in metrics.problems:
-            self.state.error(problem)
-        metrics.problems.clear()
-        self.state.out += [Log(message=m, level="warning") for m in metrics.warnings]
-        metrics.warnings.clear()
+        """Report errors in statistics, and then warnings."""
+        reports = self.state.metrics.reports
+        for level, message in sorted(reports, key=itemgetter(0)):
+            if level == "error":
+                self.state.error(message)
+            else:
+                self.state.out.append(Log(message=message, level="warning"))
+        reports.clear()
 
     # -- jobs ----------------------------------------------------------------------------------
 
     def _on_job(self, event: JobEvent) -> Steps:
-        state, rules = self.state, self._rules
+        state = self.state
         record = state.table.records.get(event.job) if event.ours else None
         if record is None:
             self._on_foreign_job(event)
             return ()
         state.link = record.link
         name = event.name
-        if name == "exception":
-            kind = event.context.get("type")
-            if kind == "interrupted":
-                event = self._stopping.interrupted(record, event)
-            elif kind == OUTPUT_MISSING and record.cancel in ("asked", "stopping"):
-                # The run was cancelling the job: the outcome must not depend on which was faster.
-                event = replace(event, context={**event.context, "type": "cancel"})
-            elif kind == OUTPUT_LIMIT and not self._cancel_for_output(record):
-                return None
-        if (
-            name == "finish"
-            and state.heeds
-            and record.source is not None
-            and record.source.fail_if is not None
-            and "finish" in ATTEMPT[record.state]
-        ):
-            self._check_result(record, record.source.fail_if, event)
+        # Most events are none of these and concern no rule, so this path must be fast.
+        if name in _ENDS:
+            if name == "exception":
+                kind = event.context.get("type")
+                if kind == "interrupted":
+                    event = self._stopping.interrupted(record, event)
+                elif kind == OUTPUT_MISSING and record.cancel in ("asked", "stopping"):
+                    # The run was cancelling the job: the outcome must not depend on which was
+                    # faster.
+                    event = replace(event, context={**event.context, "type": "cancel"})
+                elif kind == OUTPUT_LIMIT and not self._cancel_for_output(record):
+                    return None
+            elif (
+                state.heeds
+                and record.source is not None
+                and record.source.fail_if is not None
+                and "finish" in ATTEMPT[record.state]
+            ):
+                self._check_result(record, record.source.fail_if, event)
         if record.cancel == "stopping" and self._stopping.absorbs(record, event):
             if not self._catching_up:
                 self._stopping.submit_requeued()
             return None
-        trigger_events = state.table.take(record, event)
+        trigger_events = take(state.table, record, event)
         if trigger_events is None:
             return None
         if state.heeds and name in state.heeds:
@@ -384,18 +391,17 @@ class Engine:
                 self._compute_result(record, event)
         index = state.rules.index
         if state.ended is not None:
-            rules.report_trigger_events(trigger_events, record.job.group)
+            self._rules.report_trigger_events(trigger_events, record.job.group)
             index.touched.clear()
             if name == "clean":
                 return [(self._completion.settle_index, record.index)]
             return None
-        # Most events concern no rule, so this path must be fast.
         if (
             index.touched
-            or rules.observer is not None
+            or self._rules.observer is not None
             or (name in index.heard and not index.by_event.keys().isdisjoint(trigger_events))
         ):
-            rules.react(trigger_events, record.job.group, event, record)
+            self._rules.react(trigger_events, record.job.group, event, record)
             if index.touched or state.withdrawn or state.dropped:
                 return [(self._completion.cleaned, record)] if name == "clean" else ()
         return self._completion.cleaned(record, event) if name == "clean" else None
@@ -519,7 +525,7 @@ class Engine:
             if record.clocks is None:
                 record.clocks = {}
             record.clocks[event.observer] = event.clock
-        self.state.table.observe(record, event, event.timestamp)
+        self.state.table.samples.observe(record, event, event.timestamp)
         if self.state.generators:
             self._generating.jobs.observed(record, event)
         fields: dict[str, Any] = dict(event.values)
@@ -658,7 +664,7 @@ class Engine:
             # In contrast to jobs that an ended run left to the queue, this submit is repeated.
             record.turn("submit again")
             if record.cancelling:
-                state.table.forget(record)
+                forget(state.table, record)
                 cancelled.append(record)
             else:
                 absent_jobs.append((record.job, None, 0))

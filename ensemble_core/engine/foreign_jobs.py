@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ensemble_core.engine.job_states import TRANSITIONS, exit_code, transition_of
+from ensemble_core.engine.job_states import TRANSITIONS, exit_code
 from ensemble_core.model.causes import Cause, cause_of, reported_cause
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobState
@@ -42,7 +42,7 @@ class ForeignJobs:
         if job is None:
             job = self._jobs[event.job] = _ForeignJob()
         name, context = event.name, event.context
-        step = TRANSITIONS.get(name) or transition_of(name)
+        step = TRANSITIONS[name]
         trigger_events = list(step.trigger_events)
         ended = job.state >= JobState.CLEANUP
         if step.phase > job.state:

@@ -137,7 +137,7 @@ class JobCompletion:
             return None
         name, group = "job-done" if done else "job-lost", record.job.group
         if index is not None and done and index.result:
-            state.table.record_result(index, state.now)
+            state.table.samples.record_result(index, state.now)
         state.link = record.link
         if self._rules.observer is not None:
             self._rules.report_trigger_events((name,), group)

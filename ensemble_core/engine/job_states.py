@@ -27,7 +27,6 @@ __all__ = [
     "Transition",
     "events_of",
     "exit_code",
-    "transition_of",
 ]
 
 AttemptState: TypeAlias = Literal[
@@ -164,8 +163,7 @@ class Transition(NamedTuple):
     moving: tuple[str, ...]
 
 
-def transition_of(name: str) -> Transition:
-    """Return the effect of an event, even if RFC 21 does not define it."""
+def _transition_of(name: str) -> Transition:
     phase = _PHASE_AFTER.get(name, JobState.NEW)
     own = (f"job-{name}", "job-sched") if name == "requeue" else (f"job-{name}",)
     moving = (*own, _PHASE_EVENT[phase]) if phase in _PHASE_EVENT else own
@@ -173,7 +171,13 @@ def transition_of(name: str) -> Transition:
     return Transition(name in _MOVING, once, name in _CHANGING, phase.value, own, moving)
 
 
-TRANSITIONS = {name: transition_of(name) for name in JOB_EVENTS}
+class _Transitions(dict[str, Transition]):
+    def __missing__(self, name: str) -> Transition:
+        return _transition_of(name)
+
+
+#: The effect of each event of RFC 21, and of any other event.
+TRANSITIONS = _Transitions({name: _transition_of(name) for name in JOB_EVENTS})
 
 #: The trigger event for each outcome. It occurs at the job's ``finish`` or ``clean``.
 OUTCOME_EVENTS: dict[Outcome, str] = {

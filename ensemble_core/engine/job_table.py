@@ -6,68 +6,38 @@ A job is in the table from the decision to submit it until its last event, ``cle
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 from ensemble_core.engine.budget import JOBS, Budget, Usage
+from ensemble_core.engine.counters import Counters
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.gauges import OwnGauges
-from ensemble_core.engine.group_state import CHANGES, Change, GroupState
+from ensemble_core.engine.group_state import Change, GroupState
 from ensemble_core.engine.job_states import (
     ATTEMPT,
     INDEX,
-    OUTCOME_EVENTS,
-    TRANSITIONS,
     AttemptState,
     ImpossibleMove,
     IndexState,
-    Outcome,
 )
 from ensemble_core.engine.places import AT_ONCE, Places
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.records import (
-    BY_OTHERS,
-    BY_RUN,
-    Index,
-    JobRecord,
-    Link,
-    Slice,
-    SliceKey,
-    SliceTable,
-)
+from ensemble_core.engine.records import Index, JobRecord, Link, Slice, SliceKey, SliceTable
 from ensemble_core.engine.rule_index import RuleIndex
-from ensemble_core.metrics.series import UNREADABLE
-from ensemble_core.metrics.store import (
-    COMMITTED,
-    RESOURCES,
-    ROWS,
-    USED,
-    VARIABLES,
-    MetricStore,
-)
-from ensemble_core.model.causes import reported_cause
+from ensemble_core.engine.samples import Samples
+from ensemble_core.metrics.store import COMMITTED, RESOURCES, USED, MetricStore
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits
-from ensemble_core.model.events import JobEvent, Observed
-from ensemble_core.model.filters import Filter, attempt_fields, filter_in, filter_of
-from ensemble_core.model.jobs import Job, JobGroup, JobState
+from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = ["JobTable"]
-
-
-#: For each outcome, the variables for the duration of a job and for its time in the queue.
-_DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in OUTCOME_EVENTS}
-_PENDING: dict[Outcome, str] = {outcome: f"pending.{outcome}" for outcome in OUTCOME_EVENTS}
 
 #: Gauges of the costs of a run.
 _USED = tuple(USED + resource for resource in RESOURCES)
 _COMMITTED = tuple(COMMITTED + resource for resource in RESOURCES)
 _COSTS = (USED + JOBS, *_USED, *_COMMITTED)
 
-#: What the methods for events return if the event changes nothing.
-_NO_EFFECT = ""
-#: The bit of the event that a requeued job can have again.
-_ALLOCATED = TRANSITIONS["alloc"].once
 #: States of attempts that their executor has, or soon gets, and that have no outcome.
 _HANDED_OVER = frozenset({"paced", "queued", "running", "suspended"})
 #: For each state of an index, the states that can follow.
@@ -78,17 +48,6 @@ _INDEX_WAYS = {
 
 #: Number of slices of one key from which on a warning is given.
 _MANY_SLICES = 100_000
-
-
-def _canceller(record: JobRecord, context: Mapping[str, Any]) -> str:
-    """Return who cancelled a job: the run if it had asked for that, else others.
-
-    ``context`` is that of the exception; its field ``by`` is the name of a user.
-    """
-    if record.cancel != "none":
-        return BY_RUN
-    by = str(context.get("by") or BY_OTHERS)
-    return BY_OTHERS if by == BY_RUN else by
 
 
 class JobTable:
@@ -125,27 +84,27 @@ class JobTable:
         #: Slices that have become idle since the last check.
         self.emptied: dict[Slice, None] = {}
         self._warned_of: list[SliceTable] = []
-        #: Warnings to be reported, for example about jobs without a slice.
-        self.warnings = metrics.warnings
-        self._metrics = metrics
+        self.metrics = metrics
         self.gauges = OwnGauges(self.groups, self.records, metrics, index)
+        self.counters = Counters(self.groups, metrics, self.gauges, index)
+        self.samples = Samples(self.groups, metrics, self.counters, index)
         self.adopt({}, groups, index)
 
     def adopt(
         self, before: Mapping[str, JobGroup], groups: Mapping[str, JobGroup], index: RuleIndex
     ) -> None:
         """Continue with a changed file. Unchanged groups keep the fields that rules have set."""
-        self._index = self.gauges.index = index
+        self._index = self.gauges.index = self.counters.index = self.samples.index = index
         for name, group in groups.items():
             state = self.groups.get(name)
             if state is None:
-                state = self.groups[name] = GroupState(group, self._metrics.counts[name])
+                state = self.groups[name] = GroupState(group, self.metrics.counts[name])
             elif before.get(name) != group:
                 earlier = frozenset(state.results)  # a list after a snapshot
                 state.use(group)
                 for each in sorted(earlier ^ state.results):
-                    if self._metrics.mean(name, each) is not None:
-                        self.warnings.append(
+                    if self.metrics.mean(name, each) is not None:
+                        self.metrics.warn(
                             f"{each!r} of the job group {name!r} has changed between column and "
                             "result: its statistics still contain the earlier values"
                         )
@@ -154,33 +113,6 @@ class JobTable:
             self.holds = self.holds or self.places.limits(state.group)
         if index.gauges:
             self.gauges.keep()
-
-    def _judge_filters(self, record: JobRecord, group: GroupState) -> None:
-        """Evaluate the filters in names of counts for an attempt.
-
-        This happens once for each attempt.
-        """
-        known = attempt_fields(record.job)
-        record.passed = tuple(text for text in group.count_filters if filter_of(text).passes(known))
-
-    def _count_passing(self, record: JobRecord, counter: str) -> None:
-        """Count an attempt for each filter that it passed."""
-        self._count_for(record, record.passed, counter)
-
-    def _count_for(
-        self, record: JobRecord, passed: tuple[str, ...], counter: str, by: int = 1
-    ) -> None:
-        if not passed:
-            return
-        kept = self._metrics.filtered.get(record.job.group, {})
-        for text in passed:
-            if text in kept:
-                kept[text][counter] += by
-        if self.groups[record.job.group].counts_passing:
-            record.index.count_passing(passed, counter, by)
-        if record.kept is not None:
-            for each in record.kept.slices:
-                each.count_passing(passed, counter, by)
 
     def add(
         self,
@@ -205,10 +137,10 @@ class JobTable:
         group.counts["submitted"] += 1
         self.move(record, cause, now)
         if group.count_filters:
-            self._judge_filters(record, group)
+            self.counters.judge_filters(record, group)
         if index is not None:
             if group.count_filters:
-                self._count_for(record, index.record.passed, "repeated")
+                self.counters.count_for(record, index.record.passed, "repeated")
             record.earlier = index.record.spent
             index.record = record
             group.counts["repeated"] += 1
@@ -221,9 +153,9 @@ class JobTable:
             for table in group.tables:
                 self.enter_slice(record.index, table)
         if record.passed:
-            self._count_passing(record, "submitted")
+            self.counters.count_passing(record, "submitted")
         if group.watches or group.spoken or self.gauges.kept:
-            self._count_change(group, record, "first" if index is None else "again")
+            self.counters.count_change(group, record, "first" if index is None else "again")
 
     def enter_slice(self, index: Index, table: SliceTable, *, late: bool = False) -> None:
         """Add an index to the slice with its parameters.
@@ -235,13 +167,13 @@ class JobTable:
         if found is None:
             if table not in self._warned_of:
                 self._warned_of.append(table)
-                self.warnings.append(
+                self.metrics.warn(
                     f"{job.id} has no parameter {' or '.join(table.key.parameters)}: rules with "
                     f"each: [{', '.join(table.key.parameters)}] ignore it"
                 )
             return
         if found.order + 1 == _MANY_SLICES and not found.ever:
-            self.warnings.append(
+            self.metrics.warn(
                 f"each: [{', '.join(table.key.parameters)}] has {_MANY_SLICES} instances, which "
                 "stay in memory until the run ends"
             )
@@ -264,10 +196,10 @@ class JobTable:
         Raises :class:`ImpossibleMove` if the table ``ATTEMPT`` does not have this change.
         """
         before, job = record.state, record.job
-        after = ATTEMPT[before].get(cause)
-        if after is None:
-            raise ImpossibleMove(f"{job.id}: {cause!r} in state {before!r}")
-        record.state = after
+        try:
+            after = record.state = ATTEMPT[before][cause]
+        except KeyError:
+            raise ImpossibleMove(f"{job.id}: {cause!r} in state {before!r}") from None
         group = self.groups[job.group]
         # The usual states are here and not in the methods, because calls take time.
         if before == "running":
@@ -289,7 +221,7 @@ class JobTable:
                 self.usage.begin(job, now)
                 if self.budget is not None:
                     self.budget.start(job.id, now)
-                self._update_costs(now)
+                self.update_costs(now)
         elif after == "ended":
             if self.usage.kept and before in _HANDED_OVER:
                 self._release_claim(job, now)
@@ -319,7 +251,7 @@ class JobTable:
     def _release_claim(self, job: Job, now: float) -> None:
         if self.budget is not None:
             self.budget.end(job.id)
-        self._update_costs(now)
+        self.update_costs(now)
 
     def _leave(self, record: JobRecord, group: GroupState, before: AttemptState) -> None:
         job = record.job
@@ -348,7 +280,7 @@ class JobTable:
                 if budget is not None:
                     budget.claim(job)
                 if self.usage.kept:
-                    self._update_costs(now)
+                    self.update_costs(now)
                 group.waiting[job.id] = record
                 if gauges.kept:
                     gauges.enqueue(job)
@@ -359,7 +291,7 @@ class JobTable:
                 if budget is not None:
                     budget.restart(job, now)
                 if self.usage.kept:
-                    self._update_costs(now)
+                    self.update_costs(now)
         elif after == "held":
             if before in _HANDED_OVER:
                 self._give_place(group, job)
@@ -377,7 +309,7 @@ class JobTable:
             if budget is not None:
                 budget.pause(job.id, now)
             if self.usage.kept:
-                self._update_costs(now)
+                self.update_costs(now)
         elif after == "looking":
             self.looking[job.id] = record
         elif after == "reused":
@@ -528,14 +460,14 @@ class JobTable:
             found.update(zip(_COMMITTED, budget.committed(now), strict=True))
         return found
 
-    def _update_costs(self, now: float) -> None:
+    def update_costs(self, now: float) -> None:
         """Update the cost gauges for which rules wait, and mark them as changed."""
         watched = [gauge for gauge in _COSTS if gauge in self._index.gauges]
         if watched:
             costs = self.costs(max(now, self.usage.latest))
             for gauge in watched:
                 if gauge in costs:
-                    self._metrics.gauges[gauge] = costs[gauge]
+                    self.metrics.gauges[gauge] = costs[gauge]
                     self._index.touched[self._index.gauges[gauge]] = None
 
     def keep_budget(self, limits: Limits) -> None:
@@ -546,7 +478,7 @@ class JobTable:
         self.holds = True
         self.usage.keep()
         handed = int(self.costs(0.0)[f"{USED}{JOBS}"])
-        self.budget = Budget(limits, self.usage, self._metrics, handed)
+        self.budget = Budget(limits, self.usage, self.metrics, handed)
         for job, record in self.records.items():
             if record.state in _HANDED_OVER:
                 self.budget.handed -= 1  # `claim` counts it
@@ -563,10 +495,10 @@ class JobTable:
         change: Change = "done" if done else "lost"
         group.counts[change] += 1
         if record.passed:
-            self._count_passing(record, change)
+            self.counters.count_passing(record, change)
             index = record.kept
         if group.watches or group.spoken_changes[change]:
-            self._count_change(group, record, change)
+            self.counters.count_change(group, record, change)
         if done and (done_jobs := self.done.get(job.group)) is not None:
             result = NOTHING if index is None else index.result
             done_jobs.add(job, result, record.duration, record.reused)
@@ -579,312 +511,13 @@ class JobTable:
             if not each.open:
                 self.emptied[each] = None
 
-    def take(self, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
-        """Apply an event of one of our jobs.
-
-        Return the names of the trigger events that it causes, such as ``job-fail``, or ``None`` if
-        the event changes nothing, for example because it is a duplicate.
-        """
-        name = event.name
-        context, time = event.context, event.timestamp
-        record.newest = event.told_at if context and "told_at" in context else time
-        step = TRANSITIONS.get(name)
-        if step is None:
-            return (f"job-{name}",)
-        moves, once, changes, phase, trigger_events, moving = step
-        if moves:
-            if name not in ATTEMPT[record.state]:
-                return None
-        elif once:
-            if record.seen & once:
-                return None
-            record.seen |= once
-        outcome = self._changes[name](self, record, event) if changes else None
-        before = record.phase
-        if phase > before:
-            trigger_events = moving
-            record.phase = phase
-            if self.gauges.kept and record.reused is None:
-                self.gauges.move(before, phase)
-        if outcome is None:
-            return trigger_events
-        return None if outcome is _NO_EFFECT else (*trigger_events, outcome)
-
-    # The methods below apply what an event changes in addition to the phase. If the outcome is
-    # known, they return its trigger event.
-
-    def _submitted(self, record: JobRecord, event: JobEvent) -> None:
-        record.submitted = record.waits_since = event.timestamp
-        record.queue_id = event.context.get("queue_id")
-
-    def _finish(self, record: JobRecord, event: JobEvent) -> str:
-        context = event.context
-        status = context.get("status")
-        record.status = status if isinstance(status, int) else None
-        record.finished = event.timestamp
-        if record.reused is not None:  # use the duration of the earlier job
-            record.began = event.timestamp - float(context.get("duration") or 0.0)
-            record.started, record.ran = record.began, event.timestamp - record.began
-        if "cause" in context and record.exception is None:
-            record.cause = reported_cause(context)
-        self.move(record, "finish", event.timestamp)
-        self.finishes += 1
-        return self._outcome(record, event.timestamp)
-
-    def _clean(self, record: JobRecord, event: JobEvent) -> str | None:
-        self.move(record, "clean", event.timestamp)
-        return self._outcome(record, event.timestamp) if record.outcome is None else None
-
-    def _except(self, record: JobRecord, event: JobEvent) -> None:
-        if event.context.get("severity", 0) == 0 and record.exception is None:
-            record.exception = str(event.context.get("type", ""))
-            record.note = str(event.context.get("note", ""))
-            if record.outcome is None:
-                record.cause = reported_cause(event.context)
-            if record.exception == "cancel":
-                record.cancelled_by = _canceller(record, event.context)
-            status = event.context.get("status")
-            if record.status is None and isinstance(status, int):
-                record.status = status  # a job that could not be launched: 126 or 127
-
-    def _start(self, record: JobRecord, event: JobEvent) -> None:
-        record.files = event.context
-        record.started = now = event.timestamp
-        record.began = now if record.began is None else record.began
-        self.move(record, "start", now)
-        since = record.waits_since
-        if now >= since and record.reused is None:
-            self._record(record.job.group, "pending", now - since, now)
-
-    def _suspend(self, record: JobRecord, event: JobEvent) -> None:
-        self.move(record, "suspend", event.timestamp)
-
-    def _unsuspend(self, record: JobRecord, event: JobEvent) -> None:
-        self.move(record, "unsuspend", event.timestamp)
-
-    def _requeue(self, record: JobRecord, event: JobEvent) -> str | None:
-        if record.phase != JobState.RUN:
-            return _NO_EFFECT  # the job waits
-        now = event.timestamp
-        self.move(record, "requeue", now)
-        if record.started is not None:
-            record.waited += record.started - record.waits_since
-            record.started, record.waits_since = None, now
-        record.seen &= ~_ALLOCATED
-        record.phase = JobState.SCHED.value
-        if self.gauges.kept:
-            self.gauges.move(JobState.RUN, JobState.SCHED)
-        return None
-
-    _changes: ClassVar[dict[str, Callable[[JobTable, JobRecord, JobEvent], str | None]]] = {
-        "submit": _submitted,
-        "start": _start,
-        "suspend": _suspend,
-        "unsuspend": _unsuspend,
-        "requeue": _requeue,
-        "exception": _except,
-        "finish": _finish,
-        "clean": _clean,
-    }
-
-    def _outcome(self, record: JobRecord, now: float) -> str:
-        """Determine and count the outcome of a job. Return the outcome's trigger event."""
-        job = record.job
-        group = self.groups[job.group]
-        outcome: Outcome = "cancelled"
-        if record.exception != "cancel":
-            good = record.exception is None and record.status == 0
-            outcome = "success" if good else "failed"
-        record.outcome = outcome
-        group.counts[outcome] += 1
-        if record.passed:
-            self._count_passing(record, outcome)
-        if record.kept is not None:
-            for each in record.kept.slices:
-                each.counters[outcome] += 1
-        if group.watches or group.spoken_changes[outcome] or self.gauges.kept:
-            self._count_change(group, record, outcome)
-        if record.reused is not None and outcome == "success":
-            self._count_reused(group, record)
-        if outcome == "failed":
-            why = record.why or "unknown"
-            group.causes[why] = group.causes.get(why, 0) + 1
-        elif outcome == "cancelled" and record.cancelled_by_others:
-            by = record.cancelled_by or BY_OTHERS
-            group.cancelled_by[by] = group.cancelled_by.get(by, 0) + 1
-        if record.started is not None and record.finished is not None:
-            duration = record.ran
-            if (job.group, _PENDING[outcome]) in self._metrics.series and record.reused is None:
-                waited = record.waited + (record.started - record.waits_since)
-                if waited >= 0:
-                    self._record(job.group, _PENDING[outcome], waited, record.finished)
-            if duration >= 0:
-                if outcome != "cancelled":
-                    self._record(job.group, "duration", duration, record.finished)
-                if (job.group, _DURATIONS[outcome]) in self._metrics.series:
-                    self._record(job.group, _DURATIONS[outcome], duration, record.finished)
-                if "duration" in group.spoken:
-                    self._sample(group, record, "duration", duration, record.finished)
-                    if "duration" in group.filtered:
-                        self._sample_durations(
-                            group, record, duration, record.finished, with_result=False
-                        )
-        return OUTCOME_EVENTS[outcome]
-
-    def _count_reused(self, group: GroupState, record: JobRecord) -> None:
-        """Count a reused job."""
-        group.counts["reused"] += 1
-        if record.kept is not None:
-            for each in record.kept.slices:
-                each.counters["reused"] += 1
-        self._count_for(record, record.passed, "reused")
-        if group.watches or group.spoken_changes["reused"]:
-            self._count_change(group, record, "reused")
-
-    def _count_change(self, group: GroupState, record: JobRecord, change: Change) -> None:
-        """Update counters of a group, and mark them as changed if rules wait for them."""
-        if group.watches or self.gauges.kept:
-            for counter, by in CHANGES[change]:
-                if counter in group.watches:
-                    self._index.touched[group.watches[counter]] = None
-                if counter == "active" and self.gauges.kept:
-                    self.gauges.count_active(by)
-        for counter, by in group.spoken_changes[change]:
-            record.index.count(counter, by)
-
-    def _add_value(
-        self,
-        group: GroupState,
-        record: JobRecord,
-        variable: str,
-        value: float,
-        now: float,
-        row: Mapping[str, Any],
-        *,
-        own: bool = True,
-        shared: bool = True,
-    ) -> None:
-        """Add a value of a job to the statistics of a variable, and to those whose filter passes.
-
-        ``own``: to the statistics of the job alone. ``shared``: to those of its slices and group.
-        ``row`` has the columns that filters can use.
-        """
-        if shared:
-            self._record(record.job.group, variable, value, now)
-        if variable not in group.spoken:
-            return
-        self._sample(group, record, variable, value, now, own=own, shared=shared)
-        for name in group.filtered.get(variable, ()):
-            if self._passes_filter(record, filter_in(name), row):
-                self._sample(group, record, name, value, now, own=own, shared=shared)
-                if shared:
-                    self._record(record.job.group, name, value, now)
-
-    @staticmethod
-    def _passes_filter(record: JobRecord, condition: Filter, row: Mapping[str, Any]) -> bool:
-        """Return True if this row passes the filter.
-
-        If the filter uses no column, the answer is stored for the attempt.
-        """
-        text, verdicts = condition.condition.text, record.verdicts
-        if verdicts is not None and text in verdicts:
-            return verdicts[text]
-        known: Mapping[str, Any] = record.job.parameters
-        if not condition.condition.names <= known.keys():
-            known = attempt_fields(record.job)
-        if condition.condition.names <= known.keys():
-            if record.verdicts is None:
-                record.verdicts = {}
-            found = record.verdicts[text] = condition.passes(known)
-            return found
-        return condition.passes({**row, **known})
-
-    @staticmethod
-    def _sample(
-        group: GroupState,
-        record: JobRecord,
-        variable: str,
-        value: float,
-        now: float,
-        *,
-        own: bool = True,
-        shared: bool = True,
-    ) -> None:
-        """Add a value of a job to the statistics of its index (``own``) and slices (``shared``)."""
-        specs = group.reads.get(variable) if own else None
-        if specs:
-            record.index.take(variable, value, now, specs)
-        if shared and record.kept is not None:
-            for each in record.kept.slices:
-                specs = each.reads.get(variable)
-                if specs:
-                    each.take(variable, value, now, specs)
-
-    def _sample_durations(
-        self,
-        group: GroupState,
-        record: JobRecord,
-        duration: float,
-        now: float,
-        *,
-        with_result: bool,
-    ) -> None:
-        """Add the duration of an attempt to statistics with filters.
-
-        With ``with_result``, only those statistics are updated whose filter uses the job's result;
-        otherwise, only the others.
-        """
-        source = record.source
-        results: Mapping[str, Any] = NOTHING if source is None else source.result
-        row = {**record.result, "duration": duration}
-        for name in group.filtered["duration"]:
-            condition = filter_in(name)
-            named = any(each in results for each in condition.names)
-            if named is with_result and self._passes_filter(record, condition, row):
-                self._sample(group, record, name, duration, now)
-                self._record(record.job.group, name, duration, now)
-
-    def record_result(self, index: Index, now: float) -> None:
-        """Add the result of a done job to the variables of its group."""
-        record, metrics = index.record, self._metrics
-        name = record.job.group
-        group = self.groups[name]
-        row = index.result
-        duration = record.duration
-        if group.filtered and duration is not None:
-            row = {**row, "duration": duration}
-            if duration >= 0 and "duration" in group.filtered:
-                self._sample_durations(group, record, duration, now, with_result=True)
-        columns = NOTHING if record.columns is None else record.columns
-        for variable, value in index.result.items():
-            if not isinstance(value, str):
-                if metrics.everything:
-                    metrics.add(name, variable)
-                # In the statistics of one job, the name of a column means the job's rows.
-                own = variable not in columns
-                self._add_value(group, record, variable, value, now, row, own=own)
-
-    def _record(self, group: str, variable: str, value: float, now: float) -> None:
-        key = (group, variable)
-        series = self._metrics.series.get(key)
-        if series is not None:
-            series.record(value, now)
-            watches = self._index.series.get(key)
-            if watches is not None:
-                if value - value != 0.0:  # most statistics skip nan and infinity
-                    concerned = [
-                        each for each in watches if self._metrics.accepts_nonfinite(each.path)
-                    ]
-                    watches = dict.fromkeys(concerned)
-                self._index.touched.update(watches)
-
     def requeue(self, record: JobRecord, job: Job, now: float) -> None:
         """Prepare to hand over this attempt again as ``job``, before other jobs of the group."""
         record.place, record.origin = 0, (None, 0)
         if self.gauges.kept:
             self.gauges.leave(record.phase)
         self.move(record, "submit again", record.finished or now)
-        self._count_rows(record, -record.observed)
+        self.counters.count_rows(record, -record.observed)
         fresh = JobRecord(job, now, record.link, record.source, record.kept)
         fresh.state, fresh.place, fresh.waits_since = record.state, 0, now
         fresh.earlier = record.spent
@@ -892,64 +525,6 @@ class JobTable:
         if record.kept is not None:
             record.kept.record = fresh
         self.records[job.id] = self.groups[job.group].held[job.id] = fresh
-
-    def forget(self, record: JobRecord) -> None:
-        """Finish a cancelled job that never reached an executor."""
-        record.exception, record.cancelled_by = "cancel", BY_RUN
-        before, now = record.state, record.newest
-        self.move(record, "cancel", now)
-        if before in ("looking", "held"):  # rules on waiting jobs and costs look again
-            if self.gauges.kept:
-                self.gauges.enqueue(record.job)
-                self.gauges.dequeue(record.job)
-            if self.usage.kept:
-                self._update_costs(now)
-        self._outcome(record, now)
-        if self.gauges.kept:
-            self.gauges.move(record.phase, JobState.INACTIVE)
-        record.phase = JobState.INACTIVE.value
-
-    def observe(self, record: JobRecord, event: Observed, now: float) -> None:
-        """Record a row that an observer read from the job's output."""
-        observer, values, unreadable = event.observer, event.values, event.unreadable
-        record.unreadable = bool(unreadable)
-        group = record.job.group
-        state = self.groups[group]
-        if record.columns is None:
-            record.columns = {}
-        record.columns.update(values)
-        self._count_rows(record, 1)
-        options = record.job.observe.get(observer)
-        if options and options.get("rows"):
-            record.index.keep_row(observer, values)
-        for variable, value in values.items():
-            if variable.partition(".")[0] in VARIABLES:
-                continue  # the engine sets this variable; output must not change it
-            try:
-                number = UNREADABLE if variable in unreadable else float(value)
-            except (TypeError, ValueError, OverflowError):
-                continue  # a bug in the observer: no value is better than a wrong one
-            rows, shared = ROWS + variable, variable not in state.results
-            if self._metrics.everything:
-                self._metrics.add(group, variable if shared else rows)
-            self._add_value(state, record, variable, number, now, values, shared=shared)
-            if rows not in values:  # a column with exactly this name takes precedence
-                self._add_value(state, record, rows, number, now, values)
-
-    def _count_rows(self, record: JobRecord, by: int) -> None:
-        """Change the number of rows of an attempt."""
-        group = self.groups[record.job.group]
-        group.counts["rows"] += by
-        record.observed += by
-        if record.passed:
-            self._count_for(record, record.passed, "rows", by)
-        if "count.rows" in group.spoken:
-            record.index.count("rows", by)
-        if record.kept is not None:
-            for each in record.kept.slices:
-                each.counters["rows"] += by
-        if "rows" in group.watches:
-            self._index.touched[group.watches["rows"]] = None
 
     @staticmethod
     def described(record: JobRecord) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRul
         if each.of not in table.done:
             table.done[each.of] = DoneJobs()
             if group.counts["done"]:
-                table.warnings.append(
+                table.metrics.warn(
                     f"the table {each.name!r} is new: earlier finished jobs of {each.of!r} "
                     f"({group.counts['done']}) are missing"
                 )
@@ -84,7 +84,7 @@ def keep_results(table: JobTable, name: str) -> None:
         return
     table.done[name] = DoneJobs()
     if group.counts["done"]:
-        table.warnings.append(
+        table.metrics.warn(
             f"a function now gives parameters of {name!r}: earlier finished jobs "
             f"({group.counts['done']}) are missing in its results"
         )

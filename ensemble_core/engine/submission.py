@@ -11,6 +11,7 @@ from typing import Any
 
 from ensemble_core.engine import retention
 from ensemble_core.engine.group_state import GroupState
+from ensemble_core.engine.job_events import forget
 from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import Index, JobRecord, Origin
@@ -360,7 +361,7 @@ class Submitter:
         held = [job for job in jobs if job in known and known[job].state in ("looking", "held")]
         records = {job: known[job] for job in (*held, *self.state.rate_limit.drop(jobs))}
         for record in records.values():
-            table.forget(record)
+            forget(table, record)
         return records
 
     def reused(self, jobs: Iterable[str]) -> list[str]:

@@ -37,10 +37,10 @@ FORMAT = 24
 
 #: Modules that define the classes of the state.
 _MODULES = (
-    "engine.budget engine.done_jobs engine.state engine.foreign_jobs engine.gauges "
+    "engine.budget engine.counters engine.done_jobs engine.state engine.foreign_jobs engine.gauges "
     "engine.generator_state engine.group_state engine.job_table engine.lasting "
     "engine.places engine.rate_limit engine.records engine.replicas engine.rule_index "
-    "engine.rule_set engine.shared_files engine.silence "
+    "engine.rule_set engine.samples engine.shared_files engine.silence "
     "engine.timers metrics.series metrics.store "
     "model.decisions model.events model.generators model.jobs model.sweeps"
 )

@@ -252,10 +252,9 @@ class MetricStore:
         self.everything = False
         self.counts: dict[str, dict[str, int]] = {}
         self.gauges: dict[str, float] = {}
-        #: Messages about statistics of plugins that raised errors, for the engine to report.
-        #: ``problems`` is for statistics that rules use, and ``warnings`` is for others.
-        self.problems: list[str] = []
-        self.warnings: list[str] = []
+        #: Levels and messages for the engine to report: ``error`` for statistics that rules use and
+        #: that raised errors, ``warning`` for everything else.
+        self.reports: list[tuple[Literal["error", "warning"], str]] = []
         #: The metrics that rules use, as (group, variable, statistic).
         self._asked: set[tuple[str, str, str]] = set()
         #: Statistics whose errors were reported already.
@@ -306,9 +305,7 @@ class MetricStore:
                     kept.append(spec)
                 elif spec.key not in self._told:
                     self._told.add(spec.key)
-                    self.warnings.append(
-                        f"{spec} cannot be built and is left out: it {_describe(error)}"
-                    )
+                    self.warn(f"{spec} cannot be built and is left out: it {_describe(error)}")
         return kept
 
     def _fault(self, group: str, variable: str, statistic: str, error: Exception) -> None:
@@ -323,7 +320,11 @@ class MetricStore:
         self._told.add(spec.key)
         path = _series_text(statistic, group, variable)
         message = f"{spec} {_describe(error)}; {path} has no value from now on"
-        (self.problems if used else self.warnings).append(message)
+        self.reports.append(("error" if used else "warning", message))
+
+    def warn(self, message: str) -> None:
+        """Report a warning with the current event."""
+        self.reports.append(("warning", message))
 
     def keep(self, path: MetricPath) -> None:
         """Compute this metric from now on."""

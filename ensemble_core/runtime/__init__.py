@@ -10,7 +10,7 @@ job:
    the event until the job's output has been read. Then the event waits in the inbox of
    ``controller``.
 3. ``controller`` takes the event from the inbox, and ``event_order`` checks its time and order.
-4. ``engine/engine`` handles the event: ``engine/job_table`` changes the job's state,
+4. ``engine/engine`` handles the event: ``engine/job_events`` changes the job's state,
    ``engine/rule_evaluation`` checks each rule that waits for the event, and
    ``engine/job_completion`` decides about retries.
 5. The rule's action is ``submit``: its function in ``builtin/actions`` yields a decision.

@@ -201,9 +201,7 @@ class OrderCheck:
             return False
         if event.name == "requeue" and JobState(record.phase).waiting:
             return True
-        step = TRANSITIONS.get(event.name)
-        if step is None:
-            return False
+        step = TRANSITIONS[event.name]
         return (
             event.name not in ATTEMPT[record.state] if step.moves else bool(step.once & record.seen)
         )
