@@ -307,7 +307,7 @@ def test_column_that_becomes_a_result_by_a_change_of_the_file_is_reported() -> N
     story = changed(study(message, result="{G: last.E}", columns="n: n"), study(message))
     assert any(
         "'E' of the job group 'sim' has changed between column and result" in each
-        for each in [*story.engine.state.warnings, *story.engine.state.metrics.warnings]
+        for _, each in story.engine.state.metrics.reports
     )
 
 
