@@ -142,6 +142,9 @@ class EventJobs(Jobs):
         #: Attempts that are not over, by id, and the core-hours of failed attempts, by index.
         self._open: dict[str, _Attempt] = {}
         self._failed: dict[tuple[str, int], float] = {}
+        #: During a stop: the attempts that have ended since. The resume, or a final end, decides
+        #: whether they fail, and computes their results.
+        self._stopped: dict[str, _Attempt] | None = None
         self._parts: tuple[dict[str, None], ...] = ({}, {}, {})
         self._groups: dict[str, int] = {}
         loaded = [loading(text) for text in journal.texts()]
@@ -177,7 +180,10 @@ class EventJobs(Jobs):
                 self._apply(row, None)
         else:
             for row, _, _ in replay.steps():
+                table = replay.engine.state.table
+                table.over = [] if table.over is None else table.over
                 self._apply(row, replay.engine)
+                table.over.clear()
         for attempt in list(self._open.values()):
             self._insert_row(attempt)
         self._flush()
@@ -195,13 +201,32 @@ class EventJobs(Jobs):
                 if decision["type"] in ("submit", "look-up"):
                     for job in decision["jobs"]:
                         self._submit(job, row.time)
-                elif decision["type"] == "fail" and decision["job"] in self._open:
-                    wished = decision["outcome"] == "cancelled"
-                    self._open[decision["job"]].exception = "cancel" if wished else "result"
+                elif decision["type"] == "fail":
+                    self._fail(decision["job"], decision.get("outcome") == "cancelled")
+                elif decision.get("stopped") and self._stopped is None:
+                    self._stopped = {}
                 key = {"cancel": "jobs", "terminate": "cancel"}.get(decision["type"], "")
                 for name in decision.get(key, ()):
                     if name in self._open:
                         self._open[name].asked = True
+        over = [] if engine is None else engine.state.table.over
+        if self._stopped and over:
+            for record in over:
+                if record.outcome == "success" and record.job.id in self._stopped:
+                    attempt = self._stopped[record.job.id]
+                    attempt.result = record.result
+                    self._insert_row(attempt)
+        if kind == "resume":
+            self._stopped = None
+
+    def _fail(self, job: str, cancelled: bool) -> None:
+        """Let an attempt fail whose ``fail_if`` is true."""
+        ended = None if self._stopped is None else self._stopped.get(job)
+        attempt = ended or self._open.get(job)
+        if attempt is not None:
+            attempt.exception = "cancel" if cancelled else "result"
+        if ended is not None:
+            self._close(ended)
 
     def _submit(self, job: Mapping[str, Any], time: float) -> None:
         group, index, number = job["group"], job["index"], job.get("attempt", 0)
@@ -249,9 +274,14 @@ class EventJobs(Jobs):
                 attempt.result = {} if record is None else record.result
         elif name == "clean":
             del self._open[row.job or ""]
-            if attempt.outcome == "failed" and attempt.core_hours and not self._attempts:
-                self._failed[attempt.group, attempt.index] = attempt.core_hours
-            self._insert_row(attempt)
+            if self._stopped is not None:
+                self._stopped[row.job or ""] = attempt
+            self._close(attempt)
+
+    def _close(self, attempt: _Attempt) -> None:
+        if attempt.outcome == "failed" and attempt.core_hours and not self._attempts:
+            self._failed[attempt.group, attempt.index] = attempt.core_hours
+        self._insert_row(attempt)
 
     def _insert_row(self, attempt: _Attempt) -> None:
         row = attempt.row()

@@ -16,9 +16,22 @@ from ensemble_testing import wait_until
 
 import ensemble_core as ensemble
 from ensemble_core.cli.options import KeptRun
+from ensemble_core.config import load_text
+from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.job_history import EventJobs
-from ensemble_core.journal.job_rows import JobRow, JobRowWriter, layout_of
+from ensemble_core.journal.job_rows import JobRow, JobRowWriter, layout_of, row_of
+from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.stored_jobs import StoredJobs
+from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.model.events import (
+    Event,
+    JobEvent,
+    Observed,
+    Resumed,
+    Started,
+    StopRequested,
+)
+from ensemble_core.plugin.discovery import discover
 
 STUDY = """
 jobs:
@@ -78,6 +91,64 @@ def test_a_journal_without_job_rows_is_read_from_its_events(tmp_path: Path) -> N
     after = ensemble.open_run("last", state=tmp_path).jobs()
     assert set(after.names) == set(before.names)
     assert after.column("outcome") == before.column("outcome")
+
+
+JUDGED = """
+jobs:
+  - name: a
+    command: x
+    count: 3
+    observe: {key-value: {fields: [E]}}
+    fail_if: max.E > 1
+    result: {G: last.E}
+rules: [{trigger: start, action: {name: submit, label: a}}]
+"""
+
+
+@pytest.mark.parametrize("attempts", [False, True])
+def test_a_job_that_ends_during_a_stop_has_the_outcome_and_the_result_of_the_resume(
+    tmp_path: Path, attempts: bool
+) -> None:
+    """``fail_if`` and ``result`` are computed by the resume, after the job's last event."""
+    registry = discover(())
+    engine = Engine(load_text(JUDGED, registry))
+    engine.state.table.over = []
+    found = {}
+    writer = JournalWriter(tmp_path / NAME)
+    writer.describe({"tag": "run"})
+    writer.text("e.yaml", JUDGED, ())
+    writer.begin(1.0, {})
+
+    def tell(event: Event) -> None:
+        writer.append(event, engine.handle(event))
+
+    def end(job: str, energy: float) -> None:
+        tell(Observed(2.0, job=job, observer="key-value", values={"E": energy}))
+        tell(JobEvent(3.0, job, "finish", {"status": 0}))
+        tell(JobEvent(4.0, job, "clean"))
+
+    tell(Started(1.0))
+    for job in ("a.0", "a.1", "a.2"):
+        for name in ("submit", "start"):
+            tell(JobEvent(1.0, job, name))
+    end("a.0", 5.0)
+    tell(StopRequested(2.0, "stop", then="keep"))
+    end("a.1", 5.0)
+    end("a.2", 0.5)
+    tell(Resumed(5.0))
+    writer.stop(None)
+    writer.close()
+    for record in engine.state.table.over:
+        row = row_of(record)
+        found[row.number] = (row.outcome, row.cause, dict(row.result))
+    assert found[1] == ("failed", "result", {})
+    with Journal(tmp_path / NAME) as journal:
+        jobs = EventJobs(journal, lambda text: load_text(text.text, registry), attempts=attempts)
+        for shown in jobs.rows():
+            result = {"G": shown["G"]} if "G" in shown else {}
+            assert (shown["outcome"], shown["cause"], result) == found.pop(shown["index"])
+        jobs.close()
+    assert not found
 
 
 def row(**values: Any) -> JobRow:

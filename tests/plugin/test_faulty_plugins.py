@@ -271,7 +271,7 @@ def test_faulty_statistic_is_reported_once_and_other_rules_continue(
     assert "odd.a-duration has no value from now on" in said
     assert story.fired() == ["rule-1", "wait", "row", "row"]
     assert story.metric("odd.a-duration") is None
-    assert story.engine.state.metrics.warnings == []
+    assert story.engine.state.metrics.reports == []
 
 
 def test_unused_faulty_statistic_does_not_change_the_exit_code() -> None:
