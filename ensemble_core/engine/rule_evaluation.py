@@ -242,6 +242,8 @@ class RuleEvaluation:
                 rule_state.passed_over += not cut
                 self._report(rule_state, match, "cut" if cut else "exhausted", None)
                 return
+            if one.enabling != rule_state.enablings:
+                one.restart(rule_state.enablings)
         if rule.retries and match.record is not None and match.record.retried:
             self._report(rule_state, match, "retried", None)
             return

@@ -49,6 +49,12 @@ class Instance:
     filled: int = 0  # jobs in the scope at the last event ``idle``
     #: If the instance was cut: the rule's ``edition`` at that time. Otherwise -1.
     cut: int = -1
+    #: The rule's ``enablings`` when ``holds``, ``since`` and ``inside`` began.
+    enabling: int = 0
+
+    def restart(self, enabling: int) -> None:
+        """Forget earlier checks, because the rule was disabled or changed since then."""
+        self.holds, self.since, self.inside, self.enabling = 0, None, None, enabling
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -108,9 +114,10 @@ class RuleState:
     watch: Watch | None = None
     first_update: int = 0
     #: ``key`` identifies the instances of the rule, even if the rule's id changes. ``edition``
-    #: counts how often the rule was changed.
+    #: counts how often the rule was changed, ``enablings`` also how often it was enabled again.
     key: int = -1
     edition: int = 0
+    enablings: int = 0
     #: The ``SliceKey`` of the rule's instances, if each of them is for a slice.
     slices: tuple[tuple[str, ...], tuple[str, ...]] | None = field(init=False)
     #: Names in the condition. ``scoped`` has names of the form ``STAT.NAME``, each with its two
@@ -139,12 +146,14 @@ class RuleState:
         """Take over the state of the same rule in an earlier version of the file."""
         self.fired, self.own = earlier.fired, earlier.own
         if self.rule.spec != earlier.rule.spec:
-            self.own = replace(earlier.own, since=None, timer="", inside=None)
-        self.key, self.edition = earlier.key, earlier.edition
+            self.own = replace(earlier.own, timer="")
+            self.own.restart(earlier.enablings + 1)
+        self.key, self.edition, self.enablings = earlier.key, earlier.edition, earlier.enablings
         if self.rule.groups != earlier.rule.groups:
             self.own.filled = 0
         if self.rule.spec != earlier.rule.spec:
             self.edition += 1
+            self.enablings += 1
         else:
             self.enabled, self.timers = earlier.enabled, earlier.timers
             self.cut, self.why_cut = earlier.cut, earlier.why_cut

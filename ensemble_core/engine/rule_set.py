@@ -193,7 +193,8 @@ class RuleSet:
         if state.live and not state.may_fire:
             self._remove(state)
         elif state.may_fire and not state.live:
-            state.own.inside = None
+            state.enablings += 1
+            state.own.restart(state.enablings)
             self._enter(state)
             return [state]
         return []

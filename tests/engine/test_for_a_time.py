@@ -12,7 +12,13 @@ from ensemble_core.engine.rule_trace import RuleTracer
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal import snapshot
 from ensemble_core.model.decisions import Log
-from ensemble_core.model.events import Resources, Resumed, StopRequested, TimerElapsed
+from ensemble_core.model.events import (
+    Requested,
+    Resources,
+    Resumed,
+    StopRequested,
+    TimerElapsed,
+)
 
 JOBS = "jobs: [{name: sim, command: x, count: 2, observe: {key-value: {fields: [T]}}}]\n"
 START = "rules:\n  - {trigger: start, action: {name: submit, label: sim}}\n"
@@ -334,3 +340,36 @@ def test_timer_of_a_condition_that_is_false_again_does_nothing() -> None:
     story.tell(TimerElapsed(story.now, "for", "1"))
     assert fires(story) == 0
     assert isinstance(story.engine, Engine)
+
+
+@pytest.mark.parametrize("way", ["enable", "change"])
+@pytest.mark.parametrize("each", ["", "each: job, ", "each: [k], "])
+@pytest.mark.parametrize("lasts", ["10s", "4"])
+def test_rule_that_is_enabled_again_or_changed_forgets_earlier_checks(
+    lasts: str, each: str, way: str
+) -> None:
+    jobs = JOBS.replace("command: x, count: 2", "command: 'x {k}', parameters: {k: [1, 2]}")
+    rule = f"  - {{id: hot, trigger: observed, name: sim, {each}when: 'T > 50', for: "
+    if not each:
+        rule = "  - {id: hot, trigger: metric, name: last.sim-T, when: 'value > 50', for: "
+    text = jobs + START + rule + lasts + ", repetitions: unlimited, " + LOG
+    story = Story(text)
+    story.start()
+    story.begin("sim.0")
+    for _ in range(4):
+        story.observe("sim.0", T=60)
+        story.wait(5)
+    before = fires(story)
+    assert before > 0
+    if way == "enable":
+        for name in ("disable", "enable"):
+            story.tell(Requested(story.now, "user", {"name": name, "rules": ["hot"]}))
+    else:
+        story.engine.adopt(Story(text.replace("> 50", "> 55")).ensemble)
+    story.observe("sim.0", T=60)
+    story.observe("sim.0", T=60)
+    assert fires(story) == before
+    story.wait(11)
+    story.observe("sim.0", T=60)
+    story.observe("sim.0", T=60)
+    assert fires(story) > before
