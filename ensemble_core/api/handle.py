@@ -344,6 +344,20 @@ class EnsembleRun:
         decided = self._request({"name": "cancel", **whose})
         return [job for each in decided if each["type"] == "cancel" for job in each["jobs"]]
 
+    def retry(self, *jobs: str, **fields: Any) -> list[str]:
+        """Run these jobs (``sim.3``) of the live run again, or all that failed. Return their ids.
+
+        ``fields`` replaces fields of the jobs (``duration="2h"``). ``ensemble retry`` also reopens
+        a run that has ended.
+        """
+        action: dict[str, Any] = {"name": "retry"}
+        if jobs:
+            action["jobs"] = list(jobs)
+        if fields:
+            action["with"] = fields
+        decided = self._request(action)
+        return [each["job"].partition("-")[0] for each in decided if each["type"] == "retry"]
+
     def set(self, group: str, **fields: Any) -> None:
         """Change fields of a group. The change applies to later submits."""
         self._request({"name": "set", "label": group, "with": fields})

@@ -1,4 +1,4 @@
-"""Sends control requests (submit, set, enable, disable, stop, cancel) to a live run.
+"""Sends control requests (submit, retry, set, enable, disable, stop, cancel) to a live run.
 
 The requests are files in the run's folder, because the controller may be on another machine.
 """
@@ -64,6 +64,8 @@ def _decision_text(decision: Mapping[str, Any]) -> str:
     if kind == "cancel":
         jobs = decision["jobs"]
         return f"cancelled {', '.join(jobs)}" if jobs else "cancelled jobs that were not submitted"
+    if kind == "retry":
+        return f"{decision['job']} runs again, as a further attempt"
     if kind == "look-up":
         return f"{len(decision['jobs'])} jobs are looked up in earlier runs (reuse)"
     return str(decision.get("message") or kind)

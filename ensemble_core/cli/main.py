@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "stop": "Stop a run; 'ensemble resume' continues it.",
     "cancel": "End a run and cancel its jobs.",
     "submit": "Submit jobs in a live run.",
+    "retry": "Run failed jobs of a run again.",
     "set": "Change fields of a job group in a live run.",
     "enable": "Enable rules of a live run.",
     "disable": "Disable rules of a live run.",
@@ -47,7 +48,7 @@ COMMANDS: dict[str, str] = {
 class EnsembleGroup(CommandGroup):
     """Group of all subcommands. A subcommand is imported when it is called."""
 
-    handle_signals = frozenset({"run", "resume"})
+    handle_signals = frozenset({"run", "resume", "retry"})
 
     def commands_of_plugins(self) -> dict[str, str]:
         """Return the commands of plugins with their help texts.

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,6 +22,7 @@ from ensemble_core.display.summary import kept_secrets, resume_command, summary
 from ensemble_core.display.text_style import count_of, format_time, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.request_files import RequestInbox
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, StopRequested
@@ -101,6 +102,7 @@ class RunSession:
         make: Callable[..., Any] = Runtime,
         wall: float | None = None,
         reopened: bool = False,
+        request: Mapping[str, Any] | None = None,
         earlier: EarlierJobs | None = None,
     ) -> int:
         """Run to the end, or resume with ``engine``. Return the exit code.
@@ -109,6 +111,7 @@ class RunSession:
         - ``run_id``: the run's identity. A simulated run has none.
         - ``stop_first``: a stop that is made immediately, if the run is resumed only to cancel its
           jobs.
+        - ``reopened``: the run had ended; ``request``: the request that reopens it.
         - ``wall``: the number of seconds after which the run is stopped.
         - ``make``: builds the runtime. If it is not the default runtime, the run cannot be resumed.
         - ``earlier``: the jobs of the runs that this run reuses.
@@ -150,6 +153,7 @@ class RunSession:
             runtime.stop_first(stop_first)
         if reopened:
             runtime.reopened = True
+            runtime.reopened_by = request or NOTHING
 
         def announce(
             keep: bool, leave: str = "Ctrl-C to exit without waiting", drain: bool = False

@@ -52,6 +52,7 @@ from ensemble_core.model.events import (
     JobEvent,
     Requested,
     ResizeOutcome,
+    Resumed,
     TimerElapsed,
 )
 from ensemble_core.model.jobs import INTERRUPTIONS, Job
@@ -201,6 +202,9 @@ class Narrator:
                 yield from self._job_event(item)
         elif isinstance(item, Requested):
             asked = f"{item.by} requested {item.action.get('name')}"
+            yield OutputLine(self._out.paint(f" => {printable(asked)}", "trigger"))
+        elif isinstance(item, Resumed) and item.request:
+            asked = f"{item.request['by']} requested {item.request['action'].get('name')}"
             yield OutputLine(self._out.paint(f" => {printable(asked)}", "trigger"))
         elif isinstance(item, CallFailed):
             yield from self._call_failed(item)

@@ -629,7 +629,11 @@ class Engine:
             self._generating.resumed()
         state.withdrawn += cancelled
         self._rules.react((), None, event)
-        return [(self._completion.resumed,)]
+        reopened: Steps = None
+        if event.request:
+            wish = Requested(event.timestamp, event.request["by"], event.request["action"])
+            reopened = self._on_requested(wish)
+        return [*(reopened or ()), (self._completion.resumed,)]
 
     def _catch_up(self, deferred: Sequence[Event]) -> None:
         """Handle the events that a stop deferred, as if they happened now."""
@@ -717,10 +721,11 @@ class Engine:
         if event.lasts and len(state.warnings) < _MOST_WARNINGS:
             state.warnings.append(event.message)
 
-    def _on_requested(self, event: Requested) -> None:
-        if self.state.ended is None:
-            carry_out(self._effects, event)
+    def _on_requested(self, event: Requested) -> Steps:
         self.state.look_for_end = True
+        if self.state.ended is not None:
+            return None
+        return carry_out(self._effects, event, self._completion.settle_index)
 
     def _on_plugin(self, event: PluginEvent) -> None:
         record = self.state.table.records.get(event.job) if event.job is not None else None

@@ -16,8 +16,11 @@ __all__ = ["CHANGES", "Change", "GroupState"]
 
 #: Changes that update counters. ``first``: an index is submitted for the first time. ``again``: a
 #: further attempt is submitted. ``success``, ``failed``, ``cancelled``: the outcome of an attempt.
-#: ``done``, ``lost``: the end of an index. ``reused``: a job of an earlier run replaces an attempt.
-Change = Literal["first", "again", "success", "failed", "cancelled", "done", "lost", "reused"]
+#: ``done``, ``lost``: the end of an index. ``reopened``: a lost index is retried on request.
+#: ``reused``: a job of an earlier run replaces an attempt.
+Change = Literal[
+    "first", "again", "success", "failed", "cancelled", "done", "lost", "reopened", "reused"
+]
 CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "first": (("open", 1), ("submitted", 1), ("active", 1)),
     "again": (("submitted", 1), ("active", 1)),
@@ -26,6 +29,7 @@ CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
     "cancelled": (("active", -1), ("cancelled", 1)),
     "done": (("open", -1), ("done", 1)),
     "lost": (("open", -1), ("lost", 1)),
+    "reopened": (("open", 1), ("lost", -1)),
     "reused": (("reused", 1),),
 }
 

@@ -157,6 +157,7 @@ class JobCompletion:
         state, outcome = self.state, record.outcome or "failed"
         if record.concern or state.rules.awaits_failures(record.job.group, outcome):
             return
+        record.index.unhandled = True
         if record.cancelled_by_others:
             by = record.cancelled_by or BY_OTHERS
             state.unhandled_cancels[by] = state.unhandled_cancels.get(by, 0) + 1

@@ -92,7 +92,7 @@ INDEX: Mapping[IndexState, Mapping[str, tuple[IndexState, ...]]] = {
     "called": {"last answer": ("waiting", "open", "done", "lost"), "end": ("lost",)},
     "waiting": {"wait over": ("waiting", "open", "lost"), "cancel or end": ("lost",)},
     "done": {},
-    "lost": {},
+    "lost": {"retry requested": ("called", "waiting")},
 }
 
 

@@ -58,6 +58,8 @@ class JobTable:
     ) -> None:
         self.groups: dict[str, GroupState] = {}
         self.records: dict[str, JobRecord] = {}
+        #: The lost indices, by the ids of their jobs without an attempt: a user may retry them.
+        self.lost: dict[str, Index] = {}
         #: Done jobs by group, for groups that a table or a function for parameters reads.
         self.done: dict[str, DoneJobs] = {}
         #: Attempts that are over, for a reader that clears the list. ``None`` without such a
@@ -100,7 +102,8 @@ class JobTable:
             if state is None:
                 state = self.groups[name] = GroupState(group, self.metrics.counts[name])
             elif before.get(name) != group:
-                earlier = frozenset(state.results)  # a list after a snapshot
+                self._renew_lost(before.get(name), group)
+                earlier = state.results
                 state.use(group)
                 for each in sorted(earlier ^ state.results):
                     if self.metrics.mean(name, each) is not None:
@@ -113,6 +116,18 @@ class JobTable:
             self.holds = self.holds or self.places.limits(state.group)
         if index.gauges:
             self.gauges.keep()
+
+    def _renew_lost(self, before: JobGroup | None, group: JobGroup) -> None:
+        """Let lost jobs of a changed group be retried as the group defines them now."""
+        if before is None:
+            return
+        entries, changed = (before, *before.more), (group, *group.more)
+        for index in self.lost.values():
+            source = index.record.source
+            if source is not None and source.name == group.name and source in entries:
+                place = entries.index(source)
+                if place < len(changed) and changed[place].names == source.names:
+                    index.record.source = changed[place]
 
     def add(
         self,
@@ -502,6 +517,8 @@ class JobTable:
         if done and (done_jobs := self.done.get(job.group)) is not None:
             result = NOTHING if index is None else index.result
             done_jobs.add(job, result, record.duration, record.reused)
+        if not done:
+            index = self.lost[f"{job.group}.{job.index}"] = record.index
         if index is None:
             return
         self.move_index(index, "done" if done else "lost")
@@ -510,6 +527,22 @@ class JobTable:
             each.counters[change] += 1
             if not each.open:
                 self.emptied[each] = None
+
+    def reopen(self, index: Index) -> None:
+        """Open a lost index again, for a further attempt."""
+        record = index.record
+        job, group = record.job, self.groups[record.job.group]
+        del self.lost[f"{job.group}.{job.index}"]
+        self.move_index(index, "called" if index.calls else "waiting")
+        index.dropped, index.retried = False, 0
+        group.counts["lost"] -= 1
+        self.counters.count_for(record, record.passed, "lost", -1)
+        if group.watches or group.spoken_changes["reopened"]:
+            self.counters.count_change(group, record, "reopened")
+        for each in index.slices:
+            each.open += 1
+            each.counters["lost"] -= 1
+            self.emptied.pop(each, None)
 
     def requeue(self, record: JobRecord, job: Job, now: float) -> None:
         """Prepare to hand over this attempt again as ``job``, before other jobs of the group."""

@@ -389,6 +389,8 @@ class Index(Scope):
     waits: bool = False
     #: True if a retry was dropped.
     dropped: bool = False
+    #: True if the index is lost and counts as a failure that no rule has handled.
+    unhandled: bool = False
     #: If attempts continue earlier ones: the statistics when the newest attempt started.
     base: dict[str, Series] | None = None
     #: ``continues``: whether the newest attempt continues earlier ones. ``repeated``: if so, the

@@ -5,26 +5,27 @@ Callers first check a request with :func:`refusal`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from ensemble_core.engine.effects import Effects
 from ensemble_core.engine.firing import EngineFiring
+from ensemble_core.engine.lost_jobs import chosen, reopen
 from ensemble_core.engine.places import AT_ONCE
-from ensemble_core.engine.records import Match, Origin
+from ensemble_core.engine.records import Index, Match, Origin, Step, Steps
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
 from ensemble_core.model.decisions import Decision, Log, Submit
-from ensemble_core.model.events import Requested
+from ensemble_core.model.events import Event, Requested
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.placeholders import placeholders
 
 __all__ = ["ACTIONS", "carry_out", "check_parameters", "refusal"]
 
 #: Actions that users can request.
-ACTIONS = ("submit", "cancel", "set", "enable", "disable")
+ACTIONS = ("submit", "cancel", "retry", "set", "enable", "disable")
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +54,12 @@ def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
         )
     if name == "cancel" and "jobs" in action:
         return _no_cancel(state, action["jobs"])
+    if name == "retry":
+        try:
+            chosen(state, action)
+        except EnsembleError as error:
+            return error
+        return None
     label, rules = action.get("label"), action.get("rules", ())
     if label is not None and label not in state.table.groups:
         return _no_such(
@@ -188,8 +195,13 @@ def _placeholders(group: JobGroup) -> set[str]:
     return {one.name for text in texts for one in placeholders(text)}
 
 
-def carry_out(effects: Effects, event: Requested) -> None:
-    """Carry out a request. If it fails, report why."""
+def carry_out(
+    effects: Effects, event: Requested, settle: Callable[[Index, Event], Steps]
+) -> list[Step]:
+    """Carry out a request, and return the steps that follow. If it fails, report why.
+
+    ``settle`` begins the attempt for which an index waits.
+    """
     state = effects.state
     link = state.extend(f"request of {event.by}", None)
     # A request has no rule. Calls and resizes, which need a firing, are not in ACTIONS.
@@ -197,18 +209,25 @@ def carry_out(effects: Effects, event: Requested) -> None:
     state.link = state.deepest = link
     before = set(state.held())
     refused = refusal(state, event.action)
+    steps: list[Step] = []
     try:
         if refused is not None:
             raise refused
+        if event.action["name"] == "retry":
+            for index in reopen(effects.submission, event.action):
+                steps += settle(index, event) or ()
+            _report_held(state, [job for job in state.held() if job not in before])
+            return steps
         for decision in _decisions(state, EngineFiring(state, origin), event.action):
             effects.apply(origin, decision)
             if state.ended is not None:
-                return
+                return steps
         _report_held(state, [job for job in state.held() if job not in before])
     except EnsembleError as error:
         # The user who made the request gets this error. It does not count as an error of the run.
         message = f"request {event.action.get('name')!r} by {event.by} failed: {error}"
         state.out.append(Log(message=message, level="warning"))
+    return steps
 
 
 def _decisions(state: State, firing: EngineFiring, action: Mapping[str, Any]) -> Iterable[Decision]:

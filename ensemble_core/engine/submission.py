@@ -23,7 +23,7 @@ from ensemble_core.model.decisions import Cancel, Log, LookUp, Retry, Submit
 from ensemble_core.model.ensemble import Binder
 from ensemble_core.model.jobs import Job, JobGroup
 
-__all__ = ["Submitter", "expand", "replicas_of", "source_of"]
+__all__ = ["Submitter", "expand", "next_attempt", "replicas_of", "source_of"]
 
 
 def next_attempt_id(index: Index) -> str:

@@ -33,7 +33,7 @@ __all__ = ["FORMAT", "dump", "load"]
 
 #: Increase this number if a field of the engine's state changes its meaning. (New and removed
 #: fields are detected automatically.)
-FORMAT = 24
+FORMAT = 25
 
 #: Modules that define the classes of the state.
 _MODULES = (
@@ -126,6 +126,8 @@ class _Writer:
         if kind is tuple:
             flat = list(chain.from_iterable(values))
             return {"tuple": self.column(list(map(len, values))), "of": self.column(flat)}
+        if kind is frozenset:
+            return {"frozenset": self.column([tuple(sorted(each, key=repr)) for each in values])}
         if kind in _NAMES:
             if issubclass(kind, tuple):
                 return {"made": _NAMES[kind], "of": self.column(list(chain.from_iterable(values)))}
@@ -260,6 +262,8 @@ class _Reader:
             sizes = list(self.column(column["tuple"], count))
             flat = iter(self.column(column["of"], sum(sizes)))
             return [tuple(islice(flat, size)) for size in sizes]
+        if "frozenset" in column:
+            return map(frozenset, self.column(column["frozenset"], count))
         if "made" in column:
             cls = _CLASSES[column["made"]]
             width = len(cls._fields)

@@ -59,12 +59,13 @@ class Resumed(Event):
     type: ClassVar[str] = "resume"
     resources: Mapping[str, float] = field(default_factory=lambda: NOTHING)  # as in ``Started``
     absent: tuple[str, ...] = ()  # our ids of jobs that never arrived in the queue
-    reopened: bool = False  # the run had ended, and continues because its file was changed
+    reopened: bool = False  # the run had ended, and continues
     gone: tuple[str, ...] = ()  # jobs that never ran, because their queue no longer exists
+    request: Mapping[str, Any] = field(default_factory=lambda: NOTHING)  # a request that reopens it
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        for name in ("reopened", "gone"):
+        for name in ("reopened", "gone", "request"):
             if not getattr(self, name):
                 del data[name]
         return data
@@ -274,7 +275,8 @@ class StopRequested(Event):
 class Requested(Event):
     """A user requests an action during the run, from the shell or from a program.
 
-    ``action`` is written as in a rule: ``submit``, ``cancel``, ``set``, ``enable`` or ``disable``.
+    ``action`` is written as in a rule: ``submit``, ``cancel``, ``set``, ``enable`` or ``disable``;
+    ``retry`` and ``cancel`` can name ``jobs``.
     Parameters in a ``submit`` replace those of the group. ``by`` is the name of the user.
     """
 

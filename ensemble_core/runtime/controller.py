@@ -156,8 +156,10 @@ class Runtime:
         self._unanswered = 0
         self._wall_limit = ensemble.limits.wall if wall is None else wall
         self._stop_at: float | None = None
-        #: True if the run had ended and continues because its file was changed.
+        #: True if the run had ended and continues, because its file was changed or because of the
+        #: request ``reopened_by``.
         self.reopened = False
+        self.reopened_by: Mapping[str, Any] = NOTHING
         self._names = QueueNames()
         self._executor = executor
         self._watchers = tuple(watchers)
@@ -429,7 +431,8 @@ class Runtime:
                 return
         # Use the time of the last event, because later events with their own times will follow.
         now, gauges = self.engine.state.now, self._guard.resources()
-        self._handle(Resumed(now, gauges, absent, self.reopened, earlier.gone))
+        asked = self.reopened_by
+        self._handle(Resumed(now, gauges, absent, self.reopened, earlier.gone, asked))
         earlier.report_lost()
         if self._behind > _CLOCK_SLACK:
             self._warn(

@@ -63,6 +63,7 @@ def prepare_resume(
     may_reopen: bool = False,
     take_over: bool = False,
     stop_first: StopRequested | None = None,
+    request: Mapping[str, Any] | None = None,
 ) -> PreparedResume:
     """Lock the run in this folder, check that it can be resumed, and recover its engine.
 
@@ -74,6 +75,7 @@ def prepare_resume(
     - ``take_over``: ignore a lock whose owner cannot be checked.
     - ``stop_first``: resume the run only to stop it, for example to cancel its remaining jobs. The
       run may have ended.
+    - ``request``: a request with which a run that has ended is reopened.
 
     Raises :class:`EnsembleError` if the run belongs to another user, was simulated, has ended, or
     needs functions of the program that started it. The lock is then released.
@@ -84,16 +86,16 @@ def prepare_resume(
     try:
         # Remove requests to earlier controllers first. Later ones are meant for this controller,
         # and reading a long journal takes a while.
-        for request in (STOP, HALT, LEAVE):
+        for name in (STOP, HALT, LEAVE):
             with contextlib.suppress(OSError):
-                (folder / request).unlink()
+                (folder / name).unlink()
         forget_requests(folder)
         if not (folder / NAME).exists():
             check_not_lost(folder, find_plugins)
         migrate(folder / NAME)
         with open_kept() as past:
-            _check(past, stop_first, may_reopen, find_plugins)
-            return _prepare(past, lock, changed, with_flags, stop_first)
+            _check(past, stop_first, may_reopen or request is not None, find_plugins)
+            return _prepare(past, lock, changed, with_flags, stop_first, request)
     except BaseException:
         lock.release()
         raise
@@ -159,10 +161,13 @@ def _prepare(
     changed: Callable[[KeptRun], Text | None],
     with_flags: Callable[[ExecutorPlugin, _Options], _Options],
     stop_first: StopRequested | None,
+    request: Mapping[str, Any] | None,
 ) -> PreparedResume:
     text = changed(past)
     reopened = _is_over(past) and stop_first is None
-    if reopened and (text is None or not _has_work(past, past.loading_new("check")(text))):
+    if request is not None:
+        _check_request(past, text, request)
+    elif reopened and (text is None or not _has_work(past, past.loading_new("check")(text))):
         raise _ended_error(past)
     name = str(past.executor["name"])
     record = past.registry.lookup("executor", name)
@@ -244,6 +249,24 @@ def _has_work(past: KeptRun, ensemble: Ensemble) -> bool:
     trial.adopt(ensemble)
     trial.handle(Resumed(trial.state.now, reopened=True))
     return trial.state.ended is None
+
+
+def _check_request(past: KeptRun, text: Text | None, request: Mapping[str, Any]) -> None:
+    """Raise :class:`EnsembleError` if this request cannot reopen the run, which must have ended."""
+    from ensemble_core.engine.requests import refusal
+
+    if not _is_over(past):
+        raise UsageError(
+            f"run {past.tag} is not live, but it has not ended",
+            hint=f"'ensemble resume {past.tag}' resumes it; then repeat the command",
+            code="not-under-way",
+        )
+    trial = past.recover(compare=False, pending=False).engine
+    if text is not None:
+        trial.adopt(past.loading_new("check")(text))
+    refused = refusal(trial.state, request["action"])
+    if refused is not None:
+        raise refused
 
 
 def _adopt(engine: Engine, ensemble: Ensemble, warn: Callable[[str], None]) -> None:

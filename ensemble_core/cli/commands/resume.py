@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -96,11 +96,13 @@ def resume_run(
     overrides: Sequence[str] = (),
     take_over: bool = False,
     stop_first: StopRequested | None = None,
+    request: Mapping[str, Any] | None = None,
     wall: float | None = None,
 ) -> int:
     """Resume a run and display it. Return the run's exit code.
 
-    With ``stop_first``, the run is not continued: its remaining jobs are only cancelled.
+    With ``stop_first``, the run is not continued: its remaining jobs are only cancelled. With
+    ``request``, a run that has ended is reopened by this request.
     """
     folder = find(state_folder(state), run)
 
@@ -117,6 +119,7 @@ def resume_run(
         may_reopen=accept_changes or bool(overrides),
         take_over=take_over,
         stop_first=stop_first,
+        request=request,
     )
     with taken.kept:
         return RunSession(taken.ensemble, taken.choice, display).run(
@@ -130,6 +133,7 @@ def resume_run(
             stop_first=stop_first,
             wall=wall,
             reopened=taken.reopened,
+            request=request,
         )
 
 

@@ -1,0 +1,140 @@
+"""``ensemble retry RUN [JOB...]``: runs jobs again that failed or were lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ensemble_core.cli.commands.resume import resume_run
+from ensemble_core.cli.control_requests import given_values, request
+from ensemble_core.cli.executor_flags import CommandWithFlags
+from ensemble_core.cli.options import (
+    Display,
+    KeptRun,
+    display_options,
+    run_argument,
+    state_option,
+    wall_option,
+)
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.journal.lock import Lock
+from ensemble_core.journal.request_files import requester
+from ensemble_core.journal.run_store import find, look, state_folder
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+__all__ = ["retry"]
+
+
+def _complete_jobs(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return the lost jobs of the run that match an incomplete id, for shell completion."""
+    from click.shell_completion import CompletionItem
+
+    try:
+        with KeptRun(ctx.params.get("state"), str(ctx.params.get("run")), salvage=True) as kept:
+            lost = kept.recover(compare=False, pending=False).engine.state.table.lost
+    except EnsembleError:
+        return []
+    given = ctx.params.get("jobs") or ()
+    return [CompletionItem(job) for job in lost if job.startswith(incomplete) and job not in given]
+
+
+@click.command(cls=CommandWithFlags)
+@run_argument
+@click.argument("jobs", metavar="[JOB...]", nargs=-1, shell_complete=_complete_jobs)
+@click.option(
+    "--failed",
+    is_flag=True,
+    help="Retry all such jobs.  [default without JOB]",
+)
+@click.option(
+    "--set",
+    "fields",
+    metavar="FIELD=VALUE",
+    multiple=True,
+    help="Change a field of these jobs: duration=2h, parameters.T=2.5. May be repeated.",
+)
+@click.option(
+    "--accept-changes",
+    is_flag=True,
+    help="Accept a changed ensemble file and use it from now on (only if the run has ended).",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Assume that the controller is dead if that cannot be determined.",
+)
+@state_option
+@wall_option
+@display_options
+def retry(
+    run: str,
+    jobs: tuple[str, ...],
+    failed: bool,
+    fields: tuple[str, ...],
+    accept_changes: bool,
+    take_over: bool,
+    state: str | None,
+    wall: float | None,
+    display: Display,
+) -> int:
+    """Run failed jobs of a run again. The run is live or has ended.
+
+    Each job that failed, was lost or was cancelled by others gets a further attempt in its folder.
+    A run that has ended is reopened, and runs until nothing more can happen.
+    """
+    if jobs and failed:
+        raise UsageError(
+            "--failed means all failed jobs, so it does not go with a JOB",
+            hint="remove --failed, or the jobs",
+            code="bad-option",
+        )
+    action: dict[str, Any] = {"name": "retry"}
+    if jobs:
+        action["jobs"] = list(jobs)
+    if fields:
+        action["with"] = _nested(fields)
+    folder = find(state_folder(state), run)
+    # While the controller of an ended run exits, the lock refuses a second one.
+    if look(folder).state == "ended" and (take_over or Lock(folder).controller() is None):
+        return resume_run(
+            str(folder),
+            state,
+            display,
+            accept_changes=accept_changes,
+            take_over=take_over,
+            request={"by": requester(), "action": action},
+            wall=wall,
+        )
+    if accept_changes or take_over or wall is not None:
+        raise UsageError(
+            "--accept-changes, --take-over and --wall are for a run that has ended, and "
+            f"{folder.name} has not",
+            hint="remove these options",
+            code="bad-option",
+        )
+    return request(str(folder), state, display.as_json, action)
+
+
+def _nested(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the fields in texts ``FIELD=VALUE``; ``parameters.T=2.5`` sets a single parameter."""
+    found: dict[str, Any] = {}
+    for name, value in given_values(texts, "duration=2h", "--set").items():
+        field, dot, key = name.partition(".")
+        if not dot:
+            found[field] = value
+            continue
+        inner = found.setdefault(field, {})
+        if not isinstance(inner, dict):
+            raise UsageError(
+                f"--set gives {field!r} a value and sets {name!r}",
+                hint="write only one of them",
+                code="bad-override",
+            )
+        inner[key] = value
+    return found

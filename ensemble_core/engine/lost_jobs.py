@@ -1,0 +1,170 @@
+"""Retries that a user requests: lost jobs run again, as further attempts of the same indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ensemble_core.engine.records import BY_OTHERS, Index
+from ensemble_core.engine.state import State
+from ensemble_core.engine.submission import Submitter, next_attempt
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.decisions import Log, Retry
+from ensemble_core.model.jobs import Job
+
+__all__ = ["chosen", "reopen"]
+
+#: How many jobs a message names.
+_NAMED = 5
+
+
+def chosen(state: State, action: Mapping[str, Any]) -> list[Index]:
+    """Return the indices that a request ``retry`` means: those of its ``jobs``, or without
+    ``jobs``, all that failed, were lost, or were cancelled by others.
+
+    Raises :class:`UsageError` if one of them cannot be retried, or if there are none.
+    """
+    if "jobs" in action:
+        jobs = action["jobs"]
+        if not isinstance(jobs, list) or not jobs:
+            raise UsageError("'jobs' is not a list of jobs", hint="name jobs", code="bad-action")
+        found = list(dict.fromkeys(_lost(state, str(job)) for job in jobs))
+    else:
+        found = [each for each in state.table.lost.values() if each.record.failed]
+    if not found:
+        lost = ", ".join(list(state.table.lost)[:_NAMED])
+        raise UsageError(
+            "the run has no failed job to retry",
+            hint=f"to retry jobs that the run itself has cancelled, name them: {lost}"
+            if lost
+            else "'ensemble submit RUN GROUP' submits further jobs",
+            code="nothing-to-retry",
+        )
+    for index in found:
+        try:
+            next_attempt(index, _decision(index, action), state.ensemble.binder)
+        except EnsembleError as error:
+            raise UsageError(
+                f"cannot retry {_name(index)}: {error.what}",
+                cause=error.cause,
+                hint=error.hint,
+                code=error.code,
+            ) from error
+    return found
+
+
+def reopen(submission: Submitter, action: Mapping[str, Any]) -> list[Index]:
+    """Open the indices of a request again, with a decided retry, and return them."""
+    state = submission.state
+    found = chosen(state, action)
+    for index in found:
+        decision = _decision(index, action)
+        state.table.reopen(index)
+        _handle_failure(state, index)
+        _await_idle(state, index)
+        submission.retry(index, decision)
+    for name, jobs in _points(state, found).items():
+        message = (
+            f"the generator {name} counts {', '.join(jobs)} as lost: it does not learn from the "
+            "retry, whose result is only in tables"
+        )
+        state.out.append(Log(message=message, level="warning"))
+    return found
+
+
+def _lost(state: State, job: str) -> Index:
+    """Return the lost index of a job. Raise :class:`UsageError` if there is none."""
+    group, _, number = job.rpartition(".")
+    place, _, attempt = number.partition("-")
+    standing = state.table.groups.get(group)
+    if standing is None or not place.isdecimal() or int(place) >= standing.next_index:
+        hint = f"its jobs: 'ensemble jobs'; groups: {', '.join(state.table.groups)}"
+        raise UsageError(f"the run has no job {job!r}", hint=hint, code="no-such-job")
+    name = f"{group}.{int(place)}"
+    index = state.table.lost.get(name)
+    if index is not None:
+        if attempt and job != index.record.job.id:
+            raise UsageError(
+                f"{job} is not the newest attempt of {name}",
+                hint=f"name the job: {name}",
+                code="no-such-job",
+            )
+        return index
+    if any((each.group, each.index) == (group, int(place)) for each in _open(state)):
+        raise UsageError(
+            f"{name} is not over",
+            hint="wait for its end, or cancel it first: 'ensemble cancel RUN JOB'",
+            code="job-not-over",
+        )
+    raise UsageError(
+        f"{name} has succeeded",
+        hint="'ensemble submit RUN GROUP' submits further jobs",
+        code="job-succeeded",
+    )
+
+
+def _open(state: State) -> Iterator[Job]:
+    """Yield the newest attempts of the indices that are not over."""
+    yield from (record.job for record in state.table.records.values())
+    yield from (index.record.job for index in state.attempts.values())
+    for asked in state.calls.values():
+        record = asked.origin.match.record
+        if record is not None and not record.index.over:
+            yield record.job
+
+
+def _decision(index: Index, action: Mapping[str, Any]) -> Retry:
+    source = index.record.source
+    policy = None if source is None else source.retry
+    return Retry(
+        job=index.record.job.id,
+        fields=action.get("with") or NOTHING,
+        resume=policy is not None and policy.resume,
+    )
+
+
+def _handle_failure(state: State, index: Index) -> None:
+    """Count the failure of this index as handled, because it is retried."""
+    record = index.record
+    if not index.unhandled:
+        return
+    index.unhandled = False
+    if not record.cancelled_by_others:
+        state.unhandled_failures -= 1
+        return
+    by = record.cancelled_by or BY_OTHERS
+    state.unhandled_cancels[by] -= 1
+    if not state.unhandled_cancels[by]:
+        del state.unhandled_cancels[by]
+
+
+def _await_idle(state: State, index: Index) -> None:
+    """Let rules on ``idle`` see the next idle state of the job's scopes."""
+    for rule_state in state.rules.idle():
+        rule = rule_state.rule
+        if rule.groups and index.record.job.group not in rule.groups:
+            continue
+        if rule.each is None:
+            rule_state.own.filled = 0
+        for each in index.slices:
+            if each.key == rule_state.slices:
+                each.instance(rule_state.key).filled = 0
+
+
+def _points(state: State, found: list[Index]) -> dict[str, list[str]]:
+    """Return the jobs of points, by the names of their generators."""
+    jobs: dict[str, list[str]] = {}
+    for name, generator in state.generators.items():
+        spec = state.ensemble.generators.get(name)
+        if spec is None:
+            continue
+        known = {number for point in generator.points for number in point.jobs}
+        for index in found:
+            if index.record.job.group == spec.group and index.record.job.index in known:
+                jobs.setdefault(name, []).append(_name(index))
+    return jobs
+
+
+def _name(index: Index) -> str:
+    return f"{index.record.job.group}.{index.record.job.index}"
