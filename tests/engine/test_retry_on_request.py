@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
 from ensemble_testing import Story
 
+from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.requests import refusal
+from ensemble_core.engine.validation import validate
 from ensemble_core.journal import snapshot
+from ensemble_core.journal.codec import decisions_text, event_text, list_text, rows_of
 from ensemble_core.model.decisions import Decision, Log, Retry, Submit
-from ensemble_core.model.events import Requested, Resumed
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.events import (
+    Event,
+    JobEvent,
+    Requested,
+    Resumed,
+    Started,
+    TimerElapsed,
+)
 
 FILE = """
 jobs: [{name: sim, command: "x {T}", parameters: {T: [0, 1, 2, 3]}}]
@@ -300,3 +314,155 @@ def test_same_events_give_the_same_decisions(seed: int) -> None:
     assert [each.to_dict() for each in again.decisions] == [
         each.to_dict() for each in story.decisions
     ]
+
+
+KILLED = """
+jobs:
+  - {name: sim, command: "x {T}", parameters: {T: [0, 1, 2]}, at_once: 2,
+     retry: {times: 1, wait: 2s, when: cause == "exit"}}
+  - {name: post, command: y}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: job-lost, name: sim, each: [T], repetitions: 9, action: {name: log, message: lost}}
+  - {trigger: idle, name: sim, when: count.lost == 0, action: {name: submit, label: post}}
+"""
+
+
+@cache
+def _killed_ensemble() -> Ensemble:
+    return Story(KILLED).ensemble
+
+
+class Killed:
+    """A run and its queue, which continues while no controller runs.
+
+    ``journal`` has the events and decisions that are on disk. ``seen`` counts the submits that
+    reached the queue.
+    """
+
+    def __init__(self) -> None:
+        self.ensemble = _killed_ensemble()
+        self.engine = Engine(self.ensemble)
+        self.journal: list[tuple[Event, str | None]] = []
+        self.seen: Counter[str] = Counter()
+        self.queue: list[JobEvent] = []
+        self.now = 1000.0
+
+    def copy(self, events: int, lost_orders: int, *, restored: bool) -> Killed:
+        """Return this run as it is when it is killed after so many events, while the last jobs of
+        its orders had not reached the queue."""
+        killed = Killed()
+        killed.journal = self.journal[:events]
+        orders = [
+            job["id"]
+            for _, text in killed.journal
+            for each in json.loads(text or "[]")
+            if each["type"] == "submit"
+            for job in each["jobs"]
+        ]
+        killed.seen = Counter(orders[: len(orders) - lost_orders])
+        told = {(each.job, each.name) for each, _ in killed.journal if isinstance(each, JobEvent)}
+        killed.now = max(event.timestamp for event, _ in killed.journal) + 1
+        killed.queue = [
+            each
+            for job in killed.seen
+            for each in self.life(job, killed.now)
+            if (job, each.name) not in told
+        ]
+        for event, _ in killed.journal:
+            killed.engine.handle(event)
+        if restored:
+            killed.engine = restore(killed.engine)
+        return killed
+
+    def life(self, job: str, now: float) -> list[JobEvent]:
+        """Return the events of a job. The first two attempts of sim.1 and sim.2 fail."""
+        exits = 256 * (job.startswith(("sim.1", "sim.2")) and not job.endswith(("-2", "-3")))
+        names = ("submit", "alloc", "start", "finish", "free", "clean")
+        return [
+            JobEvent(now + n / 8, job, name, {"status": exits} if name == "finish" else {})
+            for n, name in enumerate(names)
+        ]
+
+    def tell(self, event: Event) -> None:
+        self.now = max(self.now, event.timestamp)
+        decisions = self.engine.handle(event)
+        validate(self.engine.state)
+        self.journal.append((event, decisions_text(decisions)))
+        for job in submitted(decisions):
+            self.seen[job] += 1
+            self.queue += self.life(job, self.now + 1)
+
+    def play(self) -> None:
+        """Let everything happen, in the order of its times, until the run has ended."""
+        while self.engine.state.ended is None:
+            timer = self.engine.next_timer()
+            self.queue.sort(key=lambda each: each.timestamp)
+            if self.queue and (timer is None or self.queue[0].timestamp <= timer.when):
+                self.tell(self.queue.pop(0))
+            else:
+                assert timer is not None
+                self.tell(TimerElapsed(max(self.now, timer.when), timer.kind, timer.key))
+
+    def resume(self) -> None:
+        waiting = {job: record.newest for job, record in self.engine.in_queue()}
+        absent = tuple(job for job, newest in waiting.items() if not newest and not self.seen[job])
+        self.tell(Resumed(self.engine.state.now, absent=absent))
+        self.play()
+
+    def retry(self) -> None:
+        asked = {"by": "alice", "action": {"name": "retry"}}
+        self.tell(Resumed(self.engine.state.now, reopened=True, request=asked))
+        self.play()
+
+    def replay(self, from_snapshots: bool) -> None:
+        """Compare all decisions with the journal; also those after a snapshot at each event."""
+        engine = Engine(self.ensemble)
+        for place, (event, text) in enumerate(self.journal, 1):
+            (row,) = rows_of(1, 1, list_text([event_text(event)]))  # as on disk
+            assert decisions_text(engine.handle(row.event())) == text
+            if from_snapshots:
+                copy = restore(engine)
+                assert repr(copy.report()) == repr(engine.report())
+                assert dict(copy.snapshot()) == dict(engine.snapshot())
+                assert copy.next_timer() == engine.next_timer()
+                for later, decided in self.journal[place:]:
+                    assert decisions_text(copy.handle(later)) == decided
+
+
+def restore(engine: Engine) -> Engine:
+    loaded = snapshot.load(snapshot.dump(engine), engine.state.ensemble)
+    assert loaded is not None
+    return loaded
+
+
+def test_retry_killed_at_any_event_and_order_is_carried_out_once_and_replays() -> None:
+    whole = Killed()
+    whole.tell(Started(1000.0))
+    whole.play()
+    ended = len(whole.journal)
+    whole.retry()
+    whole.replay(from_snapshots=True)
+    once = dict.fromkeys(
+        ["sim.0", "sim.1", "sim.2", "sim.1-1", "sim.2-1", "sim.1-2", "sim.2-2", "post.0"], 1
+    )
+    assert whole.seen == once
+    for events in range(ended, len(whole.journal) + 1):
+        for lost_orders, restored in ((0, False), (1, True), (2, False), (3, True)):
+            if lost_orders > sum((text or "").count('"id"') for _, text in whole.journal[:events]):
+                continue
+            killed = whole.copy(events, lost_orders, restored=restored)
+            if any(
+                not killed.seen[each.job]
+                for each, _ in killed.journal
+                if isinstance(each, JobEvent)
+            ):
+                continue  # the queue has reported a job whose order was carried out
+            killed.resume()
+            killed.resume()  # of a run that has ended: nothing follows
+            if killed.engine.state.table.lost:
+                killed.retry()
+            assert killed.seen == once, (events, lost_orders)
+            assert killed.engine.state.ended is not None
+            assert killed.engine.state.ended.exit_code == 0
+            killed.replay(from_snapshots=(events, lost_orders) == (ended + 2, 1))

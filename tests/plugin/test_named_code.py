@@ -339,6 +339,7 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]] | None] = {
     "report": [["RUN", "-o", "report.html"]],
     "results": [["RUN"], ["RUN", "s"]],
     "resume": None,  # runs it
+    "retry": None,  # runs it, if it has ended
     "run": [["--dry-run", "FILE"], ["--dry-run", "--debug", "FILE"], ["--help"]],
     "runs": [[]],
     "schema": [[]],
