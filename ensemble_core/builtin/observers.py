@@ -45,8 +45,8 @@ class _UnlistedFields(Mapping[str, str]):
 
 
 _PATH = {
-    "description": "File to read, relative to the job's workdir. Default: the job's standard "
-    "output.",
+    "description": "File to read, relative to the job's workdir, or a pattern with * for parts of "
+    "one output, which are read in the order of their numbers. Default: the job's standard output.",
     "type": "string",
     "minLength": 1,
 }

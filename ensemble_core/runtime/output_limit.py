@@ -5,11 +5,13 @@ A job whose files exceed the limit gets a fatal exception, and the engine cancel
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from stat import S_ISREG
 from typing import Any
 
@@ -21,14 +23,43 @@ from ensemble_core.model.events import Event, JobEvent, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.sizes import memory_text
 from ensemble_core.plugin.hookspecs import ObserverPlugin
+from ensemble_core.runtime.tail.parts import is_pattern, matching
 from ensemble_core.runtime.watcher import Watcher
 
 __all__ = ["OutputLimit"]
 
-#: Pause between two measurements of a job, in seconds.
-_PAUSE = 1.0
+#: Pauses between two measurements of a job, in seconds: at first and if the job may soon exceed
+#: the limit, and the longest one.
+_SHORTEST, _PAUSE = 0.05, 1.0
 #: At most so many files are measured per ``_SLICE`` seconds.
 _FILES, _SLICE = 50, 0.1
+
+
+@dataclass(slots=True)
+class _Measured:
+    """The files of a running job, and when to measure them next."""
+
+    #: The size of each file before the job.
+    files: dict[str, int]
+    #: Whether any of the files was there.
+    seen: bool = False
+    #: What the job had written at which time, and the pause after that.
+    total: int = 0
+    time: float = 0.0
+    pause: float = 0.0
+
+    @property
+    def due(self) -> float:
+        """The time of the next measurement, as in ``time.monotonic``."""
+        return self.time + self.pause
+
+    def plan(self, total: int, most: int) -> None:
+        """Choose the pause: the faster the job approaches the limit, the sooner."""
+        now = time.monotonic()
+        speed = (total - self.total) / (now - self.time) if self.time else 0.0
+        longest = _PAUSE if speed <= 0 else (most - total) / speed / 2
+        self.pause = min(_PAUSE, max(_SHORTEST, min(2 * self.pause, longest)))
+        self.total, self.time = total, now
 
 
 class OutputLimit(Watcher):
@@ -67,8 +98,7 @@ class OutputLimit(Watcher):
         self._thread: threading.Thread | None = None
         # Only the thread uses the attributes below.
         self._before: dict[str, dict[str, int]] = {}
-        #: The files of running jobs, each with its size before the job.
-        self._measured: dict[str, dict[str, int]] = {}
+        self._measured: dict[str, _Measured] = {}
         self._since_pause = 0
         self._told = False
 
@@ -123,7 +153,6 @@ class OutputLimit(Watcher):
     # -- the thread that measures ----------------------------------------------------------------
 
     def _run(self) -> None:
-        due = 0.0
         while not self._closing.is_set():
             self._news.clear()
             # In this order, a job that starts now is in one of both, and was measured before.
@@ -131,18 +160,18 @@ class OutputLimit(Watcher):
             running = self._running.copy()
             self._measure_new()
             for gone in self._measured.keys() - running.keys():
-                del self._measured[gone]
+                self._check_visible(gone, self._measured.pop(gone))
             for gone in self._before.keys() - running.keys() - waiting.keys():
                 del self._before[gone]
-            all_of_them = time.monotonic() >= due
+            due = math.inf
             for name, (job, start) in running.items():
-                if all_of_them or name not in self._measured:
-                    self._measure(name, job, start)
+                known = self._measured.get(name)
+                if known is None or known.due <= time.monotonic():
+                    known = self._measure(name, job, start)
+                due = min(due, known.due)
                 if self._closing.is_set():
                     return
-            if all_of_them:
-                due = time.monotonic() + _PAUSE
-            self._news.wait(max(0.0, due - time.monotonic()) if running else None)
+            self._news.wait(None if due == math.inf else max(0.0, due - time.monotonic()))
 
     def _measure_new(self) -> None:
         """Note the sizes of files that exist before their jobs."""
@@ -151,41 +180,57 @@ class OutputLimit(Watcher):
             found = {path: self._size(path) for path in self._named(job, NOTHING)}
             self._before[job.id] = {path: size for path, size in found.items() if size}
 
-    def _measure(self, name: str, job: Job, start: Mapping[str, Any]) -> None:
-        before = self._measured.get(name)
-        if before is None:
+    def _measure(self, name: str, job: Job, start: Mapping[str, Any]) -> _Measured:
+        known = self._measured.get(name)
+        if known is None:
             streams = [start[each] for each in ("stdout", "stderr") if start.get(each)]
             paths = {*self._named(job, start), *(_absolute(job, start, each) for each in streams)}
-            known = self._before.pop(name, {})
-            before = self._measured[name] = {path: known.get(path, 0) for path in sorted(paths)}
-            if not self._told and (
-                os.devnull in streams or not streams or not (self._live or job.observe)
-            ):
-                self._told = True
-                self._emit((Problem(self._clock(), _invisible(name, start)),))
+            earlier = self._before.pop(name, {})
+            known = _Measured({path: earlier.get(path, 0) for path in sorted(paths)})
+            self._measured[name] = known
+            if os.devnull in streams or not streams or not (self._live or job.observe):
+                self._say(_invisible(name, _whose(start)))
         total = 0
-        for path in before:
+        for path, before in known.files.items():
             size = self._size(path)
-            if size < before[path]:  # it was truncated
-                before[path] = 0
-            total += size - before[path]
+            known.seen = known.seen or size is not None
+            size = size or 0
+            if size < before:  # it was truncated
+                known.files[path] = before = 0
+            total += size - before
         if total > self._most and self._running.pop(name, None) is not None:
             note = (
                 f"it has written {memory_text(total)}; limits.output is {memory_text(self._most)}"
             )
             context = {"type": OUTPUT_LIMIT, "severity": 0, "note": note}
             self._emit((JobEvent(self._clock(), name, "exception", context),))
+        known.plan(total, self._most)
+        return known
 
-    def _size(self, path: str) -> int:
-        """Return the size of a regular file, or 0 if there is none."""
+    def _check_visible(self, name: str, known: _Measured) -> None:
+        """Warn if no file of a job that has ended was ever there."""
+        if not known.seen and known.files and not any(map(os.path.lexists, known.files)):
+            path = next(iter(known.files))
+            self._say(_invisible(name, f"{path} does not exist on this machine"))
+
+    def _say(self, message: str) -> None:
+        if not self._told:
+            self._told = True
+            self._emit((Problem(self._clock(), message),))
+
+    def _size(self, path: str) -> int | None:
+        """Return the size of a regular file or of all parts, or ``None`` if it does not exist."""
         self._since_pause += 1
         if self._since_pause >= _FILES:
             self._since_pause = 0
             self._closing.wait(_SLICE)
         try:
+            if is_pattern(path):
+                sizes = [os.stat(part).st_size for part in matching(path)]
+                return sum(sizes) if sizes else None
             status = os.stat(path)
         except (OSError, ValueError):
-            return 0
+            return None
         return status.st_size if S_ISREG(status.st_mode) else 0
 
     def _named(self, job: Job, start: Mapping[str, Any]) -> Iterator[str]:
@@ -206,14 +251,15 @@ def _absolute(job: Job, start: Mapping[str, Any], path: object) -> str:
     return os.path.abspath(os.path.join(workdir, str(path)))
 
 
-def _invisible(job: str, start: Mapping[str, Any]) -> str:
-    where = (
-        "its member writes it to a folder that is not shared"
-        if "at_member" in start
-        else ("its queue stores it")
-    )
+def _whose(start: Mapping[str, Any]) -> str:
+    if "at_member" in start:
+        return "its member writes it to a folder that is not shared"
+    return "its queue stores it"
+
+
+def _invisible(job: str, why: str) -> str:
     return (
         f"limits.output has no effect on the standard output and error of {job}, and of jobs like "
-        f"it, because this machine cannot see them: {where}\n  hint: set the group's 'stdout' and "
+        f"it, because this machine cannot see them: {why}\n  hint: set the group's 'stdout' and "
         "'stderr' to files in a folder that this machine sees"
     )

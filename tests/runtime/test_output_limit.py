@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,55 @@ def test_files_that_are_written_at_the_end_count_only_if_observers_need_them_bef
     assert limited.caught == ["sim.0"]
     (problem,) = [one for one in limited.events if isinstance(one, Problem)]
     assert "the standard output and error of sim.1" in problem.message
+
+
+def test_output_on_another_machine_is_said_when_its_job_ends(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    limited, seen, unseen = bench(10), job("sim.0"), job("sim.1")
+    (tmp_path / "sim.0").touch()
+    for each in (seen, unseen):
+        limited.submit(each)
+        limited.start(each, stdout=str(tmp_path / each.id))
+    wait_until(lambda: len(limited.limit._measured) == 2)
+    assert not limited.events
+    for each in (seen, unseen):
+        limited.limit.event(JobEvent(time.time(), each.id, "finish", {"status": 0}))
+    limited.submit(job("sim.2"))
+    limited.start(job("sim.2"), stdout=str(tmp_path / "sim.0"))  # the next round
+    wait_until(lambda: limited.events)
+    (problem,) = limited.events
+    assert isinstance(problem, Problem)
+    assert f"{tmp_path / 'sim.1'} does not exist on this machine" in problem.message
+
+
+def test_all_parts_of_an_output_count(bench: Callable[..., Bench], tmp_path: Path) -> None:
+    limited, one = bench(25), job(observe={"json-lines": {"path": "log.*"}})
+    (tmp_path / "log.0").write_bytes(b"x" * 100)
+    one = replace(one, workdir=str(tmp_path))
+    limited.submit(one)
+    limited.settle(one)
+    limited.start(one, workdir=str(tmp_path), stdout=str(tmp_path / "o"))
+    for number in (1, 2, 3):
+        assert limited.caught == []
+        (tmp_path / f"log.{number}").write_bytes(b"x" * 10)
+    wait_until(lambda: limited.caught == ["sim.0"])
+
+
+def test_a_job_that_nears_the_limit_is_measured_more_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    known, total, pauses = output_limit._Measured({}), 0, []
+    for second in range(40):
+        total += 10 if second < 20 else 1000
+        known.plan(total, 12_000)
+        pauses.append(known.pause)
+        now = known.due
+    assert pauses[:5] == [0.05, 0.1, 0.2, 0.4, 0.8]
+    assert pauses[19] == output_limit._PAUSE
+    assert pauses[-1] == output_limit._SHORTEST
 
 
 def test_at_most_500_files_are_measured_in_a_second(

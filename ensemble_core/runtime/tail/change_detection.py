@@ -167,6 +167,8 @@ class ChangeDetector:
             file.cached = kind in CACHING
         if file.device is not None and self._kinds[file.device] not in LOCAL:
             return self._remote
+        if file.is_moving:
+            return self._here
         return self._told if self._watches is not None and file in self._watches else self._here
 
     def _device(self, file: File) -> int | None:

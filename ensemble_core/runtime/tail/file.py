@@ -1,44 +1,33 @@
-"""One followed file: what has been read, its observer, and how long a failed read is retried."""
+"""One followed file: what is read of it, when, and what the user must know about it."""
 
 from __future__ import annotations
 
 import errno
-import math
 import os
 import stat
 import time
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from ensemble_core.errors import raised_at, written_at
-from ensemble_core.model.events import Event, Observed
-from ensemble_core.plugin.observer import UNREADABLE, Observer, Row
+from ensemble_core.model.events import Event
+from ensemble_core.plugin.observer import Observer
 from ensemble_core.runtime.tail.earlier_text import LONGEST, EarlierText
+from ensemble_core.runtime.tail.gaps import Gaps, lateness
+from ensemble_core.runtime.tail.observer_feed import ObserverFeed
+from ensemble_core.runtime.tail.opening import is_older, list_folder, open_to_read, status_of
+from ensemble_core.runtime.tail.parts import Parts, generations, is_pattern
 from ensemble_core.runtime.tail.poll_interval import PollInterval
+from ensemble_core.runtime.tail.read_position import REMEMBERED, Place, ReadPosition
 from ensemble_core.runtime.tail.rewritten_lines import is_rewritten, newest_updates
 
-__all__ = ["File", "Place"]
+__all__ = ["File"]
 
 #: How many bytes are read at a time, so that a fast-growing file does not delay the others.
 _CHUNK = 64 * 1024
-#: If a job has run for at least this many seconds and has at least this many rows, all of them at
-#: its end, it has probably buffered its output.
-_LATE, _LATE_ROWS = 30.0, 10
-#: How many bytes before the read position are stored for comparison. If they change, the file was
-#: rewritten.
-_REMEMBERED = 256
-#: How many of these bytes are stored for a later attempt of the job.
-_REMEMBERED_OF_OTHERS = 32
-#: By how many seconds the kernel's clock for files may be behind (a tick is 10 ms).
-_TICK = 0.02
-#: Up to this size, a file is read again to find out whether lines were overwritten.
-_MOST_COMPARED = 256 << 20
-#: An observer that is behind by more bytes than ``MOST_BEHIND`` and would need more than
-#: ``_LONGEST_CATCH_UP`` seconds of CPU time for them continues with the last ``_NEWEST`` bytes.
-MOST_BEHIND, _LONGEST_CATCH_UP, _NEWEST = 64 << 20, 5.0, 1 << 20
+#: An observer that is behind by more bytes than ``MOST_BEHIND`` and is too slow for them continues
+#: with the last ``_NEWEST`` bytes.
+MOST_BEHIND, _NEWEST = 64 << 20, 1 << 20
 #: A progress bar is read at most once in so many seconds while its job runs.
 _UPDATE = 0.1
 #: Transient errors: no descriptors, no memory, a busy file server. After the end of a job, reading
@@ -51,39 +40,10 @@ _PATIENCE, _PAUSE = 5.0, 0.01
 _Seen = tuple[int, int, int, int]
 
 
-@dataclass(slots=True)
-class Place:
-    """The position up to which a file was read, for a later attempt of the job."""
-
-    identity: tuple[int, int]
-    offset: int
-    #: The bytes before this position; if the job failed, the earlier text as well.
-    before: bytes
-    text: EarlierText | None = None
-
-
-class _InvalidRow(Exception):
-    """Error: an observer returned something that is not a row."""
-
-
-def _check(row: object) -> None:
-    """Raise :class:`_InvalidRow` if an observer has returned something that is not a row."""
-    if not isinstance(row, Row):
-        raise _InvalidRow(f"returned {_shown(row)}, not a Row")
-    values: Mapping[str, object] = row.values
-    for name, value in values.items():
-        if not isinstance(value, (float, int)):
-            raise _InvalidRow(f"returned a Row in which {name!r} is {_shown(value)}, not a float")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
-
-
 class File:
     """A file of a job, and the observer that reads it.
 
+    - ``path`` may be a pattern: the files that match it are parts of one output.
     - ``tell`` receives the rows as events. ``clock`` returns the events' time.
     - ``warn`` is called once for each problem; ``fail`` is called with an error of the observer.
     - ``elsewhere`` returns, if nothing was found, the end of a complaint: where rows are instead.
@@ -109,8 +69,8 @@ class File:
     ) -> None:
         self.job = job
         self.name = name
-        self.path = str(path)
-        self.dropped = False
+        #: The path or pattern, and the path of the current part.
+        self.named = self.path = str(path)
         #: Device and inode at the last check, or ``None`` if the file did not exist.
         self.identity: tuple[int, int] | None = None
         #: True if the file system caches the state of a file until the file is opened.
@@ -121,86 +81,95 @@ class File:
         self.pace: PollInterval[File] | None = None
         self.watched: tuple[int, int] | None = None
         self.over = False
-        self._observer = observer
-        self._elsewhere = elsewhere
-        self._since = since
-        #: How many rows to skip, because an earlier controller has handled them.
-        self._taken = taken
-        #: True after the file was truncated or replaced, until the next row.
-        self._anew = False
-        self._tell = tell
-        self._clock = clock
-        self._warn_user = warn
-        self._fail = fail
-        self._warned: set[str] = set()
-        self._seen: _Seen | None = None
-        self._stale: _Seen | None = None
-        self._read_of: tuple[int, int] | None = None
-        self._offset = 0
-        self._before = b""
-        #: What an earlier attempt has written, if this one continues it.
-        self._earlier: EarlierText | None = None
-        #: The checksum of the bytes from ``_first`` to the read position, and whether the file has
-        #: changed without growing: then, lines may have been overwritten.
-        self._first = self._checksum = 0
-        self._suspect = False
-        #: The CPU time of the observer in seconds, for how many bytes, and how many were skipped.
-        self._cost, self._fed, self._skipped = 0.0, 0, 0
-        self._piece_size = _CHUNK
         #: Time before which the file need not be read again, because it has a progress bar.
         self.not_before = 0.0
-        #: Whether the last bytes that this attempt has written are no whole line.
-        self._in_line = False
-        #: The position at which to stop reading, once the job has ended.
+        self._feed = ObserverFeed(
+            job, name, observer, self.path, skip=taken, tell=tell, clock=clock, fail=fail
+        )
+        self._elsewhere = elsewhere
+        self._since = since
+        self._clock = clock
+        self._warn_user = warn
+        self._warned: set[str] = set()
+        self._impossible = False
+        self._seen: _Seen | None = None
+        self._stale: _Seen | None = None
+        self._position = ReadPosition()
+        #: Whether this attempt has read anything of the current file.
+        self._own = False
+        #: What an earlier attempt has written, if this one continues it.
+        self._earlier: EarlierText | None = None
+        self._gaps = Gaps()
+        self._piece_size = _CHUNK
+        self._parts = Parts(self.named, since)
+        #: A log that was renamed while it was read, and logs that were begun and renamed after it.
+        self._renamed: list[tuple[str, tuple[int, int]]] = []
+        #: The position at which to stop reading, once the file is complete.
         self._end: int | None = None
         self._began = clock()
-        #: Number of rows before and after the end of the job.
-        self._rows = [0, 0]
         #: The time at which to give up retries of reading to the end.
         self._give_up: float | None = None
 
     @property
+    def dropped(self) -> bool:
+        """Whether the file is no longer read."""
+        return self._impossible or self._feed.failed
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the output may continue in another file, so that watching this one is not
+        enough.
+        """
+        return is_pattern(self.named) or bool(self._renamed)
+
+    @property
     def place(self) -> Place | None:
         """The position at which reading stopped, for a later attempt of the job, or ``None``."""
-        if self._read_of is None:
-            return None
-        return Place(self._read_of, self._offset, self._before[-_REMEMBERED_OF_OTHERS:])
+        return self._position.place(self.path)
 
     def earlier_text(self) -> EarlierText | None:
         """Return what was read of the file, for an attempt that continues this one."""
-        start = max(0, self._offset - LONGEST)
+        start = max(0, self._position.offset - LONGEST)
         # Without the text, the attempt reads what is after the position.
         with suppress(OSError, ValueError), open(self.path, "rb") as file:
             file.seek(start)
-            text = file.read(self._offset - start)
-            if len(text) == self._offset - start:
+            text = file.read(self._position.offset - start)
+            if len(text) == self._position.offset - start:
                 return EarlierText(start, text)
         return None
 
     def resume(self, place: Place, *, continues: bool) -> None:
         """Start reading at this position, unless the file has been replaced or truncated.
 
-        If the attempt ``continues`` the earlier one, lines that it overwrites are read, too.
+        If the attempt ``continues`` the earlier one, lines that it overwrites are read, too. If it
+        does not, it writes all parts of its output again.
         """
-        self._read_of, self._offset, self._before = place.identity, place.offset, place.before
-        self._first = place.offset
+        if is_pattern(self.named):
+            if not continues:
+                return
+            self._parts.current = self.path = self._feed.path = place.path
+        self._position = ReadPosition(place.identity, place.offset, place.before, place.offset)
         if continues:
             self._earlier = place.text
+
+    # -- looking -------------------------------------------------------------------------------
 
     def look(self) -> bool:
         """Return True if the file exists and has changed since the last check."""
         if self.dropped:
             return False
+        if self.over or self._parts.are_due():
+            self._go_to_next_part()
         self.identity = None
         try:
-            status = self._status()
+            status = status_of(self.path, cached=self.cached)
         except (FileNotFoundError, NotADirectoryError):
-            return False
+            return bool(self._renamed)
         except OSError as error:
             self._warn(f"cannot access {self.path}: {error}")
             return False
         except ValueError as error:  # an impossible path
-            self.dropped = True
+            self._impossible = True
             self._warn(f"cannot access {self.path!r}: {error}")
             return False
         if not stat.S_ISREG(status.st_mode):
@@ -208,22 +177,49 @@ class File:
             return False
         self.identity = (status.st_dev, status.st_ino)
         seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        if self._seen is None and self._since is not None:
-            # Some file systems, such as Lustre, store whole seconds only.
-            exact = status.st_mtime_ns % 10**9
-            since = self._since - _TICK if exact else math.floor(self._since - _TICK)
-            if status.st_mtime < since:
-                self._stale = seen
+        if self._seen is None and is_older(status, self._since):
+            self._stale = seen
         last = self._seen
         self._seen = seen
-        self._suspect = self._suspect or (
-            last is not None and last != seen and last[:3] == seen[:3]
-        )
+        if last is not None and last != seen and last[:3] == seen[:3]:
+            self._gaps.suspect = True
         if self._stale is not None:
             if self._stale == seen:
                 return False
             self._stale = None
-        return seen != last or self._offset < status.st_size
+        return seen != last or self._position.offset < status.st_size or bool(self._renamed)
+
+    def _go_to_next_part(self) -> bool:
+        """Continue with the next part, if there is one and this one was read to its end."""
+        following = self._parts.next()
+        if following is None:
+            return False
+        if self._parts.current is not None:
+            with suppress(OSError):
+                if self._stale is None and self._has_rest(self.path):
+                    return False
+            self._finish_overwritten(whole=True)
+            self._feed.end_line()
+        self._parts.enter(following, self._position.offset)
+        self.path = self._feed.path = following
+        self._seen = self._stale = None
+        self._begin_file()
+        return True
+
+    def _has_rest(self, path: str) -> bool:
+        """Return True if a file that its job has completed is not read to its end."""
+        size = os.stat(path).st_size
+        if size <= self._position.offset:
+            return False
+        self._end = size
+        return True
+
+    def _begin_file(self) -> None:
+        """Continue at the start of another file."""
+        self._position = ReadPosition()
+        self._end, self._earlier, self._own, self._gaps.suspect = None, None, False, False
+
+    # -- reading -------------------------------------------------------------------------------
 
     def read(self, *, ended: bool = False) -> bool:
         """Read one piece of the file. Return True if there is more to read."""
@@ -232,27 +228,34 @@ class File:
         try:
             more, data = self._piece(ended)
         except FileNotFoundError:
-            return False
+            return self._find_renamed(ended)
         except (OSError, ValueError) as error:
             self._warn(f"cannot read {self.path}: {error}")
             return ended and isinstance(error, OSError) and self._may_retry(error)
         self._give_up = None
         if data:
-            self._fed += len(data)
-            self._observe(lambda: self._observer.feed(data), "feed")
+            self._own = True
+            self._feed.feed(data)
+        if not more and self._renamed:
+            more = self._leave_renamed(ended)
         return more and not self.dropped
 
     def read_to_end(self) -> bool:
         """Read one piece, after the job is over. Return True if there is more to read."""
-        if self._end is None:
+        if not self._feed.ended:
             # A short job may be over before its file is checked for the first time.
             self.look()
             if self.identity is None and self.cached:
-                self._list_folder()
+                list_folder(self.path)
                 self.look()
-            if self._seen is None or self._stale is not None:
-                return False
-        return self.read(ended=True)
+            self._feed.ended = True
+            self._end = None
+        readable = self._seen is not None and self._stale is None
+        more = readable and self.read(ended=True)
+        if not more and not self.dropped and self._go_to_next_part():
+            self.look()
+            return True
+        return more
 
     def finish(self, *, whole: bool = True) -> str | None:
         """Handle the rows that are complete at the end of the file.
@@ -260,87 +263,97 @@ class File:
         Without ``whole``, the job may have been killed while it wrote its last line. Return a text
         that says what was therefore not read, or ``None``.
         """
-        dropped: list[str | None] = []
+        dropped = None if whole else self._feed.interrupted()
+        self._finish_overwritten(whole=whole)
+        self._feed.finish()
+        return dropped
 
-        def interrupted() -> Iterable[Row]:
-            dropped.append(self._observer.interrupted())
-            return ()
-
-        if not whole:
-            self._observe(interrupted, "interrupted")
-        if self._earlier is not None and not self.dropped:
-            # The file may be gone by now.
-            with suppress(OSError, ValueError), open(self.path, "rb", buffering=0) as file:
-                if self._in_line and whole:
-                    self._observe(lambda: self._observer.feed(b"\n"), "feed")
-                status = os.fstat(file.fileno())
-                if status.st_size >= self._offset:
-                    self._read_overwritten(file.fileno(), status, self._earlier, final=True)
-        self._observe(self._observer.finish, "finish")
-        return dropped[0] if dropped else None
-
-    def unread(self) -> str | None:
-        """Explain why nothing was read: the file does not exist, or the job has not written to
-        it.
-        """
-        if self.dropped or self._warned:
-            return None
-        if self._seen is None:
-            return (
-                f"{self.path} does not exist: the observer {self.name!r} read nothing"
-                f"{self._elsewhere()}"
-            )
-        if self._stale is not None:
-            return (
-                f"{self.path} is older than the job, which did not write to it, or its file "
-                f"server's clock is slow: the observer {self.name!r} read nothing"
-            )
-        return None
-
-    def complaint(self) -> str | None:
-        """Describe what the observer could not parse, or why rows came late; otherwise return
-        ``None``.
-        """
-        if self.dropped or self._seen is None or self._stale is not None:
-            return None
+    def _piece(self, ended: bool) -> tuple[bool, bytes]:
+        fd = open_to_read(self._renamed[0][0] if self._renamed else self.path)
         try:
-            why = self._observer.complaint()
-        except Exception:  # errors of the plugin no longer matter
-            return None
-        if why is None and self._skipped:
-            skipped = f"{self._skipped / 1e6:.0f} MB of {self.path} were skipped"
-            return (
-                f"{skipped}, because it grew faster than the observer {self.name!r} could read it"
-            )
-        if why is None and self._suspect and self._is_overwritten():
-            return (
-                f"lines of {self.path} that the observer {self.name!r} had read were overwritten: "
-                "their new values are unknown"
-            )
-        if why is not None:
-            elsewhere = "" if any(self._rows) else self._elsewhere()
-            return f"the observer {self.name!r} did not understand {self.path}: {why}{elsewhere}"
-        ran = self._clock() - self._began
-        early, late = self._rows
-        if not early and late >= _LATE_ROWS and ran >= _LATE:
-            return (
-                f"all {late} rows of {self.path} came at its end, after {ran:.0f} s: programs "
-                "buffer output that is not a terminal; use 'python -u' or 'stdbuf -oL'"
-            )
-        return None
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                self._refuse()
+                return False, b""
+            if self._earlier is not None:
+                self._read_overwritten(fd, status, self._earlier)
+            position, identity = self._position, (status.st_dev, status.st_ino)
+            if self._renamed and self._renamed[0][1] != identity:
+                raise FileNotFoundError  # it was renamed again
+            if self._own and position.identity != identity:
+                if position.is_begun_by(fd, status.st_size):  # it was written again, as a whole
+                    position.identity = identity
+                elif self._find_renamed(ended):
+                    return True, b""
+            behind = (status.st_size if self._end is None else self._end) - position.offset
+            if behind > MOST_BEHIND and self._feed.is_too_slow(behind):
+                position = self._skip(fd, behind)
+            # Read old and new bytes in one call, because every call waits for other threads.
+            kept = len(position.before)
+            data = os.pread(fd, kept + self._piece_size, position.offset - kept)
+            if position.identity is not None and (
+                position.identity != identity
+                or status.st_size < position.offset
+                # The file was truncated and has grown again between two checks, or a new file has
+                # this inode.
+                or not data.startswith(position.before)
+            ):
+                self._begin_again()
+                position, kept, data = self._position, 0, os.pread(fd, _CHUNK, 0)
+            position.identity = identity
+            if ended and self._end is None:
+                # Stop at this size, because a process that outlives the job could write forever.
+                self._end = status.st_size
+            data = data[kept : None if self._end is None else kept + self._end - position.offset]
+        finally:
+            os.close(fd)
+        return self._cut(data, status.st_size)
 
-    def _is_overwritten(self) -> bool:
-        """Return True if the bytes that were read differ from those that are in the file now."""
-        left, checksum = self._offset - self._first, 0
-        if left > _MOST_COMPARED:
-            return False
-        with suppress(OSError, ValueError), open(self.path, "rb") as file:
-            file.seek(self._first)
-            while left > 0 and (data := file.read(min(left, 1 << 20))):
-                checksum = zlib.crc32(data, checksum)
-                left -= len(data)
-            return left == 0 and checksum != self._checksum
-        return False
+    def _cut(self, data: bytes, size: int) -> tuple[bool, bytes]:
+        """Return whether there is more to read, and the bytes for the observer."""
+        position, got = self._position, len(data)
+        if self._end is None and position.offset + got >= size:
+            # Zero bytes at the end are preallocated space, or data from another node that has not
+            # arrived yet.
+            data = data.rstrip(b"\0")
+        more, result = len(data) == got, data
+        if self._feed.rewrites and b"\r" in data:
+            in_line = bool(position.before) and not position.before.endswith((b"\n", b"\r"))
+            result, used = newest_updates(data, in_line=in_line, final=self._end is not None)
+            self._piece_size = _CHUNK
+            if is_rewritten(data):  # pass over as many updates as possible at a time
+                self.not_before, self._piece_size = time.monotonic() + _UPDATE, 16 * _CHUNK
+            data = data[:used]
+        end = size if self._end is None else self._end
+        more = bool(data) and more and position.offset + got < end
+        if data:
+            position.advance(data)
+        return more, result
+
+    def _begin_again(self) -> None:
+        """Read the file from its start, because it was truncated, replaced or written again."""
+        if self._own:
+            self._gaps.lost = "was truncated or replaced while it was read"
+        self._begin_file()
+        self._feed.skip = 0
+        self._feed.truncated()
+
+    def _skip(self, fd: int, behind: int) -> ReadPosition:
+        """Continue near the end of the file, at the beginning of a line. Return where."""
+        target = self._position.offset + behind - _NEWEST
+        end = os.pread(fd, _NEWEST, target).find(b"\n") + 1
+        skipped = target + end - self._position.offset
+        identity, offset = self._position.identity, target + end
+        self._position = ReadPosition(identity, offset, first=offset)
+        self._feed.interrupted()
+        first = not self._gaps.skipped
+        self._gaps.skipped += skipped
+        if first:
+            self._warn(
+                f"{self.path} grows faster than the observer {self.name!r} can read it: "
+                f"{skipped / 1e6:.0f} MB were skipped, so statistics lack their rows"
+            )
+        return self._position
 
     def _may_retry(self, error: OSError) -> bool:
         if error.errno not in _TRANSIENT:
@@ -351,109 +364,42 @@ class File:
         time.sleep(_PAUSE)
         return now < self._give_up
 
-    def _status(self) -> os.stat_result:
-        status = os.stat(self.path)
-        if not self.cached or not stat.S_ISREG(status.st_mode):
-            return status
-        try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        except PermissionError:  # reported when the file is read
-            return status
-        try:
-            return os.fstat(fd)
-        finally:
-            os.close(fd)
+    # -- renamed and overwritten files ---------------------------------------------------------
 
-    def _list_folder(self) -> None:
-        """List the folder of the file.
+    def _find_renamed(self, ended: bool) -> bool:
+        """Find the log that was read, because its path is missing or has another file.
 
-        This makes NFS ask the server again. Otherwise, it may remember for some time that the file
-        is missing.
+        Return True if there is more to read: the renamed log comes before the new one.
         """
-        # If the folder cannot be listed, the file does not exist either.
-        with suppress(OSError, ValueError), os.scandir(os.path.dirname(self.path)) as entries:
-            next(entries, None)
+        reads_renamed = bool(self._renamed)
+        wanted = self._position.identity if self._own else None
+        if reads_renamed:
+            wanted = self._renamed[0][1]
+        self._renamed = [] if wanted is None else generations(self.path, wanted)
+        if self._renamed and self._own and not self._position.is_in(self._renamed[0][0]):
+            self._renamed = []
+        if not self._renamed and (reads_renamed or (ended and self._seen is not None)):
+            self._gaps.lost = "was deleted while it was read"
+        if not self._renamed and reads_renamed:
+            self._begin_file()
+        return reads_renamed or bool(self._renamed)
 
-    def _piece(self, ended: bool) -> tuple[bool, bytes]:
-        # O_NONBLOCK is needed because a FIFO may have replaced the file.
-        fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    def _leave_renamed(self, ended: bool) -> bool:
+        """Continue with the next log, if there is one. Return True if there is more to read."""
         try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                self._refuse()
-                return False, b""
-            if self._earlier is not None:
-                self._read_overwritten(fd, status, self._earlier)
-            behind = (status.st_size if self._end is None else self._end) - self._offset
-            if behind > MOST_BEHIND and self._is_too_slow(behind):
-                self._skip(fd, behind)
-            # Read old and new bytes in one call, because every call waits for other threads.
-            kept = len(self._before)
-            data = os.pread(fd, kept + self._piece_size, self._offset - kept)
-            identity = (status.st_dev, status.st_ino)
-            if self._read_of is not None and (
-                self._read_of != identity
-                or status.st_size < self._offset
-                # The file was truncated and has grown again between two checks, or a new file has
-                # this inode.
-                or not data.startswith(self._before)
+            following = self._renamed[1][0] if len(self._renamed) > 1 else self.path
+            # A program may write to the old log for some time after its new log was created.
+            if not ended and (
+                not os.stat(following).st_size or self._has_rest(self._renamed[0][0])
             ):
-                self._offset, self._before, self._end, self._taken = 0, b"", None, 0
-                self._first = self._checksum = 0
-                self._observe(self._forget, "truncated")
-                self._anew = True
-                kept, data = 0, os.pread(fd, _CHUNK, 0)
-            self._read_of = identity
-            if ended and self._end is None:
-                # Stop at this size, because a process that outlives the job could write forever.
-                self._end = status.st_size
-            data = data[kept : None if self._end is None else kept + self._end - self._offset]
-        finally:
-            os.close(fd)
-        got = len(data)
-        if self._end is None and self._offset + got >= status.st_size:
-            # Zero bytes at the end are preallocated space, or data from another node that has not
-            # arrived yet.
-            data = data.rstrip(b"\0")
-        more, result = len(data) == got, data
-        if self._observer.rewrites and not self._taken and b"\r" in data:
-            in_line = not self._before.endswith((b"\n", b"\r"))
-            result, used = newest_updates(
-                data, in_line=in_line and bool(self._before), final=self._end is not None
-            )
-            self._piece_size = _CHUNK
-            if is_rewritten(data):  # pass over as many updates as possible at a time
-                self.not_before, self._piece_size = time.monotonic() + _UPDATE, 16 * _CHUNK
-            data = data[:used]
-        end = status.st_size if self._end is None else self._end
-        more = bool(data) and more and self._offset + got < end
-        self._offset += len(data)
-        self._before = (self._before + data[-_REMEMBERED:])[-_REMEMBERED:]
-        if data:
-            self._checksum = zlib.crc32(data, self._checksum)
-            self._in_line = not data.endswith(b"\n")
-        return more, result
-
-    def _is_too_slow(self, behind: int) -> bool:
-        """Return True if the observer would need too much CPU time for this number of bytes."""
-        if self._taken or self._fed < _CHUNK:
+                return self._end is not None
+            os.stat(following)
+        except OSError:
             return False
-        return behind * self._cost / self._fed > _LONGEST_CATCH_UP
-
-    def _skip(self, fd: int, behind: int) -> None:
-        """Continue near the end of the file, at the beginning of a line."""
-        target = self._offset + behind - _NEWEST
-        end = os.pread(fd, _NEWEST, target).find(b"\n") + 1
-        skipped = target + end - self._offset
-        self._offset, self._before, self._in_line = target + end, b"", False
-        self._first, self._checksum = self._offset, 0
-        self._observe(self._discard_line, "interrupted")
-        first, self._skipped = not self._skipped, self._skipped + skipped
-        if first:
-            self._warn(
-                f"{self.path} grows faster than the observer {self.name!r} can read it: "
-                f"{skipped / 1e6:.0f} MB were skipped, so statistics lack their rows"
-            )
+        self._feed.end_line()
+        self._renamed.pop(0)
+        self._begin_file()
+        return True
 
     def _read_overwritten(
         self, fd: int, status: os.stat_result, earlier: EarlierText, *, final: bool = False
@@ -462,67 +408,75 @@ class File:
 
         If it has truncated or replaced the file, continue after the lines that are still the same.
         """
+        position = self._position
         now = os.pread(fd, len(earlier.text), earlier.start)
-        if status.st_size < self._offset or self._read_of != (status.st_dev, status.st_ino):
+        identity = (status.st_dev, status.st_ino)
+        if status.st_size < position.offset or position.identity != identity:
             same = earlier.common_lines(now)
             self._earlier = None
             if same > earlier.start:
-                self._read_of = status.st_dev, status.st_ino
-                self._offset, self._end = same, None
-                self._first, self._checksum = same, 0
-                self._before = now[: same - earlier.start][-_REMEMBERED:]
-                self._observe(self._forget, "truncated")
+                before = now[: same - earlier.start]
+                self._position = ReadPosition(identity, same, before[-REMEMBERED:], same)
+                self._end = None
+                self._feed.truncated(repeats=False)
             return
-        if now == earlier.text or (self._in_line and not final):
+        if now == earlier.text or (self._feed.in_line and not final):
             return
         lines = earlier.changed_lines(now, final=final)
-        if self._offset == earlier.end:
-            self._before = now[-len(self._before) :] if self._before else b""
+        if position.offset == earlier.end:
+            position.before = now[-len(position.before) :] if position.before else b""
         if lines:
-            self._observe(lambda: self._observer.feed(lines), "feed")
+            self._feed.feed(lines)
 
-    def _discard_line(self) -> Iterable[Row]:
-        self._observer.interrupted()
-        return ()
-
-    def _forget(self) -> Iterable[Row]:
-        self._observer.truncated()
-        return ()
-
-    def _observe(self, rows: Callable[[], Iterable[Row]], method: str) -> None:
-        """Turn rows into events. Drop an observer that raises an error or returns other objects."""
-        if self.dropped:
+    def _finish_overwritten(self, *, whole: bool) -> None:
+        if self._earlier is None or self.dropped:
             return
-        timestamp, began = self._clock(), time.thread_time()
-        try:
-            given = rows()
-            if given is None:
-                raise _InvalidRow("returned None and not a list of Row")
-            for row in given:
-                _check(row)
-                self._rows[self._end is not None] += 1
-                if row.values and self._taken:
-                    self._taken -= 1
-                elif row.values:
-                    values, anew, self._anew = row.values, self._anew, False
-                    unread = [name for name, value in values.items() if value is UNREADABLE]
-                    self._tell(
-                        Observed(
-                            timestamp, self.job, self.name, values, row.clock, anew, (*unread,)
-                        )
-                    )
-            self._cost += time.thread_time() - began
-        except (Exception, SystemExit) as error:  # an error in a plugin's code
-            self.dropped = True
-            if isinstance(error, _InvalidRow):
-                written = written_at(getattr(type(self._observer), method))
-                what = f"its {method} {error} ({written})"
-            else:
-                what = f"{type(error).__name__}: {error} ({raised_at(error)})"
-            self._fail(
-                f"job {self.job}: the observer {self.name!r} failed and no longer reads "
-                f"{self.path}, so rules that wait for it will not fire: {what}"
+        # The file may be gone by now.
+        with suppress(OSError, ValueError), open(self.path, "rb", buffering=0) as file:
+            if whole:
+                self._feed.end_line()
+            status = os.fstat(file.fileno())
+            if status.st_size >= self._position.offset:
+                self._read_overwritten(file.fileno(), status, self._earlier, final=True)
+
+    # -- what the user must know ---------------------------------------------------------------
+
+    def unread(self) -> str | None:
+        """Explain why nothing was read: the file does not exist, or the job has not written to
+        it.
+        """
+        if self.dropped or self._warned:
+            return None
+        nothing = f"the observer {self.name!r} read nothing"
+        if self._seen is None:
+            missing = f"{self.path} does not exist"
+            if is_pattern(self.named):
+                missing = f"no file that the job has written matches {self.named}"
+            return f"{missing}: {nothing}{self._elsewhere()}"
+        if self._stale is not None and not self._parts.sizes:
+            return (
+                f"{self.path} is older than the job, which did not write to it, or its file "
+                f"server's clock is slow: {nothing}"
             )
+        return None
+
+    def complaint(self) -> str | None:
+        """Describe what the observer could not parse, what may be missing, or why rows came late;
+        otherwise return ``None``.
+        """
+        if (
+            self.dropped
+            or self._seen is None
+            or (self._stale is not None and not self._parts.sizes)
+        ):
+            return None
+        why = self._feed.complaint()
+        if why is not None:
+            elsewhere = "" if any(self._feed.rows) else self._elsewhere()
+            why = f"the observer {self.name!r} did not understand {self.named}: {why}{elsewhere}"
+        gaps = self._gaps.texts(self.path, self._position, self._feed)
+        said = "; ".join(filter(None, (why, *gaps, self._parts.grown())))
+        return said or lateness(self.path, self._feed, self._clock() - self._began)
 
     def _refuse(self) -> None:
         self._warn(f"{self.path} is not a regular file and cannot be followed")

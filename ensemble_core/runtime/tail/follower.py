@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.observer import Observer
 from ensemble_core.runtime.tail.change_detection import ChangeDetector
-from ensemble_core.runtime.tail.file import File, Place
+from ensemble_core.runtime.tail.file import File
+from ensemble_core.runtime.tail.read_position import Place
 from ensemble_core.runtime.tail.wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ class Follower:
         self._flushed = 0.0
         #: Groups and observers for which missing output has been reported.
         self._missed: set[tuple[str, str, str]] = set()
+        #: The last job that has read a file, by device and inode.
+        self._readers: dict[tuple[int, int], File] = {}
 
     def watch(
         self,
@@ -150,7 +153,7 @@ class Follower:
         with self._lock:
             if self._closing:
                 return
-            earlier = self._places.get((_index(job_id), observer_name, file.path))
+            earlier = self._places.get((_index(job_id), observer_name, file.named))
             if earlier is not None:
                 file.resume(earlier, continues=continues)
             self._jobs.setdefault(job_id, []).append(file)
@@ -262,6 +265,7 @@ class Follower:
                     left.append(file)
                 else:
                     dropped = file.finish(whole=ending.expected)
+                    self._forget_reader(file)
                     self._store_position(file, failed=not ending.expected)
                     if ending.expected:
                         self._miss(file)
@@ -287,7 +291,7 @@ class Follower:
             return
         if failed:
             place.text = file.earlier_text()
-        key = _index(file.job), file.name, file.path
+        key = _index(file.job), file.name, file.named
         with self._lock:
             self._remove_place(key)
             self._places[key] = place
@@ -343,8 +347,10 @@ class Follower:
             self._paused.pop(file, None)
             if file.not_before > now and not file.over:
                 self._paused[file] = None
-            elif file not in known and not file.over and file.read():
-                self._behind.append(file)
+            elif file not in known and not file.over:
+                self._note_reader(file)
+                if file.read():
+                    self._behind.append(file)
             self._flush_in_time()
         began = time.monotonic()
         for _ in range(behind):
@@ -356,6 +362,26 @@ class Follower:
             self._flush()
             if time.monotonic() - began > _SLICE:
                 return
+
+    def _note_reader(self, file: File) -> None:
+        """Report that two running jobs have the same file."""
+        if file.identity is None:
+            return
+        other = self._readers.setdefault(file.identity, file)
+        if other.job != file.job and not other.over:
+            self._tell_once(
+                file,
+                "shared",
+                f"{other.job} and {file.job} read the same file, {file.path}: if both write to it, "
+                "each has the rows of both\n  hint: give each job a folder or a file: "
+                "workdir: runs/{run}/{group}/{index}",
+            )
+        elif other.over:
+            self._readers[file.identity] = file
+
+    def _forget_reader(self, file: File) -> None:
+        if file.identity is not None and self._readers.get(file.identity) is file:
+            del self._readers[file.identity]
 
     def _add_event(self, event: Event) -> None:
         self._batch.append(event)

@@ -285,6 +285,8 @@ class _Files:
         if ensemble.custom:
             how = "return their recorded results" if self._recorded else "are called"
             print_warning(f"{file}: its functions {how}: {called}")
+        if ensemble.limits.output is not None:
+            print_warning(f"{file}: limits.output has no effect: simulated jobs write no files")
         model = self._model(file, text, ensemble, until)
         missing = without_model(ensemble, model)
         if missing:

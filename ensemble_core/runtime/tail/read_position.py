@@ -1,0 +1,91 @@
+"""Up to where a file was read, and whether the file still has what was read."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ensemble_core.runtime.tail.earlier_text import EarlierText
+
+__all__ = ["REMEMBERED", "Place", "ReadPosition"]
+
+#: How many bytes before the read position are stored for comparison. If they change, the file was
+#: rewritten.
+REMEMBERED = 256
+#: How many of these bytes are stored for a later attempt of the job.
+_REMEMBERED_OF_OTHERS = 32
+#: Up to this size, a file is read again to find out whether lines were overwritten; up to the
+#: second size also to find out whether a new file begins with what was read.
+_MOST_COMPARED, _MOST_COMPARED_AT_ONCE = 256 << 20, 16 << 20
+
+Identity = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Place:
+    """The position up to which a file was read, for a later attempt of the job."""
+
+    path: str
+    identity: Identity
+    offset: int
+    #: The bytes before this position; if the job failed, the earlier text as well.
+    before: bytes
+    text: EarlierText | None = None
+
+
+@dataclass(slots=True)
+class ReadPosition:
+    """The position up to which a file was read, and a checksum of what was read."""
+
+    #: Device and inode of the file, or ``None`` before the first read.
+    identity: Identity | None = None
+    offset: int = 0
+    #: The last bytes before the position.
+    before: bytes = b""
+    #: Where reading began, and the checksum of the bytes from there to the position.
+    first: int = 0
+    checksum: int = 0
+
+    def place(self, path: str) -> Place | None:
+        """Return the position for a later attempt, or ``None`` if the file was not read."""
+        if self.identity is None:
+            return None
+        return Place(path, self.identity, self.offset, self.before[-_REMEMBERED_OF_OTHERS:])
+
+    def advance(self, data: bytes) -> None:
+        """Note that these bytes were read."""
+        self.offset += len(data)
+        self.before = (self.before + data[-REMEMBERED:])[-REMEMBERED:]
+        self.checksum = zlib.crc32(data, self.checksum)
+
+    def is_begun_by(self, fd: int, size: int) -> bool:
+        """Return True if a file begins with everything that was read of another one."""
+        if not 0 < self.offset <= min(size, _MOST_COMPARED_AT_ONCE):
+            return False
+        return self._checksum_of(fd) == self.checksum
+
+    def is_in(self, path: str) -> bool:
+        """Return True if a file has the bytes before the position. Inodes are used again."""
+        start = self.offset - len(self.before)
+        with suppress(OSError, ValueError), open(path, "rb", buffering=0) as file:
+            return os.pread(file.fileno(), len(self.before), start) == self.before
+        return False
+
+    def is_overwritten_in(self, path: str) -> bool:
+        """Return True if the bytes that were read differ from those that are in the file now."""
+        if self.offset - self.first > _MOST_COMPARED:
+            return False
+        with suppress(OSError, ValueError), open(path, "rb", buffering=0) as file:
+            return self._checksum_of(file.fileno()) not in (None, self.checksum)
+        return False
+
+    def _checksum_of(self, fd: int) -> int | None:
+        at, checksum = self.first, 0
+        while at < self.offset:
+            data = os.pread(fd, min(self.offset - at, 1 << 20), at)
+            if not data:
+                return None
+            checksum, at = zlib.crc32(data, checksum), at + len(data)
+        return checksum
