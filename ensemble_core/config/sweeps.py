@@ -29,6 +29,9 @@ _LARGEST = 64 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: The beginning of a text such as ``007``, which is no number.
 _ZEROS = re.compile(r"[-+]?0[0-9]")
+#: A text such as ``2D1``: a name, or an exponent of Fortran. Programs print a point
+#: before it, or a sign after it.
+_NAME_OR_NUMBER = re.compile(r"[-+]?[0-9]+[dDqQ][0-9]+")
 #: A number with a decimal comma.
 _COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
 #: Suffixes of points files.
@@ -267,6 +270,13 @@ def read_points(
             at = header.index(name)
             cells = [row[at] for row in rows]
             columns[name] = _column(cells, decimal)
+            doubtful = next(filter(_NAME_OR_NUMBER.fullmatch, cells), None)
+            if doubtful and None not in [read_number(cell, decimal) for cell in cells]:
+                context.warnings.append(
+                    f"{context.document.at(path)}: the column {name!r} of {file} has texts such as "
+                    f"{doubtful!r}, so its values are texts; if these are numbers, write a point, "
+                    f"as in {re.sub('[dDqQ]', '.0D', doubtful)}"
+                )
             if decimal == "." and all(map(_COMMA.fullmatch, cells)):
                 context.warnings.append(
                     f"{context.document.at(path)}: the column {name!r} of {file} has texts such as "
@@ -349,7 +359,12 @@ def _column(cells: list[str], decimal: str) -> tuple[object, ...]:
 
     They are numbers if every cell is a number without leading zeros, and strings otherwise.
     """
-    numbers = [None if _ZEROS.match(cell) else read_number(cell, decimal) for cell in cells]
+    numbers = [
+        None
+        if _ZEROS.match(cell) or _NAME_OR_NUMBER.fullmatch(cell)
+        else read_number(cell, decimal)
+        for cell in cells
+    ]
     if any(number is None or not math.isfinite(number) for number in numbers):
         return tuple(cells)
     return tuple(numbers)

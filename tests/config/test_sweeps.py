@@ -363,3 +363,27 @@ def test_texts_with_a_decimal_comma_cause_a_warning(tmp_path: Path) -> None:
     (warning,) = load_text(source, REGISTRY, file=str(tmp_path / "study.yaml")).warnings
     assert "'energy' of" in warning
     assert "add decimal: ','" in warning
+
+
+@pytest.mark.parametrize(
+    ("cells", "values", "shown"),
+    [
+        (("1d5", "2D1"), ("1d5", "2D1"), "1.0D5"),  # may be names of structures
+        (("1.5", "2q1"), ("1.5", "2q1"), "2.0D1"),
+        (("1d5", "x"), ("1d5", "x"), None),
+        (("1.d5", "2.5D-1"), (100000, 0.25), None),
+        (("1D+05", "-2d-1"), (100000, -0.2), None),
+    ],
+)
+def test_points_with_an_exponent_of_fortran_need_a_point_or_a_sign(
+    tmp_path: Path, cells: tuple[str, ...], values: tuple[object, ...], shown: str | None
+) -> None:
+    (tmp_path / "p.csv").write_text("\n".join(["energy", *cells]))
+    source = (
+        'jobs: [{name: sim, command: "x {energy}", points: p.csv}]\n'
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+    )
+    loaded = load_text(source, REGISTRY, file=str(tmp_path / "study.yaml"))
+    assert loaded.groups["sim"].points["energy"] == values
+    assert [shown in warning for warning in loaded.warnings if shown] == [True] * bool(shown)
+    assert bool(loaded.warnings) == bool(shown)

@@ -16,7 +16,11 @@ __all__ = ["LONGEST_LINE", "UNKEPT", "VALUE", "Keeper", "OneTable", "Table", "Ya
 #: Maximum length of a line, to limit memory. LAMMPS' lines are far shorter.
 LONGEST_LINE = 256 * 1024
 
-_SPECIAL = rb"[-+]?\.?(?:[nN][aA][nN](?:\([0-9A-Za-z_]*\))?|[iI][nN][fF])"
+#: nan and infinity; ``1.#QNAN`` is of older C libraries of Windows.
+_SPECIAL = (
+    rb"[-+]?(?:\.?(?:[nN][aA][nN](?:\([0-9A-Za-z_]*\))?|[iI][nN][fF])"
+    rb"|1\.#(?:QNAN|SNAN|IND|INF)[0-9]*)"
+)
 #: Pattern of a value. The function :func:`number` checks values that are kept.
 VALUE = rb"(?:[-+.0-9eE]+|" + _SPECIAL + rb")"
 #: Pattern of a value that is neither kept nor converted.

@@ -99,6 +99,9 @@ def test_the_only_multi_line_row_of_a_killed_run_is_not_lost() -> None:
 
 def test_yaml_rows_are_read_and_values_that_are_not_finite_counted() -> None:
     inf = float("inf")
+    multi = read(MULTI.replace("-5.0309", "1.#QNAN"))
+    assert next(str(row.values["Press"]) for row in multi if "Press" in row.values) == "nan"
+    assert len(multi) == len(read(MULTI))
     assert told(read(YAML)) == [
         ({"Step": 0, "Temp": 1.44, "v_n": "nan", 'My "P"': -5.03, "NonFinite": 1}, 0),
         ({"Warnings": 1}, 0),
@@ -119,6 +122,9 @@ def test_yaml_rows_are_read_and_values_that_are_not_finite_counted() -> None:
         ("NaN", "nan"),
         ("-nan(0x7ff)", "nan"),
         ("-nan(ind)", "nan"),
+        ("1.#QNAN", "nan"),
+        ("-1.#IND000", "nan"),
+        ("-1.#INF", -float("inf")),
         ("inf", float("inf")),
         ("-inf", -float("inf")),
         ("-1e999", -float("inf")),
