@@ -115,3 +115,27 @@ def test_a_missing_or_compressed_file_is_an_error(tmp_path: Path) -> None:
         done = invoke(packed, "--with", "table")
         assert done.exit_code == 2
         assert f" {program} " in done.stderr
+
+
+@pytest.mark.parametrize("method", ["feed", "finish"])
+def test_an_observer_that_fails_is_named_and_others_go_on(
+    log: Path, tmp_path: Path, method: str
+) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(
+        "from ensemble_core import Observer, ObserverPlugin, hookimpl\n"
+        "class Odd(Observer):\n"
+        "    path = None\n"
+        "    def feed(self, data): return []\n"
+        f"    def {method}(self, *data): raise KeyError('no such thing')\n"
+        "@hookimpl\n"
+        "def ensemble_observers():\n"
+        "    return [ObserverPlugin(name='odd', summary='-', build=lambda job, options: Odd())]\n"
+    )
+    done = invoke(log, "--with", "odd", "--plugin", plugin)
+    assert done.exit_code == 1
+    assert "the observer 'odd' failed after 0 rows: KeyError" in done.stderr
+    done = invoke(log, "--plugin", plugin)
+    assert done.exit_code == 0
+    assert "key-value: 1 row" in done.stdout
+    assert "the observer 'odd' failed" in done.stderr

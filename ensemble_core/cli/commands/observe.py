@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,7 @@ from ensemble_core.cli.error_format import usage_errors
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import load_plugins, plugin_option
 from ensemble_core.display.text_style import count_of, format_table, printable, style_of
-from ensemble_core.errors import UsageError, call_plugin
+from ensemble_core.errors import UsageError, call_plugin, raised_at
 
 if TYPE_CHECKING:
     from ensemble_core.model.jobs import JobGroup
@@ -46,6 +47,22 @@ class _Found:
     columns: dict[str, tuple[int, float]] = field(default_factory=dict)
     clock: float | None = None  #: The latest one.
     complaint: str | None = None
+    #: True if the observer has raised an error. It reads no further.
+    failed: bool = False
+
+    def take_from(self, rows: Callable[[], Iterable[Row]], most: int) -> None:
+        """Take the rows that a method of the observer returns."""
+        if self.failed:
+            return
+        try:
+            for row in rows():
+                self.take(row, most)
+        except Exception as error:  # an error in a plugin's code, which must not hide other rows
+            self.failed = True
+            self.complaint = (
+                f"the observer {self.observer!r} failed after {count_of(self.count, 'row')}: "
+                f"{type(error).__name__}: {error} ({raised_at(error)})"
+            )
 
     def take(self, row: Row, most: int) -> None:
         self.count += 1
@@ -115,7 +132,9 @@ def observe(
         observers = _build(registry, _observed(registry, dict.fromkeys(names)))
     found = _read(file, observers, most)
     if given is None and study is None:
-        found = sorted((each for each in found if each.count), key=lambda each: -each.count)
+        found = sorted(
+            (each for each in found if each.count or each.failed), key=lambda each: -each.count
+        )
     if as_json:
         for each in found:
             click.echo(to_json(_document(each)))
@@ -128,7 +147,7 @@ def observe(
     else:
         for at, each in enumerate(found):
             _show(each, most, apart=at > 0)
-    return 0 if any(each.count for each in found) else 1
+    return 0 if any(each.count and not each.failed for each in found) else 1
 
 
 def _group(
@@ -202,9 +221,9 @@ def _read(file: str, observers: Mapping[str, Observer], most: int) -> list[_Foun
             code="unreadable-file",
         ) from None
     for name, observer in observers.items():
-        for row in observer.finish():
-            found[name].take(row, most)
-        found[name].complaint = observer.complaint()
+        found[name].take_from(observer.finish, most)
+        if not found[name].failed:
+            found[name].complaint = observer.complaint()
     return [*found.values()]
 
 
@@ -226,8 +245,7 @@ def _feed(
             )
         begun = True
         for name, observer in observers.items():
-            for row in observer.feed(data):
-                found[name].take(row, most)
+            found[name].take_from(partial(observer.feed, data), most)
 
 
 def _document(found: _Found) -> dict[str, Any]:

@@ -200,4 +200,7 @@ class BatchRun(QueueRun):
         self.spool.remove()
 
     def drop_secrets(self) -> None:
-        self.spool.drop_variables([f"{life.job}@{life.key}" for life in self.lives.values()])
+        lives = self.lives.values()
+        # Without records, a job that is found in the queue has no key.
+        names = {f"{life.job}@{life.key}" if life.key else life.job for life in lives}
+        self.spool.drop_variables(names)

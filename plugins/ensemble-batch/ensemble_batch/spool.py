@@ -71,10 +71,13 @@ class Spool(SharedFolder):
                 first = path
 
     def drop_variables(self, waiting: Collection[str] = ()) -> None:
-        """Remove the variables of all jobs but the waiting ones (``JOB@KEY``)."""
+        """Remove the variables of all jobs but the waiting ones: ``JOB@KEY``, or ``JOB`` if the key
+        of its batch is unknown.
+        """
         with suppress(OSError):
-            for name in set(os.listdir(self._variables)).difference(waiting):
-                self._unlink_variables(name)
+            for name in os.listdir(self._variables):
+                if name not in waiting and name.rpartition("@")[0] not in waiting:
+                    self._unlink_variables(name)
 
     def _unlink_variables(self, name: str) -> None:
         with suppress(OSError):

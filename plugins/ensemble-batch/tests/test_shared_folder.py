@@ -57,6 +57,14 @@ def test_variables_of_a_job_around_the_run_do_not_replace_those_of_its_jobs(tmp_
     assert found == "export OTHER='7'\n"
 
 
+def test_variables_of_a_job_whose_batch_is_unknown_are_kept(tmp_path: Path) -> None:
+    """After the loss of all records, a resume finds the job only in the queue."""
+    spool = Spool(str(tmp_path / "spool"), {})
+    spool.batch("k", b"", ["a.0", "a.1", "a.2"])
+    spool.drop_variables({"a.0", "a.1@k"})
+    assert sorted(os.listdir(tmp_path / "spool" / "variables")) == ["a.0@k", "a.1@k"]
+
+
 @pytest.mark.usefixtures("_lagging")
 def test_reports_on_nfs_are_read_at_once(tmp_path: Path) -> None:
     spool = ReportSpool(str(tmp_path / "spool"))
