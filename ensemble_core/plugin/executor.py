@@ -55,8 +55,9 @@ def job_environment() -> dict[str, str]:
     the URLs of webhooks, and the number of threads of a job in which this process runs.
     """
     kept = {name: value for name, value in os.environ.items() if name not in _WITHHELD}
-    # If this run is in a job of another run, that number is the cores of the outer job.
-    if "ENSEMBLE_CORES" in kept and kept.get("OMP_NUM_THREADS") == kept["ENSEMBLE_CORES"]:
+    # If this run is in a job of another run or of PBS, that number is the cores of the outer job.
+    threads = kept.get("OMP_NUM_THREADS")
+    if threads is not None and threads in (kept.get("ENSEMBLE_CORES"), kept.get("NCPUS")):
         del kept["OMP_NUM_THREADS"]
     return kept
 

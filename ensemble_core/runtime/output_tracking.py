@@ -204,9 +204,11 @@ class OutputTracker:
                 continue
             count = _count_rows(plugin, job, {**options, "stream": stream}, workdir / path)
             if count:
-                change = f"add 'stream: {stream}'" if stream == "stderr" else "remove 'stream'"
-                if read is None:
-                    change = "remove 'path'" + ("" if stream == "stdout" else f" and {change}")
+                changes = ["remove 'path'"] if read is None else []
+                if stream != options.get("stream", "stdout"):
+                    other = stream == "stderr"
+                    changes.append("add 'stream: stderr'" if other else "remove 'stream'")
+                change = " and ".join(changes)
                 rows = "1 row" if count == 1 else f"{count} rows"
                 return f"; {what} has {rows}: {change}"
         return ""

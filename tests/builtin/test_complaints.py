@@ -25,6 +25,10 @@ CASES = {
     "rows on standard output, not in the file": (
         ROWS, "{key-value: {path: train.log}}", "standard output has 3 rows: remove 'path'",
     ),
+    "rows on standard output, not in the file on standard error": (
+        ROWS, "{key-value: {path: train.log, stream: stderr}}",
+        "standard output has 3 rows: remove 'path' and remove 'stream'",
+    ),
     "names and values": (
         ROWS, "{json-lines: {}}", "3 lines have NAME=NUMBER: use the observer 'key-value'",
     ),

@@ -283,10 +283,13 @@ def test_cores_of_a_job_are_free_again_at_its_end() -> None:
     assert sorted(slots.bind(1, 2)) == sorted(first)
 
 
+@pytest.mark.parametrize("outer", ["ENSEMBLE_CORES", "NCPUS"])  # of another run, of PBS
 @pytest.mark.parametrize(("threads", "passed_on"), [("8", False), ("1", True)])
 def test_jobs_of_a_run_inside_a_job_have_their_own_number_of_threads(
-    monkeypatch: pytest.MonkeyPatch, threads: str, passed_on: bool
+    monkeypatch: pytest.MonkeyPatch, threads: str, passed_on: bool, outer: str
 ) -> None:
-    monkeypatch.setenv("ENSEMBLE_CORES", "8")
+    for name in ("ENSEMBLE_CORES", "NCPUS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(outer, "8")
     monkeypatch.setenv("OMP_NUM_THREADS", threads)  # 8: the outer run has set it
     assert ("OMP_NUM_THREADS" in job_environment()) == passed_on

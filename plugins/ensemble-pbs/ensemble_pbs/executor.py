@@ -44,7 +44,7 @@ class PBSExecutor(BatchExecutor):
     task_place: ClassVar[str] = "$PBS_ARRAY_INDEX"
     task_id: ClassVar[str] = "$PBS_JOBID"
     own_variables: ClassVar[tuple[str, ...]] = (
-        "PBS_", "NCPUS", "OMP_NUM_THREADS", "TMPDIR", "PMI_", "PMIX_", "OMPI_COMM_WORLD_",
+        "PBS_", "NCPUS", "TMPDIR", "PMI_", "PMIX_", "OMPI_COMM_WORLD_",
     )  # fmt: skip
 
     def __init__(
