@@ -28,6 +28,7 @@ from ensemble_core.display.text_style import (
     style_of,
 )
 from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.model.plain_numbers import whole
 
 __all__ = ["FORMATS", "align_columns", "in_batches", "output_options", "write_table"]
 
@@ -210,23 +211,28 @@ def _write_csv(
 
     def cell(value: Any) -> Any:
         if not cleaned or not isinstance(value, str):
-            return value
+            return _plain(value)
         text = printable(value)
         return f"'{text}" if safe and text.startswith(_FORMULA) else text
 
     writer = csv.writer(_Lines(stream), lineterminator="\r\n")
     writer.writerow(map(cell, names))
     for batch in batches():
-        columns = [[*map(cell, column)] for column in batch] if cleaned else batch
+        columns = [[*map(cell if cleaned else _plain, column)] for column in batch]
         writer.writerows(zip(*columns, strict=True))
 
 
 def _write_json(names: Sequence[str], rows: Iterable[Sequence[Any]], stream: TextIO) -> None:
     before = "["
     for row in rows:
-        stream.write(f"{before}\n{to_json(dict(zip(names, row, strict=True)))}")
+        stream.write(f"{before}\n{to_json(dict(zip(names, map(_plain, row), strict=True)))}")
         before = ","
     stream.write("[]\n" if before == "[" else "\n]\n")
+
+
+def _plain(value: Any) -> Any:
+    """Return a whole number without a decimal point, as the program printed it."""
+    return whole(value) if type(value) is float else value
 
 
 def _text(value: object) -> str:

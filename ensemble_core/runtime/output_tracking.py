@@ -27,6 +27,8 @@ __all__ = ["OutputTracker"]
 
 #: How many bytes of a job's other stream are read to find rows there.
 _MOST_TRIED = 1 << 20
+#: Field of a start with the places of a member's files that are not shared.
+_AT_MEMBER = "at_member"
 
 
 class OutputTracker:
@@ -56,6 +58,7 @@ class OutputTracker:
         #: The last events of jobs whose files are still being read to their ends.
         self._held: dict[str, list[Event]] = {}
         self._follower: Follower | None = None
+        self._said: set[tuple[str, str]] = set()
 
     def expect(self, jobs: Sequence[Job], records: Mapping[str, JobRecord] = NOTHING) -> None:
         """Note that these jobs, which have these records, are about to be submitted."""
@@ -168,21 +171,25 @@ class OutputTracker:
                 why = str(error) if known else f"{error!r} ({raised_at(error)})"
                 self._fail(f"cannot build the observer {name!r} of job {job.id}: {why}")
                 continue
-            begun = since
-            if path is None:
-                named = getattr(job, stream)
-                path = start.get(stream) or named
-                if named is None:
-                    # Only this job writes the file, so its time does not matter.
-                    begun = None
-            if path is None:
-                self._warn(f"observer {name!r}: {_explain_unreadable(job.id, start)}")
+            begun, place = since, _place(job, start, path, stream)
+            if path is None and getattr(job, stream) is None:
+                # Only this job writes the file, so its time does not matter.
+                begun = None
+            if place is None:
+                why = _explain_unreadable(job, start, path, stream)
+                self._warn_once((job.group, name), f"observer {name!r}: {why}")
                 continue
+            if path is None and stream == "stderr" and place == start.get("stdout"):
+                self._warn_once(
+                    (job.group, name),
+                    f"the observer {name!r} reads standard output, too: the queue stores both "
+                    f"streams of {job.id}, and of jobs like it, in one file",
+                )
             self._follower.watch(
                 job.id,
                 name,
                 observer,
-                workdir / path,
+                workdir / place,
                 since=begun,
                 taken=rows.get(name, 0),
                 continues=job.id in self._continuing,
@@ -216,6 +223,12 @@ class OutputTracker:
     def _warn(self, message: str) -> None:
         self._put((Problem(self._clock(), message),))
 
+    def _warn_once(self, whose: tuple[str, str], message: str) -> None:
+        """Warn once for a group and an observer."""
+        if whose not in self._said:
+            self._said.add(whose)
+            self._warn(message)
+
     def _miss(self, message: str, job: str) -> None:
         self._put((Problem(self._clock(), message, jobs=(job,), lasts=True),))
 
@@ -237,14 +250,28 @@ def _count_rows(plugin: ObserverPlugin, job: Job, options: Mapping[str, Any], pa
         return 0
 
 
-def _explain_unreadable(job: str, start: Mapping[str, Any]) -> str:
+def _place(job: Job, start: Mapping[str, Any], path: str | None, stream: str) -> str | None:
+    """Return the file that an observer of a job reads, or ``None`` if it is only at a member."""
+    if path is None:
+        place: str | None = start.get(stream) or getattr(job, stream)
+        return place
+    there = _AT_MEMBER in start and not start.get("workdir") and job.workdir is None
+    return None if there and not os.path.isabs(path) else path
+
+
+def _explain_unreadable(job: Job, start: Mapping[str, Any], path: str | None, stream: str) -> str:
     """Explain why the output of a job is not read, and what to do."""
-    places = start.get("at_member")
+    what = (
+        {"stdout": "standard output", "stderr": "standard error"}[stream] if path is None else path
+    )
+    places = start.get(_AT_MEMBER)
     if not isinstance(places, Mapping):
-        return f"the output of {job} is not read, because its path is unknown"
-    where = str(places.get("stdout", ""))
+        return f"the {what} of {job.id} is not read, because its path is unknown"
+    where = str(places.get(stream, ""))
+    if path is not None:
+        where = os.path.join(str(places.get("workdir", "")), path)
     return (
-        f"the output of {job} is not read: its member writes it to {where[:500]!r}, which is not "
-        "in a shared folder\n  hint: set the group's 'stdout', or name the folder that both "
-        "machines see with --option shared=FOLDER"
+        f"the {what} of {job.id} is not read: its member writes it to {where[:500]!r}, which is "
+        f"not in a shared folder\n  hint: set the group's {stream if path is None else 'workdir'!r}"
+        ", or name the folder that both machines see with --option shared=FOLDER"
     )

@@ -96,7 +96,9 @@ def test_numbers_are_the_same_in_results_tables_files_and_generators(
     assert "e+15" not in ran.results()._repr_html_()
     (row,) = csv.DictReader(io.StringIO(said("results", "last", "--csv")))
     assert {name: float(row[name]) for name in right} == right
-    (row,) = json.loads(said("results", "last", "--json"))
+    assert row["n"] == str(WHOLE)  # as printed: without a point
+    (row,) = json.loads(document := said("results", "last", "--json"))
+    assert f'"n":{WHOLE},' in document
     assert {name: row[name] for name in right} == right
     parquet = pytest.importorskip("pyarrow.parquet")
     said("results", "last", "-o", "r.parquet")

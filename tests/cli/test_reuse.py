@@ -695,7 +695,7 @@ def test_tables_show_and_use_the_number_of_reused_jobs() -> None:
     assert [row["reused"] for row in table("r2", "old")] == [f"r1/g.{n}" for n in range(8)]
     found = [(row["T"], row["new"], row["k"], row["reused"]) for row in table("r2", "t")]
     assert found == [("1", "0", "4", "4"), ("2", "0", "4", "4"), ("3", "4", "0", "0")]
-    assert [row["old"] for row in table("r2", "t")] == ["4.0", "3.5", ""]
+    assert [row["old"] for row in table("r2", "t")] == ["4", "3.5", ""]
     assert [(row["L"], row["reused"]) for row in table("r2", "wide")] == [("16", "4"), ("32", "4")]
     assert [(row["r[2]"], row["r[3]"]) for row in table("r2", "wide")] == [("2", "0")] * 2
     opened = ensemble_core.open_run("r2", state="state")

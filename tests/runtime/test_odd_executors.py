@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from ensemble_testing import FakeExecutor, wait_until
@@ -183,22 +183,53 @@ def test_a_repeated_start_does_not_read_the_output_twice(tmp_path: Path) -> None
     assert len([one for one in seen if isinstance(one, Observed)]) == 1
 
 
-def test_output_that_only_a_member_sees_causes_a_warning(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("options", "file", "said"),
+    [
+        ({}, "out", "the standard output of a.0 is not read"),
+        ({"stream": "stderr"}, "err", "the standard error of a.0 is not read"),
+        ({"path": "log"}, "log", "the log of a.0 is not read"),
+    ],
+)
+def test_output_that_only_a_member_sees_causes_a_warning_once_for_its_group(
+    tmp_path: Path, options: dict[str, str], file: str, said: str
 ) -> None:
-    (tmp_path / "secret").write_text('{"loss": 1}\n')
+    (tmp_path / file).write_text('{"loss": 1}\n')
+    observe = {"json-lines": {"fields": ["loss"], **options}}
+    places = {
+        "workdir": str(tmp_path),
+        "stdout": str(tmp_path / "out"),
+        "stderr": str(tmp_path / "err"),
+    }
+    problem, rows = track(observe, {"at_member": places})
+    assert not rows
+    assert said in problem
+    assert str(tmp_path / file) in problem
+    assert "--option shared=FOLDER" in problem
+
+
+def test_streams_that_the_queue_stores_in_one_file_cause_a_warning(tmp_path: Path) -> None:
+    """A pod of Kubernetes has one log."""
+    (tmp_path / "log").write_text("loss=1\n")
+    start = dict.fromkeys(("stdout", "stderr"), str(tmp_path / "log"))
+    problem, rows = track({"key-value": {"stream": "stderr"}}, start)
+    assert rows == [1, 1]
+    assert "'key-value' reads standard output, too" in problem
+
+
+def track(observe: dict[str, Any], start: dict[str, Any]) -> tuple[str, list[float]]:
+    """Return the only problem of two jobs with these observers and starts, and their values."""
     events: list[Event] = []
     tracker = OutputTracker(events.extend, time.time, REGISTRY.observers, lambda: 0)
-    observe = {"json-lines": {"fields": ["loss"]}}
-    tracker.expect([Job(id="a.1", group="a", index=1, command=("x",), observe=observe)])
-    places = {"stdout": str(tmp_path / "secret")}
-    tracker.emit([JobEvent(time.time(), "a.1", "start", {"at_member": places})])
-    tracker.emit([JobEvent(time.time(), "a.1", "finish", {"status": 0})])
-    wait_until(lambda: any(getattr(event, "name", "") == "finish" for event in events))
+    for number in range(2):
+        job = Job(id=f"a.{number}", group="a", index=number, command=("x",), observe=observe)
+        tracker.expect([job])
+        tracker.emit([JobEvent(time.time(), job.id, "start", start)])
+        tracker.emit([JobEvent(time.time(), job.id, "finish", {"status": 0})])
+        wait_until(lambda: getattr(events[-1], "name", "") == "finish")
     tracker.close()
-    assert not [event for event in events if isinstance(event, Observed)]
-    (problem,) = [event for event in events if isinstance(event, Problem)]
-    assert "--option shared=FOLDER" in problem.message
+    (problem,) = [event.message for event in events if isinstance(event, Problem)]
+    return problem, [event.values["loss"] for event in events if isinstance(event, Observed)]
 
 
 class Faulty(FakeExecutor):
