@@ -9,7 +9,7 @@ from ensemble_testing import Story
 from ensemble_testing.story import CLEARING
 
 from ensemble_core.journal.snapshot import dump, load
-from ensemble_core.model.decisions import Cancel, Log, Retry, Terminate
+from ensemble_core.model.decisions import Cancel, Retry, Terminate
 from ensemble_core.model.events import Requested, Resumed, StopRequested
 
 HEAD = "jobs: [{name: sim, command: x, count: 3}]\nrules:\n"
@@ -21,10 +21,6 @@ def story(*rules: str, head: str = HEAD) -> Story:
     told = Story(head + START + "".join(f"  - {{{rule}}}\n" for rule in rules))
     told.start()
     return told
-
-
-def logs(told: Story) -> list[str]:
-    return [one.message for one in told.decisions if isinstance(one, Log)]
 
 
 def reason(told: Story) -> str:
@@ -115,7 +111,7 @@ def test_rules_handle_them(rule: str) -> None:
     told = story(rule)
     cancel(told, "sim.0", "sim.1", "sim.2")
     assert (told.exit_code, reason(told)) == (0, "nothing more can happen")
-    assert logs(told) == ["sim.0 others", "sim.1 others", "sim.2 others"]
+    assert told.messages() == ["sim.0 others", "sim.1 others", "sim.2 others"]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +230,7 @@ def test_cancels_that_the_run_asked_for_are_no_failures(
     for job in [*told.engine.state.table.records]:
         cancel(told, job, by="ada")  # the queue's word: the run's owner
     assert told.exit_code == 0
-    assert {one.split()[1] for one in logs(told)} == {"run"}
+    assert {one.split()[1] for one in told.messages()} == {"run"}
     assert told.engine.report().unhandled_failures == 0
 
 
@@ -343,7 +339,7 @@ def test_each_counts_them() -> None:
     cancel(told, "sim.0", "sim.1")
     for job in [*told.engine.state.table.records]:
         told.play(job)
-    assert len(logs(told)) == 1
+    assert len(told.messages()) == 1
 
 
 def test_a_resumed_run_tells_of_earlier_cancels() -> None:

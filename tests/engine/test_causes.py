@@ -12,7 +12,7 @@ from ensemble_core.journal.codec import event_text, list_text, rows_of
 from ensemble_core.journal.replay import _differs_in_new_fields_only
 from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.codec import dumps
-from ensemble_core.model.decisions import Call, Log
+from ensemble_core.model.decisions import Call
 from ensemble_core.model.events import JobEvent
 
 HEAD = (
@@ -26,10 +26,6 @@ def story(*rules: str, head: str = HEAD) -> Story:
     told = Story(head + START + "".join(f"  - {{{rule}}}\n" for rule in rules))
     told.start()
     return told
-
-
-def logs(told: Story) -> list[str]:
-    return [one.message for one in told.decisions if isinstance(one, Log)]
 
 
 def fail(
@@ -78,7 +74,7 @@ def test_a_condition_may_use_the_cause_of_a_failure(
         f"trigger: job-clean, when: cause == '{cause}', {SAY}",
     )
     fail(told, "sim.0", status, *exceptions, **more)
-    assert logs(told) == [f"{cause} 60", f"{cause} 60"]
+    assert told.messages() == [f"{cause} 60", f"{cause} 60"]
 
 
 def test_success_has_the_cause_exit_and_a_cancel_the_cause_cancelled() -> None:
@@ -89,7 +85,7 @@ def test_success_has_the_cause_exit_and_a_cancel_the_cause_cancelled() -> None:
     )
     told.play("sim.0")
     told.cancel("sim.1")
-    assert logs(told) == ["exit 60", "cancelled 60", "cancelled 60"]
+    assert told.messages() == ["exit 60", "cancelled 60", "cancelled 60"]
 
 
 def test_a_cause_may_be_one_of_several() -> None:
@@ -99,13 +95,13 @@ def test_a_cause_may_be_one_of_several() -> None:
     fail(told, "sim.0", 1 << 8)
     fail(told, "sim.1", 15, {"type": "timeout"})
     fail(told, "sim.2", 15, {"type": "node-failure"})
-    assert logs(told) == ["timeout 60", "node-failure 60"]
+    assert told.messages() == ["timeout 60", "node-failure 60"]
 
 
 def test_limit_has_no_value_without_a_time_limit() -> None:
     told = story(f"trigger: job-fail, name: free, when: limit > 0 or cause == 'exit', {SAY}")
     fail(told, "free.0", 1 << 8)
-    assert logs(told) == ["exit ? (the event has no 'limit')"]
+    assert told.messages() == ["exit ? (the event has no 'limit')"]
 
 
 def test_a_rule_about_causes_handles_failures() -> None:
@@ -124,7 +120,7 @@ def test_parameters_override_cause_and_limit() -> None:
         " {name: free, command: x}]\nrules:\n",
     )
     fail(told, "sim.0", 9, cause="memory")
-    assert logs(told) == ["7 8", "7"]
+    assert told.messages() == ["7 8", "7"]
 
 
 def test_observed_columns_override_cause_and_limit() -> None:
@@ -136,7 +132,7 @@ def test_observed_columns_override_cause_and_limit() -> None:
     told.begin("sim.0")
     told.observe("sim.0", cause=2.0, limit=3.0)
     told.observe("sim.0", {"cause": 1.0})
-    assert logs(told) == ["2 3"]
+    assert told.messages() == ["2 3"]
 
 
 def test_failures_are_counted_by_cause() -> None:
@@ -157,7 +153,7 @@ def test_foreign_jobs_have_causes() -> None:
     told.job("f1", "finish", "clean", ours=False, status=9)
     told.job("f2", "submit", "start", ours=False)
     told.job("f2", "finish", "clean", ours=False, status=9)
-    assert logs(told) == ["memory ? (the event has no 'limit')"]
+    assert told.messages() == ["memory ? (the event has no 'limit')"]
 
 
 @pytest.mark.parametrize(
@@ -220,4 +216,4 @@ def test_the_duration_of_cancelled_jobs_is_a_separate_metric() -> None:
     told.cancel("sim.2")  # never started, so without a duration
     assert told.metric("max.sim-duration.cancelled") == 5
     assert told.metric("max.sim-duration") == 2
-    assert logs(told) == ["long"]
+    assert told.messages() == ["long"]

@@ -116,7 +116,7 @@ def test_an_action_after_a_switch_follows_the_rules_that_the_switch_starts() -> 
         *("fired a-1", "submit a-1", "switch a-1", "fired b-1", "switch b-1", "fired a-1"),
         *("submit a-1", "switch a-1", "disable-rule "),
     ]
-    said = [one.message for one in told.decisions if isinstance(one, Log)]
+    said = told.messages()
     assert said[-2:] == ["back in a", "back in a"]
 
 

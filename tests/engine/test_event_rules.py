@@ -98,7 +98,7 @@ def test_foreign_jobs_have_the_derived_triggers_of_our_jobs(trigger: str, fires:
     live("f5", *LIFE[:4])
     live("f5", "exception", type="cancel", **fatal)
     live("f5", "clean")
-    messages = [one.message for one in told.decisions if isinstance(one, Log)]
+    messages = told.messages()
     assert messages == fires
 
 

@@ -10,7 +10,7 @@ from ensemble_testing.story import CLEARING
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.snapshot import dump, load
-from ensemble_core.model.decisions import Fail, Log, Retry
+from ensemble_core.model.decisions import Fail, Retry
 from ensemble_core.model.events import Resumed, StopRequested
 
 GROUP = "{name: sim, command: x, observe: {key-value: {fields: [E]}}, result: {U: last.E}, MORE}"
@@ -31,10 +31,6 @@ def play(told: Story, job: str, *values: float, status: int = 0, duration: float
     told.end(job, status=status, duration=duration)
 
 
-def logs(told: Story) -> list[str]:
-    return [one.message for one in told.decisions if isinstance(one, Log)]
-
-
 def count(told: Story, outcome: str) -> float | None:
     return told.metric(f"count.sim.{outcome}")
 
@@ -49,7 +45,7 @@ def test_a_job_whose_condition_is_true_has_failed_with_the_cause_result() -> Non
     told = story("fail_if: last.E > 0", LOG)
     play(told, "sim.0", -1, 2)
     assert (count(told, "failed"), count(told, "success"), count(told, "lost")) == (1, 0, 1)
-    assert logs(told) == ["result result 0 fail_if: last.E > 0"]
+    assert told.messages() == ["result result 0 fail_if: last.E > 0"]
     (fail,) = [one for one in told.decisions if isinstance(one, Fail)]
     assert (fail.job, fail.condition, fail.outcome) == ("sim.0", "last.E > 0", "failed")
     assert told.exit_code == 0  # the rule has handled it
@@ -65,7 +61,7 @@ def test_a_job_whose_condition_is_false_has_succeeded() -> None:
     told = story("fail_if: last.E > 0", LOG)
     play(told, "sim.0", 2, -1)
     assert (count(told, "failed"), count(told, "success")) == (0, 1)
-    assert not logs(told)
+    assert not told.messages()
 
 
 @pytest.mark.parametrize(
@@ -91,7 +87,7 @@ def test_the_condition_knows_the_whole_job(condition: str, fails: bool) -> None:
 def test_a_job_that_failed_anyway_keeps_its_cause() -> None:
     told = story("fail_if: last.E > 0", LOG)
     play(told, "sim.0", 2, status=3 << 8)
-    assert logs(told)[0].startswith("exit ")
+    assert told.messages()[0].startswith("exit ")
     assert not [one for one in told.decisions if isinstance(one, Fail)]
 
 
@@ -129,7 +125,7 @@ def test_a_job_that_the_run_cancels_has_the_same_outcome_if_it_ends_first(first:
     else:
         told.cancel("sim.0")
     assert (count(told, "failed"), count(told, "cancelled"), count(told, "success")) == (0, 1, 0)
-    assert not logs(told)
+    assert not told.messages()
     assert told.exit_code == 0
 
 
@@ -141,7 +137,7 @@ def test_a_missing_value_is_reported_once_and_is_no_failure() -> None:
     play(told, "sim.0")
     play(told, "sim.1")
     assert count(told, "success") == 2
-    (said,) = [text for text in logs(told) if "fail_if" in text]
+    (said,) = [text for text in told.messages() if "fail_if" in text]
     assert said == "sim.0: fail_if: last.E > 0 cannot be checked, because last.E has no value"
 
 

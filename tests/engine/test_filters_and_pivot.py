@@ -20,7 +20,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.table_work import GroupedWork
 from ensemble_core.journal.codec import decisions_text
 from ensemble_core.journal.snapshot import dump, load
-from ensemble_core.model.decisions import Log, Submit
+from ensemble_core.model.decisions import Submit
 from ensemble_core.model.events import JobEvent, Observed
 from ensemble_core.plugin.discovery import discover
 
@@ -70,10 +70,6 @@ def done(story: Story, numbers: Iterable[int], values: Iterable[float] = U) -> N
 
 def rows(story: Story, name: str = "t") -> list[Mapping[str, Any]]:
     return list(story.engine.tables()[name])
-
-
-def messages(story: Story) -> list[str]:
-    return [each.message for each in story.decisions if isinstance(each, Log)]
 
 
 def approximately(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -160,7 +156,7 @@ def test_a_filter_may_use_columns_of_the_row() -> None:
         assert "far" not in story.fired()
     story.observe("g.0", {"step": 30, "u": 5}, observer="json-lines")
     assert story.fired()[-1] == "far"
-    assert messages(story) == ["mean 3.0"]
+    assert story.messages() == ["mean 3.0"]
 
 
 def test_filters_use_the_parameters_of_each_attempt() -> None:
@@ -176,7 +172,7 @@ def test_filters_use_the_parameters_of_each_attempt() -> None:
     story.begin("g.0-1")
     story.observe("g.0-1", u=20, observer="json-lines")
     story.end("g.0-1")
-    assert messages(story)[-1] == "10"
+    assert story.messages()[-1] == "10"
 
 
 def test_all_covers_the_whole_table_in_a_rule_with_each() -> None:
@@ -185,10 +181,10 @@ def test_all_covers_the_whole_table_in_a_rule_with_each() -> None:
     order = (2, 3, 6, 7, 0, 1, 4, 5)
     story = told(rules=rule.format("all."))
     done(story, order)
-    assert messages(story) == ["T 1"]
+    assert story.messages() == ["T 1"]
     story = told(rules=rule.format(""))
     done(story, order)
-    assert messages(story) == []
+    assert story.messages() == []
     (warning,) = story.ensemble.warnings
     assert "within a slice, 'max.t.T' is just T" in warning
     assert "all.max.t.T" in warning
@@ -445,10 +441,10 @@ def test_all_covers_the_whole_group_in_statistics_counts_and_rows() -> None:
 """
     story = told(rules=rules)
     done(story, (0, 1, 4, 5, 2, 3, 6))
-    assert messages(story) == ["1 2 2 4 4 4"]
+    assert story.messages() == ["1 2 2 4 4 4"]
     before = len(story.decisions)
     done(story, (7,))
-    assert messages(story)[1:] == ["2 5 3.5 4 8 4"]
+    assert story.messages()[1:] == ["2 5 3.5 4 8 4"]
     submitted = [one for one in story.decisions[before:] if isinstance(one, Submit)]
     assert [job.parameters for one in submitted for job in one.jobs] == [{"L": 64, "T": 1}] * 2
 

@@ -11,7 +11,6 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_trace import RuleTracer
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal import snapshot
-from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import (
     Requested,
     Resources,
@@ -155,7 +154,7 @@ def test_run_waits_for_the_time_of_a_rule_and_says_so_once() -> None:
     story.end("sim.0")
     story.play("sim.1")
     assert story.exit_code is None
-    said = [d.message for d in story.decisions if isinstance(d, Log)]
+    said = story.messages()
     words = "no job is left; the run waits 298 s for rule 'hot': its condition is true"
     assert said == [f"{words}, and has to be true for 5m"]
     story.wait(300)

@@ -213,7 +213,7 @@ rules:
     told.finish("sim.3", energy=3.0)
     assert told.fired() == ["better"]
     assert told.metric("generator.search.best.E") == 2.0
-    said = [one.message for one in told.decisions if isinstance(one, Log)]
+    said = told.messages()
     assert said == [f"2: 2 at {told.parameters()[2][1]}"]
 
 
@@ -276,7 +276,7 @@ def test_a_grid_suggests_every_combination_and_ends() -> None:
     whole(told)
     assert told.parameters() == list(itertools.product([-5.0, 0.0, 5.0], [8, 16]))
     assert told.exit_code == 0
-    assert "6" in [one.message for one in told.decisions if isinstance(one, Log)]
+    assert "6" in told.messages()
 
 
 def test_a_latin_hypercube_has_one_point_in_each_interval_of_every_variable() -> None:

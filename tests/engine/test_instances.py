@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ensemble_testing import Story
 
-from ensemble_core.model.decisions import Call, Cancel, Fired, Log
+from ensemble_core.model.decisions import Call, Cancel, Fired
 from ensemble_core.model.events import CallReturned
 
 GROUPS = """
@@ -23,10 +23,6 @@ def story(rules: str, submit: str = "{name: submit, label: sim}") -> Story:
     return told
 
 
-def messages(told: Story) -> list[str]:
-    return [one.message for one in told.decisions if isinstance(one, Log)]
-
-
 def test_each_job_has_separate_repetitions_and_backoff() -> None:
     told = story(
         """
@@ -39,7 +35,7 @@ def test_each_job_has_separate_repetitions_and_backoff() -> None:
     for value in (4.0, 5.0, 6.0, 7.0, 8.0):
         told.observe("sim.0", E=value)
     told.observe("sim.1", E=4.5)
-    assert messages(told) == ["sim.0 4", "sim.0 6", "sim.1 4.5"]
+    assert told.messages() == ["sim.0 4", "sim.0 6", "sim.1 4.5"]
 
 
 def test_each_slice_has_separate_counters_and_statistics() -> None:
@@ -55,7 +51,7 @@ def test_each_slice_has_separate_counters_and_statistics() -> None:
     told.observe("sim.2", E=4.0)
     told.observe("sim.3", E=9.0)
     told.observe("sim.1", E=9.0)
-    assert messages(told) == ["T=2: 4.00", "T=1: 5.00"]
+    assert told.messages() == ["T=2: 4.00", "T=1: 5.00"]
     fired = [one.each for one in told.decisions if isinstance(one, Fired) and one.rule == "far"]
     assert fired == [{"T": 2}, {"T": 1}]
 
@@ -74,10 +70,10 @@ def test_a_slice_is_idle_before_its_group() -> None:
         told.begin(job)
         told.observe(job, E=value)
         told.end(job)
-    assert messages(told) == ["T = 2: mean 2.5"]
+    assert told.messages() == ["T = 2: mean 2.5"]
     told.play("sim.0")
     told.play("sim.1", status=256)
-    assert messages(told) == ["T = 2: mean 2.5", "T = 1: 1 lost", "group"]
+    assert told.messages() == ["T = 2: mean 2.5", "T = 1: 1 lost", "group"]
 
 
 def test_an_added_rule_counts_earlier_jobs_of_its_slice() -> None:
@@ -116,7 +112,7 @@ custom: |
     )
     told.play("sim.2")
     told.play("sim.4")
-    assert messages(told) == [
+    assert told.messages() == [
         "T=1: 2 done, 1 lost, 0 open; 0 of 3 active, 1 failed",
         "T=2: 1 done, 0 lost, 2 open; 2 of 3 active, 0 failed",
     ]
@@ -175,8 +171,8 @@ def test_jobs_without_the_parameter_are_in_no_slice_with_one_warning() -> None:
     )
     told.play("sim.0")
     told.play("sim.1")
-    assert len(messages(told)) == 1
-    assert "sim.0 has no parameter seed" in messages(told)[0]
+    assert len(told.messages()) == 1
+    assert "sim.0 has no parameter seed" in told.messages()[0]
 
 
 def test_a_condition_must_hold_at_consecutive_looks() -> None:
@@ -189,7 +185,7 @@ def test_a_condition_must_hold_at_consecutive_looks() -> None:
     told.wait(25)  # holds at two checks
     told.play("sim.0")
     told.wait(10)  # does not hold at the third
-    assert messages(told) == []
+    assert told.messages() == []
     told = story(
         """
   - {id: late, trigger: interval, seconds: 10, for: 3, when: metric("count.sim.active") > 3,
@@ -197,9 +193,9 @@ def test_a_condition_must_hold_at_consecutive_looks() -> None:
 """
     )
     told.wait(29)
-    assert messages(told) == []
+    assert told.messages() == []
     told.wait(2)
-    assert messages(told) == ["late"]
+    assert told.messages() == ["late"]
 
 
 def test_looks_of_a_metric_rule_count_updates() -> None:
@@ -211,7 +207,7 @@ def test_looks_of_a_metric_rule_count_updates() -> None:
     told.begin("sim.0")
     for value in (6.0, 7.0, 1.0, 8.0, 9.0, 10.0):
         told.observe("sim.0", E=value)
-    assert messages(told) == ["10"]
+    assert told.messages() == ["10"]
 
 
 def test_a_chain_cuts_only_its_instance() -> None:
@@ -233,4 +229,4 @@ rules:
     state = told.engine.state.rules.states["loop"]
     assert state.live, "only the instance of T = 1 is cut"
     assert len(told.submitted()) == 4
-    assert "switched off" in messages(told)[0]
+    assert "switched off" in told.messages()[0]

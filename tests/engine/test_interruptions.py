@@ -7,7 +7,6 @@ from ensemble_testing import Story
 
 from ensemble_core.engine.report import GroupReport
 from ensemble_core.journal.snapshot import dump, load
-from ensemble_core.model.decisions import Log
 
 FILE = """
 jobs:
@@ -34,10 +33,6 @@ def counts(told: Story) -> tuple[int, int, int]:
 
 def gauges(told: Story) -> list[float | None]:
     return [told.metric(f"queue.{name}") for name in ("sched", "run", "suspended", "active")]
-
-
-def messages(told: Story) -> list[str]:
-    return [one.message for one in told.decisions if isinstance(one, Log)]
 
 
 @pytest.mark.parametrize("asked", ["from the start", "in the middle"])
@@ -84,7 +79,7 @@ def test_the_fields_of_a_requeued_job_cover_both_times() -> None:
     told.begin("sim.0", pending=20)
     told.requeue("sim.0", after=5, pending=100)
     told.end("sim.0", duration=8)
-    assert messages(told) == ["13 120"]
+    assert told.messages() == ["13 120"]
 
 
 def test_a_suspended_job_can_be_requeued_or_end() -> None:
@@ -120,17 +115,17 @@ def test_an_interruption_that_changes_nothing_triggers_no_rule() -> None:
     )
     told = story(rules)
     told.job("sim.0", "submit", "suspend", "unsuspend", "requeue")
-    assert messages(told) == []
+    assert told.messages() == []
     told.job("sim.0", "alloc", "start", "start", "unsuspend")
-    assert messages(told) == ["start"]
+    assert told.messages() == ["start"]
     told.job("sim.0", "suspend", "suspend", "unsuspend", "unsuspend")
-    assert messages(told)[1:] == ["suspend", "unsuspend"]
+    assert told.messages()[1:] == ["suspend", "unsuspend"]
     told.job("sim.0", "requeue", "requeue", "suspend")
-    assert messages(told)[3:] == ["requeue", "sched"]
+    assert told.messages()[3:] == ["requeue", "sched"]
     told.job("sim.0", "alloc", "start")
     told.end("sim.0")
     told.job("sim.0", "suspend", "requeue")
-    assert messages(told)[5:] == ["start"]
+    assert told.messages()[5:] == ["start"]
     assert counts(told) == (1, 0, 0)
 
 
@@ -144,13 +139,13 @@ def test_a_job_that_does_not_run_is_not_silent() -> None:
     told.suspend("sim.0", after=30)
     told.requeue("sim.1")
     told.wait(1000)
-    assert messages(told) == []
+    assert told.messages() == []
     told.unsuspend("sim.0")
     told.job("sim.1", "alloc", "start")
     told.wait(59)
-    assert messages(told) == []
+    assert told.messages() == []
     told.wait(1)
-    assert messages(told) == ["sim.0", "sim.1"]
+    assert told.messages() == ["sim.0", "sim.1"]
 
 
 LIMITED = """
@@ -200,9 +195,9 @@ def test_waiting_times_at_a_heartbeat_count_from_the_requeue() -> None:
     told.wait(1000)
     told.requeue("sim.0")
     told.wait(490)
-    assert messages(told) == []
+    assert told.messages() == []
     told.wait(20)
-    assert messages(told) == ["slow"]
+    assert told.messages() == ["slow"]
 
 
 @pytest.mark.parametrize("at", range(1, 8))

@@ -17,7 +17,7 @@ from ensemble_core.engine.job_states import ATTEMPT, INDEX, ImpossibleMove
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.records import Index, JobRecord
 from ensemble_core.engine.validation import InconsistentState, validate
-from ensemble_core.model.decisions import Call, Log
+from ensemble_core.model.decisions import Call
 from ensemble_core.model.events import (
     CallFailed,
     CallReturned,
@@ -149,7 +149,7 @@ def test_random_events_reach_every_state_and_cause_no_impossible_move(
         watched.story.start()
         for each in told:
             play(watched, *each)
-        said = [one.message for one in watched.story.decisions if isinstance(one, Log)]
+        said = watched.story.messages()
         assert not [message for message in said if "cannot handle" in message]
 
     run()

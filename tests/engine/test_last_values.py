@@ -13,7 +13,6 @@ from ensemble_testing import Story
 
 from ensemble_core.cli.main import main
 from ensemble_core.journal import snapshot
-from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Observed
 
 NAN, INF = math.nan, math.inf
@@ -45,7 +44,7 @@ def print_values(told: Story, job: str, *values: float) -> list[str]:
 
 
 def logged(told: Story) -> list[str]:
-    return [each.message for each in told.decisions if isinstance(each, Log)]
+    return told.messages()
 
 
 @pytest.mark.parametrize("last", [NAN, INF, -INF])

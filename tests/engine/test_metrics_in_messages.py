@@ -8,7 +8,6 @@ import pytest
 from ensemble_testing import Story
 
 from ensemble_core import FileErrors
-from ensemble_core.model.decisions import Log
 
 HEAD = """
 jobs:
@@ -32,7 +31,7 @@ def said(message: str, trigger: str = OF_JOB) -> str:
     story.begin("sim.0")
     story.observe("sim.0", {"T": 60})
     story.end("sim.0")
-    logs = [each.message for each in story.decisions if isinstance(each, Log)]
+    logs = story.messages()
     return logs[0] if logs else ""
 
 

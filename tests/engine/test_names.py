@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ensemble_testing import Story
 
-from ensemble_core.model.decisions import Log
-
 
 def told(head: str, rule: str) -> list[str]:
     story = Story(f"{head}\nrules:\n  - {{trigger: start, action: {{name: submit}}}}\n  - {rule}\n")
@@ -13,9 +11,7 @@ def told(head: str, rule: str) -> list[str]:
     story.begin("sim.1")
     story.observe("sim.1", {"T": 7.0, "attempt": 9.0, "E": 1.0})
     story.end("sim.1")
-    return [one.message for one in story.decisions if isinstance(one, Log)] + [
-        *story.ensemble.warnings
-    ]
+    return [*story.messages(), *story.ensemble.warnings]
 
 
 PLAIN = "jobs: [{name: sim, command: sim, replicas: 2, observe: {json-lines: {fields: [E]}}}]"

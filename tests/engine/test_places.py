@@ -11,7 +11,6 @@ from ensemble_testing import Story
 from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal import snapshot
-from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Requested, Resumed, StopRequested
 
 SWEEP = "parameters: {user: [a, b], i: [1, 2, 3]}, command: 'x {user} {i}'"
@@ -149,7 +148,7 @@ def test_request_says_what_holds_its_job() -> None:
     ):
         story = study(groups, limits)
         story.tell(Requested(story.now, "user", {"name": "submit", "label": "sim"}))
-        said = [each.message for each in story.decisions if isinstance(each, Log)]
+        said = story.messages()
         assert words in said[-1]
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from ensemble_core import FileErrors
 from ensemble_core.config import load_text
 from ensemble_core.journal.snapshot import dump, load
-from ensemble_core.model.decisions import Log
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
 
@@ -64,11 +63,7 @@ def run(story: Story, rows: dict[str, list[float]]) -> list[str]:
             story.observe(job, E=value, step=float(number))
     for job in rows:
         story.end(job)
-    return messages(story)
-
-
-def messages(story: Story) -> list[str]:
-    return [each.message for each in story.decisions if isinstance(each, Log)]
+    return story.messages()
 
 
 def numbers(text: str) -> list[float | None]:
@@ -206,7 +201,7 @@ def test_failed_jobs_count_in_the_rows_only() -> None:
         story.end(job, status=status)
     for index in range(2, 6):
         story.play(f"sim.{index}", status=256)
-    assert messages(story)[-1] == "0|0.5"
+    assert story.messages()[-1] == "0|0.5"
 
 
 def test_snapshot_keeps_both() -> None:
@@ -221,7 +216,7 @@ def test_snapshot_keeps_both() -> None:
     story.engine = load(dump(story.engine), story.ensemble)
     for job in list(RELAX)[3:]:
         story.end(job)
-    assert messages(story) == ["25|13.75"]
+    assert story.messages() == ["25|13.75"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ensemble_testing import Story
 
 from ensemble_core.journal.codec import decisions_text
-from ensemble_core.model.decisions import Log
 
 GROUPS = """
 jobs:
@@ -22,10 +21,6 @@ def story(rules: str, submit: str = "sim") -> Story:
     return told
 
 
-def messages(told: Story) -> list[str]:
-    return [one.message for one in told.decisions if isinstance(one, Log)]
-
-
 def test_a_statistic_covers_only_the_events_job() -> None:
     told = story(
         """
@@ -38,7 +33,7 @@ def test_a_statistic_covers_only_the_events_job() -> None:
     told.observe("sim.0", E=5.0)
     told.observe("sim.1", E=1.0)
     told.observe("sim.0", E=2.0)
-    assert messages(told) == ["sim.0: 5 5.0 1", "sim.0: 5 2.0 1"]
+    assert told.messages() == ["sim.0: 5 5.0 1", "sim.0: 5 2.0 1"]
 
 
 def test_nan_and_infinity_are_in_no_statistic() -> None:
@@ -50,7 +45,7 @@ def test_nan_and_infinity_are_in_no_statistic() -> None:
     told.begin("sim.0")
     for value in (1.0, float("nan"), float("inf"), 3.0):
         told.observe("sim.0", E=value)
-    assert messages(told) == ["1", "1", "1", "2"]
+    assert told.messages() == ["1", "1", "1", "2"]
 
 
 def test_a_column_with_the_whole_name_takes_precedence() -> None:
@@ -66,7 +61,7 @@ rules:
     told.begin("sim.0")
     told.observe("sim.0", {"E": 7.0, "max.E": 1.0})
     told.observe("sim.0", {"E": 7.0, "max.E": 4.0})
-    assert messages(told) == ["4"]
+    assert told.messages() == ["4"]
 
 
 def test_a_job_is_done_or_lost_after_its_last_event_with_its_columns() -> None:
@@ -79,11 +74,11 @@ def test_a_job_is_done_or_lost_after_its_last_event_with_its_columns() -> None:
     told.begin("sim.0")
     told.observe("sim.0", E=4.0)
     told.job("sim.0", "finish", after=3, status=0)
-    assert messages(told) == []
+    assert told.messages() == []
     told.job("sim.0", "clean")
-    assert messages(told) == ["sim.0 done 4"]
+    assert told.messages() == ["sim.0 done 4"]
     told.play("sim.1", status=256)
-    assert messages(told) == ["sim.0 done 4", "sim.1 lost: exit"]
+    assert told.messages() == ["sim.0 done 4", "sim.1 lost: exit"]
     assert told.exit_code == 0, "somebody concerned himself with the failure"
 
 
@@ -99,9 +94,9 @@ def test_idle_on_a_group_has_the_groups_statistics() -> None:
     told.observe("sim.0", E=4.0)
     told.observe("sim.1", E=3.0)
     told.end("sim.0")
-    assert messages(told) == []
+    assert told.messages() == []
     told.end("sim.1")
-    assert messages(told) == ["2 done, mean 3.50"]
+    assert told.messages() == ["2 done, mean 3.50"]
 
 
 def test_idle_fires_from_the_narrowest_scope_to_the_whole_run() -> None:
@@ -140,9 +135,9 @@ def test_an_idle_rule_that_the_last_job_enables_fires() -> None:
 """
     )
     told.play("sim.0")
-    assert messages(told) == []
+    assert told.messages() == []
     told.play("sim.1")
-    assert messages(told) == ["late"]
+    assert told.messages() == ["late"]
 
 
 def test_an_idle_rule_for_a_finished_group_fires_at_the_next_end_of_a_job() -> None:
@@ -158,12 +153,12 @@ rules:
     told.play("a.0")
     told.play("b.0")
     told.begin("b.1")
-    assert messages(told) == []
+    assert told.messages() == []
     told.begin("b.2")
     told.end("b.2")
-    assert messages(told) == ["late"]
+    assert told.messages() == ["late"]
     told.end("b.1")
-    assert messages(told) == ["late", "over"]
+    assert told.messages() == ["late", "over"]
 
 
 def test_a_metric_rule_has_the_statistics_of_its_group() -> None:
@@ -177,7 +172,7 @@ def test_a_metric_rule_has_the_statistics_of_its_group() -> None:
         told.begin(job)
         told.observe(job, E=value)
         told.end(job)
-    assert messages(told) == ["3"]
+    assert told.messages() == ["3"]
 
 
 def test_functions_get_statistics_in_a_fixed_order() -> None:

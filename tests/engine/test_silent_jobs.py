@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ensemble_testing import Story
 
-from ensemble_core.model.decisions import Cancel, Log
+from ensemble_core.model.decisions import Cancel
 from ensemble_core.model.events import Resumed
 
 GROUPS = """
@@ -26,17 +26,13 @@ def story(rules: str = HUNG) -> Story:
     return told
 
 
-def messages(told: Story) -> list[str]:
-    return [one.message for one in told.decisions if isinstance(one, Log)]
-
-
 def test_a_job_without_a_row_since_its_start_is_silent_and_cancelled() -> None:
     told = story()
     told.begin("sim.0")
     told.wait(59)
-    assert messages(told) == []
+    assert told.messages() == []
     told.wait(1)
-    assert messages(told) == ["sim.0"]
+    assert told.messages() == ["sim.0"]
     assert [one.jobs for one in told.decisions if isinstance(one, Cancel)] == [("sim.0",)]
 
 
@@ -46,12 +42,12 @@ def test_each_row_restarts_the_clock_and_a_job_is_reported_once_per_attempt() ->
     for _ in range(5):
         told.wait(50)
         told.observe("sim.0", E=1.0)
-    assert messages(told) == []
+    assert told.messages() == []
     told.wait(60)
-    assert messages(told) == ["sim.0"]
+    assert told.messages() == ["sim.0"]
     told.observe("sim.0", E=1.0)
     told.wait(600)
-    assert messages(told) == ["sim.0"]
+    assert told.messages() == ["sim.0"]
 
 
 def test_waiting_ended_and_unobserved_jobs_are_never_silent() -> None:
@@ -62,7 +58,7 @@ def test_waiting_ended_and_unobserved_jobs_are_never_silent() -> None:
     told.play("sim.1", duration=30)
     told.begin("blind.0")
     told.wait(600)
-    assert messages(told) == []
+    assert told.messages() == []
     assert told.engine.next_timer() is None
 
 
@@ -75,11 +71,11 @@ def test_one_timer_per_group_reports_each_job_in_time() -> None:
     told.begin("sim.2")
     told.observe("sim.0", E=1.0)
     told.wait(39)
-    assert messages(told) == []
+    assert told.messages() == []
     told.wait(1)  # sim.1 began 60 s ago
-    assert messages(told) == ["sim.1"]
+    assert told.messages() == ["sim.1"]
     told.wait(20)  # sim.2 began, and sim.0 printed its row, 60 s ago
-    assert messages(told) == ["sim.1", "sim.2", "sim.0"]
+    assert told.messages() == ["sim.1", "sim.2", "sim.0"]
 
 
 def test_rules_with_different_times_are_separate() -> None:
@@ -93,9 +89,9 @@ def test_rules_with_different_times_are_separate() -> None:
     told.wait(40)
     told.observe("sim.0", E=1.0)
     told.wait(89)
-    assert messages(told) == ["short"]
+    assert told.messages() == ["short"]
     told.wait(1)
-    assert messages(told) == ["short", "long"]
+    assert told.messages() == ["short", "long"]
 
 
 def test_a_resume_restarts_the_clock() -> None:
@@ -104,6 +100,6 @@ def test_a_resume_restarts_the_clock() -> None:
     told.now += 3600
     told.tell(Resumed(told.now, {}))
     told.wait(59)
-    assert messages(told) == []
+    assert told.messages() == []
     told.wait(1)
-    assert messages(told) == ["sim.0"]
+    assert told.messages() == ["sim.0"]

@@ -6,7 +6,7 @@ from collections import Counter
 
 from ensemble_testing import Story
 
-from ensemble_core.model.decisions import Decision, Log
+from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import CallReturned, TimerElapsed
 
 PHASES = """
@@ -207,5 +207,5 @@ custom: |
     counts = ("open", "lost", "active")
     assert [told.metric(f"count.sim.{each}") for each in counts] == [1, 0, 1]
     told.play("sim.0-1")
-    assert [one.message for one in told.decisions if isinstance(one, Log)] == ["success", "done"]
+    assert told.messages() == ["success", "done"]
     assert told.exit_code == 0

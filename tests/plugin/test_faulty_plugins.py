@@ -26,7 +26,6 @@ from ensemble_core.display.summary import rule_lines
 from ensemble_core.display.text_style import TextStyle
 from ensemble_core.errors import EnsembleError, FileErrors, PluginError
 from ensemble_core.journal.snapshot import dump, load
-from ensemble_core.model.decisions import Log
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import LoadedPlugin, Named, Registry
@@ -91,10 +90,6 @@ def refused(text: str, registry: Registry) -> EnsembleError:
         load_text(text, registry)
     (error,) = caught.value.errors
     return error
-
-
-def logs(story: Story, level: str) -> list[str]:
-    return [d.message for d in story.decisions if isinstance(d, Log) and d.level == level]
 
 
 def run(tmp_path: Path, plugin: str, text: str) -> Result:
@@ -216,12 +211,12 @@ def test_unused_statistic_that_cannot_be_built_does_not_affect_a_run() -> None:
     story.start()
     story.play("a.0")
 
-    (said,) = logs(story, "warning")
+    (said,) = story.messages("warning")
     assert "statistic 'odd' (plugin 'odd' of ensemble-odd 1.0) cannot be built" in said
     assert "no licence" in said
     assert "test_faulty_plugins.py:" in said
     assert story.metric("mean.a-duration") == 1
-    assert not logs(story, "error")
+    assert not story.messages("error")
 
 
 def test_rule_on_a_statistic_that_cannot_be_built_is_rejected() -> None:
@@ -265,7 +260,7 @@ def test_faulty_statistic_is_reported_once_and_other_rules_continue(
     story.engine.snapshot()
     story.wait(1)
 
-    (said,) = logs(story, "error")
+    (said,) = story.messages("error")
     assert said.startswith("statistic 'odd' (plugin 'odd' of ensemble-odd 1.0) ")
     assert reason in said
     assert "odd.a-duration has no value from now on" in said
@@ -287,7 +282,7 @@ def test_unused_faulty_statistic_does_not_change_the_exit_code() -> None:
     story.end("a.0")
 
     assert story.exit_code == 0
-    assert len(logs(story, "warning")) == 1
+    assert len(story.messages("warning")) == 1
 
 
 def test_state_with_a_faulty_statistic_is_saved_and_restored() -> None:
@@ -434,7 +429,7 @@ def test_summary_mentions_an_error_in_a_rules_match() -> None:
     assert "switched off: its trigger 'odd' raised KeyError('no_such_field')" in told
     assert "test_faulty_plugins.py:" in told
     assert "chain" not in told
-    (said,) = logs(story, "error")
+    (said,) = story.messages("error")
     assert said.startswith("rule odd is switched off: its trigger 'odd' raised")
     assert story.fired() == ["rule-1", "fine"]
 

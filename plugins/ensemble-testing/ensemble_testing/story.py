@@ -24,7 +24,7 @@ from typing import Any
 from ensemble_core.cli.toolkit import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.validation import validate
-from ensemble_core.model.decisions import Cancel, Decision, Fired, Submit, Switch, Terminate
+from ensemble_core.model.decisions import Cancel, Decision, Fired, Log, Submit, Switch, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, JobEvent, Observed, Resumed, Started, TimerElapsed
 from ensemble_core.plugin.discovery import discover
@@ -174,6 +174,11 @@ class Story:
         """Return the rules that fired in these decisions (or in all so far)."""
         source = self.decisions if decisions is None else decisions
         return [one.rule or "" for one in source if isinstance(one, Fired)]
+
+    def messages(self, level: str | None = None) -> list[str]:
+        """Return the messages logged so far, of all levels or of this one."""
+        logs = [one for one in self.decisions if isinstance(one, Log)]
+        return [one.message for one in logs if level in (None, one.level)]
 
     @property
     def exit_code(self) -> int | None:
