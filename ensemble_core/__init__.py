@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ensemble_core.metrics.series import TimedStatistic as TimedStatistic
     from ensemble_core.metrics.store import MetricsView as MetricsView
     from ensemble_core.model.causes import CAUSES as CAUSES
+    from ensemble_core.model.causes import ENVIRONMENT_FAILED as ENVIRONMENT_FAILED
     from ensemble_core.model.causes import Cause as Cause
     from ensemble_core.model.decisions import Decision as Decision
     from ensemble_core.model.decisions import WhenBusy as WhenBusy
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.hookspecs import AlgorithmPlugin as AlgorithmPlugin
     from ensemble_core.plugin.hookspecs import AlgorithmView as AlgorithmView
     from ensemble_core.plugin.hookspecs import CallContext as CallContext
+    from ensemble_core.plugin.hookspecs import EnvironmentPlugin as EnvironmentPlugin
     from ensemble_core.plugin.hookspecs import ExecutorPlugin as ExecutorPlugin
     from ensemble_core.plugin.hookspecs import Fragment as Fragment
     from ensemble_core.plugin.hookspecs import GeneratorPlugin as GeneratorPlugin
@@ -108,7 +110,7 @@ else:
         "journal.filesystem": "private_folder shared_storage",
         "metrics.series": "Statistic TimedStatistic",
         "metrics.store": "MetricsView",
-        "model.causes": "CAUSES Cause",
+        "model.causes": "CAUSES ENVIRONMENT_FAILED Cause",
         "model.decisions": "Decision WhenBusy",
         "model.events": (
             "Event ExecutorLost JobEvent Observed PluginEvent Problem ResizeOutcome Resources"
@@ -125,8 +127,8 @@ else:
             "Emit Executor Run VirtualExecutor check_new job_environment start_folder wrong_command"
         ),
         "plugin.hookspecs": (
-            "ActionPlugin AlgorithmPlugin AlgorithmView CallContext ExecutorPlugin Fragment "
-            "GeneratorPlugin ObserverPlugin ResizerPlugin "
+            "ActionPlugin AlgorithmPlugin AlgorithmView CallContext EnvironmentPlugin "
+            "ExecutorPlugin Fragment GeneratorPlugin ObserverPlugin ResizerPlugin "
             "SourcePlugin SourceView StatisticPlugin TriggerPlugin hookimpl"
         ),
         "plugin.observer": "UNREADABLE Observer Row",

@@ -28,6 +28,7 @@ def dry_run(
     from ensemble_core.engine.engine import Engine
     from ensemble_core.model.decisions import Call, Submit
     from ensemble_core.model.events import Started
+    from ensemble_core.runtime.environments import wrapped
 
     engine = Engine(ensemble, shared=choice.record.shared)
     decisions = engine.handle(Started(time.time(), {}))
@@ -45,7 +46,7 @@ def dry_run(
         if called:
             print_line(f"not called in a dry run, so jobs may be missing here: {', '.join(called)}")
     for job in jobs if every else list(first.values())[:_SHOWN]:
-        _show(job, choice, as_json)
+        _show(wrapped(job, ensemble.environments), choice, as_json)
     _show_all_groups(ensemble, as_json)
     return 0
 

@@ -33,6 +33,7 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.tables import Table
 from ensemble_core.plugin.hookspecs import (
     ExecutorPlugin,
+    EnvironmentPlugin,
     GeneratorPlugin,
     ObserverPlugin,
     StatisticPlugin,
@@ -219,7 +220,13 @@ class Context:
         self.report(path, what or f"there is no {noun} {name!r}", hint=hint, code=code, where=where)
 
     def named(
-        self, record: TriggerPlugin | StatisticPlugin | ObserverPlugin | GeneratorPlugin, name: str
+        self,
+        record: TriggerPlugin
+        | StatisticPlugin
+        | ObserverPlugin
+        | GeneratorPlugin
+        | EnvironmentPlugin,
+        name: str,
     ) -> str:
         """Return the name of a trigger, statistic, observer or generator as messages show it.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.config.environments import check_within, read_within
 from ensemble_core.config.job_files import check_visible, read_outputs
 from ensemble_core.config.job_options import check_filled_options, read_options
 from ensemble_core.config.placeholders import TEXTS, check_placeholders, has_formats
@@ -90,12 +91,12 @@ def _check_observers(context: Context, path: Path, group: JobGroup) -> None:
 
 
 def _check_program(context: Context, group: JobGroup) -> None:
-    """Warn about a program or script that does not exist.
+    """Warn about a program or script that does not exist. An environment may have any program.
 
     If jobs run on other machines, warn only if the ensemble file's folder or the current folder has
     a file with that name.
     """
-    if not context.known.reads:
+    if not context.known.reads or group.within:
         return
     here = context.executor is not None and context.executor.name == "local"
     for number, name in enumerate(group.command):
@@ -280,6 +281,7 @@ def _check_whole_group(
             f"{context.executor.name}: {context.executor.memory}"
         )
     check_visible(context, path, spec)
+    check_within(context, path, spec, group)
     if group.executor is not None and "executor" in spec:
         _check_executor(context, (*path, "executor"), group.name, group.executor)
 
@@ -493,6 +495,7 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     "environment_from": _environment_from,
     "inputs": _inputs,
     "outputs": read_outputs,
+    "within": read_within,
     "reuse": lambda context, path, value: bool(value),
     "parameters": read_parameters,
     "points": read_points,

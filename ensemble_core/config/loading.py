@@ -324,6 +324,7 @@ class _Loader:
             statistics=context.known.statistics,
             binder=_binder(context),
             tables=tables,
+            environments={n: each.wrap for n, each in context.registry.environments.items()},
             instances=context.instances,
             generators=generators,
             limits=limits,

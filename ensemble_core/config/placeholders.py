@@ -181,9 +181,11 @@ def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tup
         yield text, (*path, *_given(spec, ("inputs", number))), "other"
     for number, text in enumerate(group.outputs):
         yield text, (*path, *_given(spec, ("outputs", number, "path"))), "other"
-    for part in ("environment", "options", "observe"):
+    for part in ("environment", "options", "observe", "within"):
+        single = part == "within" and isinstance(spec.get(part), dict)
         for text, inner in strings(getattr(group, part), (part,)):
             pattern = part == "observe" and inner[-1] not in _FILLED_BY_OBSERVERS
+            inner = (part, *inner[2:]) if single else inner
             yield text, (*path, *_given(spec, inner)), "pattern" if pattern else "other"
 
 

@@ -60,8 +60,8 @@ class Profile(Value):
         """Return the profile as JSON data, for the journal."""
         return {
             "name": self.name,
-            "jobs": self.jobs,
-            "limits": self.limits,
+            "jobs": dict(self.jobs),
+            "limits": dict(self.limits),
             "places": [[[*path], *place[:3], how] for path, (place, how) in self.places.items()],
         }
 
@@ -144,7 +144,7 @@ def read_profile(
         check_shape(context, "profile", at)
         errors += context.errors
         if not context.errors:
-            values = merged(values, document.get(at) or {})
+            values = _merged(values, document.get(at) or {}, ("jobs", "within"))
     if errors:
         raise FileErrors(errors)
     places: dict[Path, tuple[Location, str | None]] = {}
@@ -219,7 +219,7 @@ def _fill(
                 f"{document.at_key((*at, *path))}: {name!r} is empty, which has no effect: it only "
                 "removes a value of a profile"
             )
-    result = merged(defaults, given)
+    result = _merged(defaults, given, ("within",))
     for name in given:
         target.pop(name, None)
     target.update(result)
@@ -234,6 +234,16 @@ def _fill(
                     document.spelled[whole] = place[1]
 
 
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], whole: Path) -> dict[str, Any]:
+    """Merge the changes. The value at the path ``whole`` is replaced: its order matters."""
+    if _get(changes, whole) is None:
+        return merged(base, changes)
+    nothing: Any = None
+    for step in reversed(whole):
+        nothing = {step: nothing}
+    return merged(merged(base, nothing), changes)
+
+
 def nodes(value: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
     """Yield the path and value of everything in a mapping, at any depth. Lists are values."""
     for key, inner in value.items():
@@ -243,7 +253,7 @@ def nodes(value: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tup
             yield from nodes(inner, path)
 
 
-def _get(value: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def _get(value: Mapping[str, Any], path: Path) -> Any:
     here: Any = value
     for step in path:
         here = here.get(step) if isinstance(here, Mapping) else None

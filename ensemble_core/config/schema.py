@@ -34,12 +34,12 @@ _NAMES = {
 RESET_BY_NULL = (
     "cores_per_task", "duration", "environment", "executor", "gpus_per_task", "grace",
     "memory_per_task", "nodes", "observe", "options", "stderr", "stdout", "tasks", "urgency",
-    "workdir",
+    "within", "workdir",
 )  # fmt: skip
 #: Keys of a job group for which a profile can have defaults.
 PROFILE_FIELDS = (
     "environment", "options", "nodes", "tasks", "cores_per_task", "gpus_per_task",
-    "memory_per_task", "duration",
+    "memory_per_task", "duration", "within",
 )  # fmt: skip
 #: Keys of a job group that actions cannot change, because they have to be known before anything
 #: runs or do not belong to a single submit.
@@ -55,6 +55,12 @@ _OF_THE_GROUP = (
     "reuse",
 )
 
+#: Option that all environments have.
+_CHECK = {
+    "description": "False: do not check where the run starts that it exists.",
+    "type": "boolean",
+    "default": True,
+}
 #: Options that all observers have.
 _ROWS = {
     "description": "Store its rows until the job is over, for 'rows: job'.",
@@ -100,6 +106,7 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
             f"observer-{name}",
             definitions,
         )
+    _compose_environments(definitions, registry)
     _compose_sources(schema, registry)
     _compose_algorithms(schema, registry)
     fields = copy.deepcopy(job)
@@ -147,6 +154,20 @@ def _compose_profiles(schema: dict[str, Any], fields: Mapping[str, Any]) -> None
 
 def _listed(types: str | list[str]) -> list[str]:
     return [types] if isinstance(types, str) else types
+
+
+def _compose_environments(definitions: dict[str, Any], registry: Registry | _Named) -> None:
+    """Define the entries of ``within``. Each has the name of one environment as a key."""
+    names = sorted(registry.environments)
+    branches: list[Any] = []
+    for name in names:
+        record, key = registry.environments[name], f"environment-{name}"
+        own = {"description": record.summary, "type": "object", "properties": {"check": _CHECK}}
+        definitions[key] = _with_options(own, record.options, key, definitions)
+        others = [{"required": [other]} for other in names if other != name]
+        chosen = {"required": [name], **({"not": {"anyOf": others}} if others else {})}
+        branches.append({"if": chosen, "then": {"$ref": f"#/$defs/{key}"}})
+    definitions["environment"]["allOf"] = branches or [True]
 
 
 def _compose_sources(schema: dict[str, Any], registry: Registry | _Named) -> None:

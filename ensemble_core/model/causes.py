@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-__all__ = ["CAUSES", "OUTPUT_LIMIT", "OUTPUT_MISSING", "Cause", "cause_of", "reported_cause"]
+__all__ = [
+    "CAUSES",
+    "ENVIRONMENT_FAILED",
+    "OUTPUT_LIMIT",
+    "OUTPUT_MISSING",
+    "Cause",
+    "cause_of",
+    "reported_cause",
+]
 
 Cause = Literal[
     "exit",  # the program exited, with any code
@@ -20,6 +28,7 @@ Cause = Literal[
     "preempted",  # the queue gave its resources to another job
     "cancelled",
     "submit",  # could not be started: rejected, no program, no folder
+    "environment",  # an entry of its group's ``within`` could not be set up
     "lost",  # the queue no longer knows how or whether the job ended
     "output",  # its files exceeded ``limits.output``, or one of its ``outputs`` is missing or empty
     "result",  # exited with code 0, but its group's ``fail_if`` is true
@@ -27,6 +36,8 @@ Cause = Literal[
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
+#: Exit code of the command of an environment (``within``) that could not be set up.
+ENVIRONMENT_FAILED = 122
 #: The type of the exception of a job whose files exceeded ``limits.output``.
 OUTPUT_LIMIT = "output-limit"
 #: The type of the exception of a job that has not left all files of its group's ``outputs``.

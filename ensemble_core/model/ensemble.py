@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
 from ensemble_core.model.value import Value
@@ -116,6 +116,11 @@ class Ensemble(Value):
     statistics: Mapping[str, StatisticSpec]  # all that are available
     binder: Binder = field(default_factory=Binder)
     tables: Mapping[str, Table] = field(default_factory=lambda: NOTHING)  # of ``results:``
+    #: For each environment that ``within`` may name, a function that turns the command of a job
+    #: with these options into the words of a command that sets up the environment first.
+    environments: Mapping[str, Callable[[Job, Mapping[str, Any]], Sequence[str]]] = field(
+        default_factory=lambda: NOTHING
+    )
     #: Entries of ``use:``. The field ``instance`` of their rules has their name.
     instances: Mapping[str, AlgorithmInstance] = field(default_factory=lambda: NOTHING)
     generators: Mapping[str, GeneratorSpec] = field(default_factory=lambda: NOTHING)

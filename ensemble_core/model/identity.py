@@ -14,6 +14,7 @@ from typing import Any
 
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.option_values import fill_options
 from ensemble_core.model.placeholders import fill
 from ensemble_core.model.value import Value
 
@@ -52,6 +53,8 @@ class Source(Value):
             parts["environment_from"] = sorted(group.environment_from)
         if group.observe:
             parts["observe"] = {name: dict(given) for name, given in group.observe.items()}
+        if group.within:
+            parts["within"] = [dict(each) for each in group.within]
         if options := _compared_options(group):
             parts["options"] = options
         return cls(parts, short(parts)[:12])
@@ -96,6 +99,8 @@ def parts_of(job: Job, source: Mapping[str, Any], inputs: Mapping[str, str]) -> 
     if "environment" in source:
         names, texts = source["environment"].keys(), source["environment"].values()
         parts["environment"] = dict(zip(names, _fill_texts(texts, job), strict=True))
+    if "within" in source:
+        parts["within"] = fill_options(source["within"], _values(job))
     if inputs:
         parts["inputs"] = dict(inputs)
     return parts

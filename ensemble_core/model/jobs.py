@@ -111,6 +111,9 @@ class Job(Record):
     #: Files that the job must leave, relative to its workdir, and how many seconds after its end to
     #: wait for each of them.
     outputs: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    #: The environments in which the command starts, the outermost first. Executors receive the
+    #: whole command instead.
+    within: tuple[Mapping[str, Any], ...] = ()
     replica: int = 0  #: Counts the jobs of one combination of parameters from 0.
     attempt: int = 0  #: Counts the attempts of one index from 0.
     #: How often the attempt was submitted again because a stop of the run had cancelled it.
@@ -118,7 +121,7 @@ class Job(Record):
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        for name in ("outputs", "replica", "attempt", "requeued"):
+        for name in ("outputs", "within", "replica", "attempt", "requeued"):
             if not data[name]:  # nearly always
                 del data[name]
         if data["grace"] is None:
@@ -250,6 +253,8 @@ class JobGroup(Value):
     inputs: tuple[tuple[str, str], ...] = ()
     #: Files that a job must leave to be successful; for each, how many seconds to wait for it.
     outputs: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    #: The environments in which the command starts, the outermost first.
+    within: tuple[Mapping[str, Any], ...] = ()
     #: Whether jobs of earlier runs may be reused.
     reuse: bool = True
     #: For each executor, the options of jobs that say what runs, so that ``--reuse`` compares them,
@@ -271,7 +276,7 @@ class JobGroup(Value):
 
     def __post_init__(self) -> None:
         texts = *self.command, *(getattr(self, each) for each in _TEXTS)
-        parts = texts, self.environment, self.options, self.outputs
+        parts = texts, self.environment, self.options, self.outputs, self.within
         if not self.replicated and any(map(_names_replica, parts)):
             object.__setattr__(self, "replicated", True)
 
@@ -417,6 +422,7 @@ class JobGroup(Value):
             outputs={fill(path, values): wait for path, wait in self.outputs.items()}
             if self.outputs
             else NOTHING,
+            within=tuple(fill_options(self.within, values)) if self.within else (),
             parameters=parameters or NOTHING,
             replica=replica if self.replicated else 0,
             attempt=attempt,

@@ -47,6 +47,7 @@ from ensemble_core.plugin.fragments import (
 from ensemble_core.plugin.records import (
     ActionPlugin,
     CallContext,
+    EnvironmentPlugin,
     ExecutorPlugin,
     GeneratorPlugin,
     ObserverPlugin,
@@ -61,6 +62,7 @@ __all__ = [
     "AlgorithmPlugin",
     "AlgorithmView",
     "CallContext",
+    "EnvironmentPlugin",
     "ExecutorPlugin",
     "Fragment",
     "GeneratorPlugin",
@@ -642,6 +644,49 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:  # type: ignore[empty-bo
                 name="halving",
                 summary="both sides of the best point, each time at half the distance",
                 build=lambda vocs, options: Halving(vocs),
+            )
+        ]
+    ```
+    """
+
+
+@hookspec
+def ensemble_environments() -> Iterable[EnvironmentPlugin]:  # type: ignore[empty-body]
+    """Return environments, in which commands start. ``within`` in a job group names them.
+
+    Only the job's command changes, so an environment works on every queue: the queue or its MPI
+    launcher starts the changed command, once for each task. With this example, ``within: {spack:
+    gromacs}`` loads a package of Spack. The words after ``sh -c SCRIPT`` are its arguments, so that
+    no character of the command needs quotes:
+
+    ```python
+    from ensemble_core import ENVIRONMENT_FAILED, EnvironmentPlugin, hookimpl
+
+    SCRIPT = f'''
+    package=$1; shift
+    found=$(spack load --sh "$package") || exit {ENVIRONMENT_FAILED}
+    eval "$found"
+    exec "$@"
+    '''
+
+
+    def wrap(job, options):
+        return ["sh", "-c", SCRIPT, "spack", options["spack"], *job.command]
+
+
+    @hookimpl
+    def ensemble_environments():
+        package = {"description": "The package.", "type": "string", "minLength": 1}
+        return [
+            EnvironmentPlugin(
+                name="spack",
+                summary="a package of Spack",
+                wrap=wrap,
+                options={
+                    "type": "object",
+                    "required": ["spack"],
+                    "properties": {"spack": package},
+                },
             )
         ]
     ```

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ActionPlugin",
     "CallContext",
+    "EnvironmentPlugin",
     "ExecutorPlugin",
     "GeneratorPlugin",
     "ObserverPlugin",
@@ -325,3 +326,26 @@ class GeneratorPlugin(Value):
     check: Callable[[Vocs, Mapping[str, Any]], None] | None = None
     finite: Callable[[Mapping[str, Any]], bool] | None = None
     prunes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class EnvironmentPlugin(Value):
+    """The record of an environment, in which a job's command starts: ``within: {NAME: …}``.
+
+    - ``options`` is a JSON Schema of the keys of an entry under ``within:``. One of them has the
+      name of the environment and says what to set up, as in ``{module: gromacs/2024}``.
+    - ``wrap`` is a pure function. It is called with a job and the checked options, with
+      placeholders filled in, and returns the words of a command that sets up the environment and
+      then runs ``job.command``. If that fails, the command exits with
+      :data:`ENVIRONMENT_FAILED` and says why on standard error. The job's cause is then
+      ``environment``. Its folder, files, variables and resources stay those of the job.
+    - ``check`` is called when a file is checked, with the options and whether jobs run on this
+      machine. If the environment does not exist, it raises :class:`EnsembleError`. It must be fast
+      and must not run programs. The key ``check: false`` of an entry switches it off.
+    """
+
+    name: str
+    summary: str
+    wrap: Callable[[Job, Mapping[str, Any]], Sequence[str]]
+    options: Schema = field(default_factory=lambda: _NOTHING)
+    check: Callable[[Mapping[str, Any], bool], None] | None = None

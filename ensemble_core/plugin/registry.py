@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.fragments import AlgorithmPlugin, SourcePlugin
     from ensemble_core.plugin.records import (
         ActionPlugin,
+        EnvironmentPlugin,
         ExecutorPlugin,
         GeneratorPlugin,
         ObserverPlugin,
@@ -42,6 +43,7 @@ Kind = Literal[
     "source",
     "algorithm",
     "generator",
+    "environment",
 ]
 
 
@@ -59,7 +61,7 @@ BUILTIN = "ensemble-core"
 #: All kinds of records, in the order in which they are shown.
 KINDS: tuple[Kind, ...] = (
     "executor", "trigger", "action", "statistic", "observer", "resizer", "source", "algorithm",
-    "generator",
+    "generator", "environment",
 )  # fmt: skip
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -220,6 +222,7 @@ class Registry:
         self.sources: PluginRecords[SourcePlugin] = self._records["source"]
         self.algorithms: PluginRecords[AlgorithmPlugin] = self._records["algorithm"]
         self.generators: PluginRecords[GeneratorPlugin] = self._records["generator"]
+        self.environments: PluginRecords[EnvironmentPlugin] = self._records["environment"]
         self.warnings: tuple[str, ...] = tuple(
             dict.fromkeys(
                 [

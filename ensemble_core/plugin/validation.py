@@ -15,6 +15,7 @@ from ensemble_core.model.jobs import JOB_EVENTS, JobGroup
 from ensemble_core.plugin.hookspecs import (
     ActionPlugin,
     AlgorithmPlugin,
+    EnvironmentPlugin,
     ExecutorPlugin,
     GeneratorPlugin,
     ObserverPlugin,
@@ -58,6 +59,7 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_sources": ("source", SourcePlugin),
     "ensemble_algorithms": ("algorithm", AlgorithmPlugin),
     "ensemble_generators": ("generator", GeneratorPlugin),
+    "ensemble_environments": ("environment", EnvironmentPlugin),
 }
 #: Former names of hooks, which are still accepted.
 FORMER_HOOKS: Mapping[str, str] = {"ensemble_metrics": "ensemble_statistics"}
@@ -83,6 +85,7 @@ _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "check": ("vocs", "options"),
         "finite": ("options",),
     },
+    "environment": {"wrap": ("job", "options"), "check": ("options", "local")},
 }
 
 #: Names of the core's event types. An event of a plugin has the name of its trigger.
@@ -164,7 +167,7 @@ def check_record(record: Any) -> None:
         )
     for name, arguments in _FUNCTIONS[kind].items():
         function: object = getattr(record, name)
-        if name in ("build", "expand") and not callable(function):
+        if name in ("build", "expand", "wrap") and not callable(function):
             raise PluginError(f"{shown}: {name!r} is {kind_of(function)}, expected a function")
         _check_call(function, arguments, f"{shown}: {name!r}")
     if isinstance(record, ActionPlugin):
@@ -202,6 +205,12 @@ def check_record(record: Any) -> None:
         _check_names(record.supports, f"{shown}: 'supports'")
     elif isinstance(record, GeneratorPlugin):
         _check_classes(record.options, shown)
+    elif isinstance(record, EnvironmentPlugin):
+        if record.name not in record.options.get("properties", {}):
+            raise PluginError(
+                f"{shown}: the schema of its options does not define {record.name!r}, the key of "
+                "an entry under 'within:'"
+            )
     elif isinstance(record, SourcePlugin):
         if record.name in {each.name for each in fields(JobGroup)}:
             raise PluginError(

@@ -52,6 +52,7 @@ from ensemble_core.plugin.executor import Executor, Run, new_run_id
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.ended_jobs import EndedJobs
+from ensemble_core.runtime.environments import Environments
 from ensemble_core.runtime.event_check import Admission, usual
 from ensemble_core.runtime.event_order import TIMED, OrderCheck
 from ensemble_core.runtime.executor_guard import ExecutorGuard
@@ -161,6 +162,7 @@ class Runtime:
         self.reopened = False
         self.reopened_by: Mapping[str, Any] = NOTHING
         self._names = QueueNames()
+        self._environments = Environments(ensemble.environments)
         self._executor = executor
         self._watchers = tuple(watchers)
         self._ticking = [watcher for watcher in watchers if watcher.wants_ticks]
@@ -212,7 +214,7 @@ class Runtime:
             self.clock,
             lambda notice: self._notifier.send(notice) if self._notifier else None,
             self._identities,
-            self._check_options,
+            self._as_submitted,
         )
         self._ended_jobs = EndedJobs(executor, self._performer, journal)
         self._admission = Admission(name, self._enqueue, self.clock)
@@ -241,11 +243,15 @@ class Runtime:
         """
         return self._wall + (time.monotonic() - self._monotonic)
 
-    def _check_options(self, job: Job) -> None:
-        """Raise :class:`EnsembleError` if the job's options, as filled in, do not fit."""
+    def _as_submitted(self, job: Job) -> Job:
+        """Return a job as the executor receives it.
+
+        Raises :class:`EnsembleError` if the job's options, as filled in, do not fit.
+        """
         group = self.ensemble.groups.get(job.group)
         if job.options and (group is None or job.options is not group.options):
             self.ensemble.binder.options(job.options)
+        return self._environments.given(job)
 
     def _enqueue(self, events: Sequence[Event]) -> None:
         with self._lock:
@@ -258,6 +264,8 @@ class Runtime:
             events = [
                 each for event in events if (each := self._admission.admitted(event)) is not None
             ]
+        if self._environments:
+            events = self._environments.explained(events)
         if self._names:
             events = self._names.ours(events)
         self._outputs.emit(events)
@@ -421,6 +429,7 @@ class Runtime:
         )
         for _, record in self.engine.in_queue():
             self._outputs.resume(record.job, record.files)
+            self._environments.learn(record.job)
         absent = earlier.seek()
         # After `seek`, so that a cancel does not call the executor at the same time.
         if first is not None:

@@ -272,7 +272,7 @@ class Identities:
         # Submits that change another field, such as the count, have different groups with the same
         # parts.
         parts = (group.command, group.environment, group.environment_from, group.observe)
-        key = tuple(map(id, (*parts, group.options)))
+        key = tuple(map(id, (*parts, group.options, group.within)))
         known = self._sources.get(key)
         if known is None:
             if len(self._sources) >= _MOST_SOURCES:

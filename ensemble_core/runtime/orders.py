@@ -58,9 +58,9 @@ class Performer:
         clock: Callable[[], float],
         notify: Callable[[Notify], None],
         identities: Identities | None = None,
-        check_options: Callable[[Job], object] = lambda job: None,
+        as_submitted: Callable[[Job], Job] = lambda job: job,
     ) -> None:
-        self._check_options = check_options
+        self._as_submitted = as_submitted
         self._notify = notify
         self._identities = identities
         self._guard = guard
@@ -161,15 +161,16 @@ class Performer:
             self._submitting = frozenset()
 
     def _fitting(self, jobs: Sequence[Job]) -> tuple[Job, ...]:
-        """Return the jobs whose options fit; report the end of the others."""
+        """Return the jobs that can be submitted, as the executor receives them.
+
+        Report the end of the others.
+        """
         fitting = []
         for job in jobs:
             try:
-                self._check_options(job)
+                fitting.append(self._as_submitted(job))
             except EnsembleError as error:
                 self._end([job], "submit", str(error))
-            else:
-                fitting.append(job)
         return tuple(fitting)
 
     def _end(self, jobs: Sequence[Job], kind: str, note: str) -> None:

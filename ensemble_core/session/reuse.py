@@ -187,7 +187,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
             else:
                 change = f"{old.get(name)!r} → {new.get(name)!r}"
                 yield part, f"{part} {name}: {change}"
-    for part in ("tasks", "environment_from", "parameters", "replica"):
+    for part in ("tasks", "within", "environment_from", "parameters", "replica"):
         if before.get(part) != now.get(part):
             yield part, f"{part}: {before.get(part)!r} → {now.get(part)!r}"
     yield "version", "another version wrote its identity"

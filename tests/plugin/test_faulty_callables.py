@@ -91,6 +91,7 @@ GENERATORS = (
     "objectives: {E: minimize}, until: count.done >= 1}]\n"
 )
 BUILT = "build=lambda *given: {}"
+WITHIN = "options={'properties': {'odd': {'type': 'string'}}}"
 #: For each kind of record and function: other arguments of the record, the file, and further
 #: command-line arguments.
 USES: dict[tuple[str, str], tuple[str, str, list[str]]] = {
@@ -154,6 +155,12 @@ USES: dict[tuple[str, str], tuple[str, str, list[str]]] = {
         GENERATORS.replace(", until: count.done >= 1", ""),
         [],
     ),
+    ("environment", "wrap"): (WITHIN, study(", within: {odd: x}"), []),
+    ("environment", "check"): (
+        WITHIN + ", wrap=lambda job, options: job.command",
+        study(", within: {odd: x}"),
+        [],
+    ),
 }
 #: Cases without an error: functions that are not called here, or that may return any value.
 UNASKED = {
@@ -164,6 +171,7 @@ UNASKED = {
     ("observer", "unasked"),
 }
 ANYTHING = {("generator", "check"), ("generator", "finite"), ("statistic", "timed_when")}
+ANYTHING |= {("environment", "check")}
 MAYBE_NONE = {("action", "run"), ("trigger", "needs_variables"), ("observer", "variables")}
 
 

@@ -88,6 +88,10 @@ action.backoff
 algorithm-select-fastest-runtime.statistic
 algorithm-select-longest-runtime.statistic
 algorithm-workload-success.valid
+environment-apptainer.apptainer environment-apptainer.args environment-apptainer.bind
+  environment-conda.conda environment-conda.program environment-module.module
+  environment-module.use environment-podman.args environment-podman.bind
+  environment-podman.podman environment-venv.venv
 file.^x- file.limits.output file.limits.stop file.limits.wall file.name file.simulate
 generator-gest-options.options
 generator-optuna-options.pruner_options generator-optuna-options.sampler_options

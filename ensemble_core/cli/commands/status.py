@@ -73,6 +73,12 @@ def _last_event(kept: KeptRun) -> float | None:
     return next((row.time for row in kept.journal.rows(last - 1, last)), None) if last else None
 
 
+def _profile(kept: KeptRun) -> str | None:
+    """Return the name of the run's profile."""
+    profile = kept.journal.about.get("profile")
+    return profile["name"] if profile else None
+
+
 def _size(kept: KeptRun) -> int:
     path = kept.journal.path
     total = 0
@@ -91,6 +97,7 @@ def _data(
     return {
         **info.to_dict(),
         "executor": dict(kept.executor),
+        "profile": _profile(kept),
         "journal": {"path": str(journal.path), "mode": journal.mode, "bytes": _size(kept)},
         "last_event": _last_event(kept),
         "output": journal.about.get("output"),
@@ -114,6 +121,8 @@ def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
         f" executor    {in_one_line(info.executor)}"
         + (f" ({in_one_line(options)})" if options else "")
     )
+    if profile := _profile(kept):
+        lines.append(f" profile     {in_one_line(profile)}")
     lines.append(f" began       {format_time(info.began)}{took}")
     if info.controller is not None:
         who = info.controller
