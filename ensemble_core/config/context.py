@@ -32,8 +32,8 @@ from ensemble_core.model.ensemble import AlgorithmInstance
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.tables import Table
 from ensemble_core.plugin.hookspecs import (
-    ExecutorPlugin,
     EnvironmentPlugin,
+    ExecutorPlugin,
     GeneratorPlugin,
     ObserverPlugin,
     StatisticPlugin,
