@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import socket
@@ -15,6 +16,7 @@ import pytest
 from ensemble_flux import instance
 from ensemble_flux.instance import Instance, LastInstance, presence, read_instance
 from ensemble_testing import wait_until
+from ensemble_testing.allocation import Allocation
 
 FILE = """
 jobs: [{name: a, command: "sh -c 'sleep 1; echo $ENSEMBLE_JOB_ID >> ran'", count: 8}]
@@ -172,12 +174,20 @@ def test_the_host_or_the_queue_tells_whether_an_instance_elsewhere_has_ended(
     assert presence(last, Handle) == found
 
 
-def start(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as the program of an instance of its own."""
+_RUN = "ensemble run f.yaml --executor flux --tag t --state state"
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment outside of any instance, in which this Python's commands are found."""
     known = {k: v for k, v in os.environ.items() if not k.startswith("FLUX_")}
     known["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{known['PATH']}"
+    return known
+
+
+def start(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as the program of an instance of its own."""
     return subprocess.run(
-        ["flux", "start", *words], cwd=folder, env=known, capture_output=True, text=True,
+        ["flux", "start", *words], cwd=folder, env=_environment(), capture_output=True, text=True,
         timeout=300,
     )  # fmt: skip
 
@@ -188,13 +198,12 @@ def test_a_run_in_the_program_of_an_instance_continues_in_the_next_one(
     tmp_path: Path, how: str
 ) -> None:
     (tmp_path / "f.yaml").write_text(FILE)
-    run = "ensemble run f.yaml --executor flux --tag t --state state"
     if how == "stopped":
-        ended = start(tmp_path, *run.split(), "--wall", "2s")
+        ended = start(tmp_path, *_RUN.split(), "--wall", "2s")
         assert ended.returncode == 5, ended.stderr
         assert "cancelling" in ended.stdout + ended.stderr
     else:
-        script = f"{run} & until [ -s ran ]; do sleep 0.1; done; kill -9 $!"
+        script = f"{_RUN} & until [ -s ran ]; do sleep 0.1; done; kill -9 $!"
         start(tmp_path, "sh", "-c", script)
     resumed = start(tmp_path, "ensemble", "resume", "t", "--state", "state")
     ran = (tmp_path / "ran").read_text().split()
@@ -207,6 +216,26 @@ def test_a_run_in_the_program_of_an_instance_continues_in_the_next_one(
     failed = re.findall(r"failed (a\.\d+): (node-failure|lost)", resumed.stdout + resumed.stderr)
     assert {f"a.{index}" for index in range(8)} <= {*ran, *(job for job, _ in failed)}
     assert resumed.returncode == (1 if failed else 0)
+
+
+@pytest.mark.usefixtures("instance")
+def test_the_end_of_the_allocation_around_an_instance_loses_no_job(tmp_path: Path) -> None:
+    """SIGTERM reaches every process of the allocation: broker, controller and jobs."""
+    (tmp_path / "f.yaml").write_text(FILE)
+    command = ["flux", "start", *_RUN.split()]
+    with (tmp_path / "output").open("w") as output:
+        allocation = Allocation(command, tmp_path, _environment(), output)
+    try:
+        wait_until(lambda: bool((tmp_path / "ran").exists()))
+        allocation.end(random.Random(1))
+        allocation.wait_over()
+    finally:
+        allocation.kill()
+    said = (tmp_path / "output").read_text()
+    resumed = start(tmp_path, "ensemble", "resume", "t", "--state", "state")
+    assert resumed.returncode == 0, said + resumed.stdout + resumed.stderr
+    ran = (tmp_path / "ran").read_text().split()
+    assert sorted(set(ran)) == [f"a.{index}" for index in range(8)]
 
 
 @pytest.mark.usefixtures("instance")
