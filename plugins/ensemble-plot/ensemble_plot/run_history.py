@@ -301,7 +301,9 @@ class _JournalReader:
                 for job in decision.jobs:
                     history.track(job.id).parameters = job.parameters
             elif kind == Fail.type:
-                history.track(str(data.get("job"))).end = data["outcome"]
+                fail = Decision.from_dict(data)
+                assert isinstance(fail, Fail)
+                history.track(fail.job).end = fail.outcome
             elif kind == AddRule.type:
                 history.added[str(data.get("id"))] = data.get("spec") or {}
             elif kind == Fired.type:

@@ -16,15 +16,16 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from ensemble_plot.curves import Curve
+from ensemble_plot.run_history import read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kept_story import KeptStory
 
 from ensemble_core.cli.main import main
 from ensemble_core.journal.lock import Lock
-from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.model.decisions import Decision
-from ensemble_core.model.events import CallReturned, Observed
+from ensemble_core.model.events import CallReturned, Observed, Resumed, StopRequested
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.session.kept_run import versions
 
@@ -400,9 +401,6 @@ def test_short_curves_are_complete() -> None:
 
 def test_a_few_outliers_leave_space_for_the_others(tmp_path: Path) -> None:
     from ensemble_plot.picture import compose
-    from ensemble_plot.run_history import read
-
-    from ensemble_core.journal.reader import Journal
 
     told = Kept(tmp_path)
     told.start()
@@ -413,6 +411,29 @@ def test_a_few_outliers_leave_space_for_the_others(tmp_path: Path) -> None:
     with Journal(told.folder / NAME) as journal:
         picture = compose(read(journal), ["a", "b"])
     assert [panel.usual for panel in picture.panels] == [None, (0.5, 2.5)]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_job_that_fail_if_lets_fail_has_failed_and_the_run_is_read_on(
+    tmp_path: Path, stopped: bool
+) -> None:
+    """During a stop, the resume decides it, after the job's last event."""
+    told = Kept(tmp_path, jobs=SIM.replace("count: 9", "count: 2, fail_if: last.E > 1"))
+    told.start()
+    for job in ("sim.0", "sim.1"):
+        told.begin(job)
+    if stopped:
+        told.tell(StopRequested(told.now, then="keep"))
+    for job, energy in (("sim.0", 5.0), ("sim.1", 0.5)):
+        told.row(job, 1, E=energy)
+        told.end(job)
+    if stopped:
+        told.tell(Resumed(told.now))
+    told.keep()
+    with Journal(told.folder / NAME) as journal:
+        history = read(journal)
+    assert history.damage is None
+    assert {job.id: job.end for job in history.jobs()} == {"sim.0": "failed", "sim.1": "success"}
 
 
 # -- active and incomplete runs ----------------------------------------------------------------------
