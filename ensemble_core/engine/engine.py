@@ -87,6 +87,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Literal
 
+from ensemble_core.engine import extension
 from ensemble_core.engine.agenda import Agenda
 from ensemble_core.engine.answers import Answers
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
@@ -628,12 +629,14 @@ class Engine:
         if state.generators:
             self._generating.resumed()
         state.withdrawn += cancelled
+        extension.complete(self._effects.submission, event)
+        retried = self._completion.retry_lost(event)
         self._rules.react((), None, event)
         reopened: Steps = None
         if event.request:
             wish = Requested(event.timestamp, event.request["by"], event.request["action"])
             reopened = self._on_requested(wish)
-        return [*(reopened or ()), (self._completion.resumed,)]
+        return [*(reopened or ()), *retried, (self._completion.resumed,)]
 
     def _catch_up(self, deferred: Sequence[Event]) -> None:
         """Handle the events that a stop deferred, as if they happened now."""

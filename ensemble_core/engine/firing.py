@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from ensemble_core.engine import retention
+from ensemble_core.engine import extension, retention
 from ensemble_core.engine.backlog import Order, take_next
 from ensemble_core.engine.effects import switch_changes, waiting_of
 from ensemble_core.engine.names import JobFields
@@ -50,6 +50,8 @@ class EngineFiring:
         self._state = state
         #: True if the failure of a call is only a warning (``on_error: warn``).
         self._tolerated = tolerated
+        #: The name of the action that is being performed.
+        self._action: str | None = None
         self.origin = origin
         self.rule = origin.rule
         self.event = origin.match.event
@@ -74,6 +76,8 @@ class EngineFiring:
 
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
         source = source_of(self._state, group, overrides or {})
+        action = None if source.asked else self._action
+        extension.note(self._state, self.origin, action, group, overrides or {})
         if not source.asked:
             # This reserves the indices of the jobs before the decision is yielded.
             return Submit(**self.origin.mark, group=group, jobs=expand(self._state, source))
@@ -283,6 +287,7 @@ class EngineFiring:
         options = action.fill_messages(firing.fields) if action.messages else action.options
         if action.plan is None:
             return [firing.call_off_thread("action", action.name, options)]
+        firing._action = action.name
         decisions: object = action.plan(firing, options)
         if isinstance(decisions, (str, Mapping)) or not isinstance(decisions, Iterable):
             raise EnsembleError(

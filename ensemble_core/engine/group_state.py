@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ensemble_core.engine.past_submits import PastSubmits
 from ensemble_core.engine.records import JobRecord, Reads, SliceTable
 from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.rule_index import Watch
@@ -89,6 +90,8 @@ class GroupState:
     line: list[tuple[int, int, str]] = field(default_factory=list)
     #: Held jobs whose values have no place (``at_once`` with ``each``), as in ``line``.
     blocked: dict[tuple[str, ...], list[tuple[int, int, str]]] = field(default_factory=dict)
+    #: The submits of this group, which a resume completes if the file has new values.
+    past: PastSubmits = field(default_factory=PastSubmits)
     #: ``taken``: how many elements of the sweep ``submit-next`` has taken. ``moved``: the elements
     #: that were moved, by position.
     taken: int = 0

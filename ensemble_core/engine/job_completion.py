@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
+from ensemble_core.engine.lost_jobs import open_again
 from ensemble_core.engine.names import JobFields
 from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.points import PointJobs
@@ -67,27 +68,52 @@ class JobCompletion:
             for group in groups:
                 self._submission.hand_over(group)
 
+    def retry_lost(self, event: Event) -> list[Step]:
+        """Retry lost jobs of groups whose ``retry`` has changed in the file, if it applies now."""
+        steps: list[Step] = []
+        for index in [*self.state.table.lost.values()]:
+            record = index.record
+            policy = None if record.source is None else record.source.retry
+            changed = self.state.table.groups[record.job.group].past.retries
+            if not changed or policy is None or not record.failed:
+                continue
+            decision = self._group_retry(record, policy, event)
+            if decision is not None:
+                open_again(self._submission, index, decision, retried=index.retried + 1)
+                steps.append((self.settle_index, index))
+        for group in self.state.table.groups.values():
+            group.past.retries = False
+        return steps
+
     def _retry_by_group(self, record: JobRecord, policy: RetryPolicy, event: Event) -> None:
-        state, index = self.state, record.index
-        if index.retry is not None or index.retried >= policy.times or state.ended is not None:
+        index = record.index
+        if index.retry is not None or self.state.ended is not None:
             return
+        decision = self._group_retry(record, policy, event)
+        if decision is not None:
+            index.retried += 1
+            self._submission.retry(index, decision)
+
+    def _group_retry(self, record: JobRecord, policy: RetryPolicy, event: Event) -> Retry | None:
+        """Return the retry of a failed job that its group asks for, or ``None``."""
+        state = self.state
+        if record.index.retried >= policy.times:
+            return None
         if record.cancelled_by_others and not policy.names_cancels(record.job.parameters):
-            return  # whoever has cancelled a job may have had a reason
+            return None  # whoever has cancelled a job may have had a reason
         match = Match(event, record)
         fields = state.fields(match)
         for name in policy.reads:
             fields.setdefault(name, state.read_scoped(name, None, match))
         if policy.when is not None and not policy.when.verdict(None, fields, state.metric):
-            return
-        index.retried += 1
+            return None
         known = JobFields(fields, record)
         try:
             changed, wait = policy.evaluate(known, state.metric)
         except EnsembleError as error:
             state.error(f"cannot retry {record.job.id}: {error}")
-            return
-        again = Retry(job=record.job.id, fields=changed, wait=wait, resume=policy.resume)
-        self._submission.retry(index, again)
+            return None
+        return Retry(job=record.job.id, fields=changed, wait=wait, resume=policy.resume)
 
     def settle_index(self, index: Index, event: Event) -> Steps:
         """Submit the next attempt of an index, or finish the index.

@@ -534,7 +534,7 @@ class JobTable:
         job, group = record.job, self.groups[record.job.group]
         del self.lost[f"{job.group}.{job.index}"]
         self.move_index(index, "called" if index.calls else "waiting")
-        index.dropped, index.retried = False, 0
+        index.dropped = False
         group.counts["lost"] -= 1
         self.counters.count_for(record, record.passed, "lost", -1)
         if group.watches or group.spoken_changes["reopened"]:

@@ -13,7 +13,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Log, Retry
 from ensemble_core.model.jobs import Job
 
-__all__ = ["chosen", "reopen"]
+__all__ = ["chosen", "open_again", "reopen"]
 
 #: How many jobs a message names.
 _NAMED = 5
@@ -59,11 +59,7 @@ def reopen(submission: Submitter, action: Mapping[str, Any]) -> list[Index]:
     state = submission.state
     found = chosen(state, action)
     for index in found:
-        decision = _decision(index, action)
-        state.table.reopen(index)
-        _handle_failure(state, index)
-        _await_idle(state, index)
-        submission.retry(index, decision)
+        open_again(submission, index, _decision(index, action))
     for name, jobs in _points(state, found).items():
         message = (
             f"the generator {name} counts {', '.join(jobs)} as lost: it does not learn from the "
@@ -71,6 +67,16 @@ def reopen(submission: Submitter, action: Mapping[str, Any]) -> list[Index]:
         )
         state.out.append(Log(message=message, level="warning"))
     return found
+
+
+def open_again(submission: Submitter, index: Index, decision: Retry, *, retried: int = 0) -> None:
+    """Open a lost index again, for this retry. ``retried``: how often its group has retried it."""
+    state = submission.state
+    state.table.reopen(index)
+    index.retried = retried
+    _handle_failure(state, index)
+    _await_idle(state, index)
+    submission.retry(index, decision)
 
 
 def _lost(state: State, job: str) -> Index:

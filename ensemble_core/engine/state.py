@@ -202,6 +202,12 @@ class State:
         intervals = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
         stayed, dropped = self.rules.adopt(ensemble)
         self.table.adopt(before.groups, ensemble.groups, self.rules.index)
+        rules = {
+            state.rule.id: stayed[id(state)].rule.id for state in earlier if id(state) in stayed
+        }
+        for name, group in ensemble.groups.items():
+            if name in before.groups:
+                self.table.groups[name].past.adopt(before.groups[name], group, rules)
         self._serve(ensemble, everything)
         for asked in (self.calls, self.resizes, self.retries):
             for pending in asked.values():

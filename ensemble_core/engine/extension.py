@@ -1,0 +1,166 @@
+"""Completes earlier submits after a change of the file that added values to a sweep.
+
+Each new combination is submitted as often as the group was, so that the study has the same jobs as
+one whose file had all values at the start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ensemble_core.engine.group_state import GroupState
+from ensemble_core.engine.past_submits import PastSubmit, added, keys, pairs, same_sweep
+from ensemble_core.engine.records import Match, Origin
+from ensemble_core.engine.state import State
+from ensemble_core.engine.submission import Submitter, replicas_of
+from ensemble_core.errors import EnsembleError
+from ensemble_core.model.decisions import Log, Submit
+from ensemble_core.model.events import Event
+from ensemble_core.model.jobs import Job, JobGroup
+
+__all__ = ["complete", "note"]
+
+#: How many combinations a message names.
+_NAMED = 5
+
+
+def note(
+    state: State, origin: Origin, action: str | None, group: str, fields: Mapping[str, Any]
+) -> None:
+    """Remember a submit of a group by this action, with changed ``fields``."""
+    standing, own = state.table.groups[group], state.ensemble.groups.get(group)
+    if action != "submit" or own is None or not same_sweep(standing.group, own):
+        standing.past.unclear += 1
+        return
+    rule = origin.rule if origin.mark else None  # a request has no mark
+    standing.past.note(rule, origin.number, fields)
+
+
+def complete(submission: Submitter, event: Event) -> None:
+    """Complete the submits of all groups whose sweep has changed in the file."""
+    for standing in submission.state.table.groups.values():
+        before, standing.past.before = standing.past.before, None
+        if before is not None and (standing.past.known or standing.past.unclear):
+            _complete(submission, standing, before, event)
+
+
+def _complete(submission: Submitter, standing: GroupState, before: JobGroup, event: Event) -> None:
+    state, name = submission.state, standing.group.name
+    after = state.ensemble.groups[name]
+    if pairs(before, after) is None:
+        was, now = ", ".join(before.names) or "none", ", ".join(after.names) or "none"
+        _warn(state, name, f"its parameters were {was}, and are {now} now", after.names)
+        return
+    requested: Counter[tuple[object, ...]] = Counter()
+    for past in standing.past.known.values():
+        if past.rule is None:
+            source = state.ensemble.binder.group(before, past.fields)
+            for entry in (source, *source.more):
+                for key in keys(entry):
+                    requested[key] += past.times * entry.count
+    removed = 0
+    for past in [*standing.past.known.values()]:
+        if past.rule is None:
+            continue
+        try:
+            removed += _complete_submit(submission, standing, before, past, requested, event)
+        except EnsembleError as error:
+            state.error(f"cannot complete the earlier submit of {name} by {past.rule}: {error}")
+    if removed:
+        jobs = "1 job" if removed == 1 else f"{removed} jobs"
+        message = f"{name}: the file no longer has the values of {jobs}, which stay as they are"
+        state.out.append(Log(message=message, level="warning"))
+    if standing.past.unclear:
+        found = pairs(before, after) or []
+        new = sum(len(added(one, other, Counter())[0]) for one, other in found)
+        if new:
+            number = standing.past.unclear
+            _warn(
+                state,
+                name,
+                f"{number} earlier submit{'s' * (number > 1)} cannot be completed with the new "
+                "values, because functions, other actions or changed rules chose the jobs",
+                after.names,
+            )
+
+
+def _warn(state: State, name: str, why: str, parameters: Sequence[str]) -> None:
+    given = " ".join(f"--set {each}=VALUE" for each in parameters)
+    message = (
+        f"{name}: the sweep has changed, and no jobs are added: {why}\n  hint: "
+        f"'ensemble submit RUN {name} {given}' submits further jobs"
+    )
+    state.out.append(Log(message=message.replace("  submits", " submits"), level="warning"))
+
+
+def _complete_submit(
+    submission: Submitter,
+    standing: GroupState,
+    before: JobGroup,
+    past: PastSubmit,
+    requested: Counter[tuple[object, ...]],
+    event: Event,
+) -> int:
+    """Submit what a past submit would have had with the new values.
+
+    Return the number of its jobs whose values the file no longer has.
+    """
+    state, binder = submission.state, submission.state.ensemble.binder
+    fields, name = past.fields, standing.group.name
+    was, source = before, state.ensemble.groups[name]
+    if fields:
+        was, source = binder.group(was, fields), binder.group(source, fields)
+    if source.missing or source.asked:
+        return 0
+    removed = 0
+    for _ in range(past.times):
+        jobs: list[Job] = []
+        entries: list[JobGroup] = []
+        gone = 0
+        for one, entry in pairs(was, source) or ():
+            new, left = added(one, entry, requested)
+            gone += left
+            for chosen, count in new:
+                numbers = _numbers(state, standing, source, entry, chosen, count)
+                for replica in numbers:
+                    jobs.append(entry.job(standing.next_index + len(jobs), chosen, replica))
+                    entries.append(entry)
+        removed += gone
+        if not jobs:
+            continue
+        standing.next_index += len(jobs)
+        state.sources[jobs[0].id] = entries
+        message = f"{_shown(jobs)}: added to the earlier submit of {name}, as the file says now"
+        state.out.append(Log(rule=past.rule, firing=past.firing, message=message))
+        link = state.extend(past.rule or "", None)
+        origin = Origin(None, past.firing, link, Match(event), {})  # type: ignore[arg-type]
+        decision = Submit(rule=past.rule, firing=past.firing, group=name, jobs=tuple(jobs))
+        submission.submit(origin, decision)
+    return removed
+
+
+def _numbers(
+    state: State,
+    standing: GroupState,
+    source: JobGroup,
+    entry: JobGroup,
+    chosen: Mapping[str, object],
+    count: int,
+) -> Sequence[int]:
+    """Return the replica numbers of new jobs of a combination."""
+    replicas = replicas_of(state, source)
+    if replicas is not None:
+        return replicas.take_free(chosen, count)
+    return range(entry.count - count, entry.count)
+
+
+def _shown(jobs: Sequence[Job]) -> str:
+    named = [
+        ", ".join(f"{name}={value}" for name, value in job.parameters.items()) or job.id
+        for job in jobs[:_NAMED]
+    ]
+    more = "; …" if len(jobs) > _NAMED else ""
+    count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
+    return f"{count} ({'; '.join(named)}{more})"

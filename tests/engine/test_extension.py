@@ -1,0 +1,220 @@
+"""Values that are added to a sweep by an accepted change of the file run once, also after the end."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+import pytest
+from ensemble_testing import Story
+
+from ensemble_core.engine.engine import Engine
+from ensemble_core.journal import snapshot
+from ensemble_core.journal.codec import decisions_text
+from ensemble_core.model.decisions import Decision, Log, Submit
+from ensemble_core.model.events import Event, Requested, Resumed
+
+FILE = """
+jobs: [{name: sim, command: "x {T}", parameters: {T: [1, 2, 3]}}]
+rules: [{trigger: start, action: {name: submit, label: sim}}]
+"""
+
+
+def swept(parameters: str) -> str:
+    """Return the file with this sweep."""
+    text = FILE.replace("T: [1, 2, 3]", parameters)
+    return text.replace('"x {T}"', '"x {T} {U}"') if "U:" in parameters else text
+
+
+def change(story: Story, text: str) -> list[Decision]:
+    """Accept a changed file, and resume. Reopen the run if it has ended."""
+    story.engine.adopt(Story(text).ensemble)
+    return story.tell(Resumed(story.now, reopened=story.exit_code is not None))
+
+
+def values(decided: list[Decision]) -> list[object]:
+    jobs = [job for each in decided if isinstance(each, Submit) for job in each.jobs]
+    return [tuple(job.parameters.values()) for job in jobs]
+
+
+def said(decided: list[Decision]) -> str:
+    return "\n".join(each.message for each in decided if isinstance(each, Log))
+
+
+def ended(text: str = FILE) -> Story:
+    story = Story(text)
+    story.start()
+    for _ in range(99):
+        for job, _record in story.engine.in_queue():
+            story.play(job)
+    assert story.exit_code == 0
+    return story
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "new"),
+    [
+        ("T: [1, 2, 3]", "T: [0.5, 1, 2, 2.5, 3]", [(0.5,), (2.5,)]),
+        ("T: [1, 2, 3]", "T: [1.0, 2.0, 3.0, 4]", [(4,)]),
+        ("T: [1, 2, 3]", "T: [3, 2, 1]", []),
+        ("T: [1, 2, 3]", "T: [1, 2, 3, 3]", [(3,)]),
+        ("T: [1, 2, 3]", "T: {from: 1, to: 5, step: 1}", [(4,), (5,)]),
+        ("T: [a, '1']", "T: [a, '1', 1]", [(1,)]),
+        ("T: [1, 2], U: [x]", "U: [x, y], T: [1, 2]", [("y", 1), ("y", 2)]),
+        ("T: [1, 2], U: [x]", "T: [1, 2, 3], U: [x, y]", [(1, "y"), (2, "y"), (3, "x"), (3, "y")]),
+    ],
+)
+def test_added_values_run_once_in_a_live_and_in_an_ended_run(
+    before: str, after: str, new: list[object]
+) -> None:
+    text, changed = swept(before), swept(after)
+    live = Story(text)
+    live.start()
+    for story in (live, ended(text)):
+        decided = change(story, changed)
+        assert values(decided) == new
+        assert ("added to the earlier submit of sim" in said(decided)) is bool(new)
+        assert values(change(story, changed)) == []
+
+
+def test_larger_count_and_replicas_run_the_missing_jobs_with_the_next_numbers() -> None:
+    for key in ("count", "replicas"):
+        text = FILE.replace('"x {T}", ', f'"x {{T}} {{replica}}", {key}: 2, ')
+        story = ended(text)
+        decided = change(story, text.replace(f"{key}: 2", f"{key}: 3"))
+        jobs = [job for each in decided if isinstance(each, Submit) for job in each.jobs]
+        assert [job.command for job in jobs] == [("x", f"{T}", "2") for T in (1, 2, 3)]
+
+
+def test_further_entries_are_completed_and_new_ones_run() -> None:
+    text = """
+jobs:
+  - {name: sim, command: "x {T} {U}", parameters: {T: [1, 2], U: [3, 4]}}
+  - {name: sim, command: "y {T}", parameters: {T: [7]}}
+rules: [{trigger: start, action: {name: submit, label: sim}}]
+"""
+    more = "  - {name: sim, command: z}\n"
+    changed = text.replace("[1, 2], U", "[1, 2, 1], U")
+    changed = changed.replace("T: [7]}}\n", f"T: [7, 8]}}}}\n{more}")
+    assert values(change(ended(text), changed)) == [(1, 3), (1, 4), (8,), ()]
+
+
+def test_what_cannot_be_completed_is_said_with_the_command_that_runs_it() -> None:
+    renamed = change(ended(), FILE.replace("{T: [", "{V: [").replace("{T}", "{V}"))
+    assert values(renamed) == []
+    assert "its parameters were T, and are V now" in said(renamed)
+    assert "ensemble submit RUN sim --set V=VALUE" in said(renamed)
+    smaller = change(ended(), FILE.replace("[1, 2, 3]", "[1, 4]"))
+    assert values(smaller) == [(4,)]
+    assert "no longer has the values of 2 jobs" in said(smaller)
+    rule = change(
+        ended(),
+        FILE.replace("[1, 2, 3]", "[1, 2, 3, 4]").replace("sim}}]", "sim, with: {nodes: 2}}}]"),
+    )
+    assert values(rule) == []
+    assert "1 earlier submit cannot be completed" in said(rule)
+
+
+def test_value_that_a_user_submitted_before_is_not_repeated() -> None:
+    story = Story(FILE)
+    story.start()
+    asked = {"name": "submit", "label": "sim", "with": {"parameters": {"T": 9}}}
+    story.tell(Requested(story.now, "alice", asked))
+    assert values(change(story, FILE.replace("[1, 2, 3]", "[1, 2, 3, 9, 10]"))) == [(10,)]
+
+
+def test_submits_with_other_fields_are_completed_with_these_fields() -> None:
+    text = """
+jobs:
+  - {name: sim, command: "x {T}", parameters: {T: [1, 2]}}
+  - {name: post, command: "y {T} {U}", parameters: {T: [0], U: [a]}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: job-done, name: sim, each: job,
+     action: {name: submit, label: post, with: {parameters: {T: "{T}"}}}}
+"""
+    decided = change(ended(text), text.replace("U: [a]", "U: [a, b]"))
+    assert [*map(str, values(decided))] == ["(1, 'b')", "(2, 'b')"]
+
+
+LAW = """
+jobs:
+  - {{name: sim, command: "x {{T}} {{U}}", at_once: 3, parameters: {{T: {T}, U: {U}}}, {count}: {n}}}
+  - {{name: post, command: "y {{T}} {{V}}", parameters: {{T: 0, V: {V}}}}}
+  - {{name: sum, command: "z {{T}}", parameters: {{T: 0}}}}
+rules:
+  - {{trigger: start, action: {{name: submit, label: sim}}}}
+  - {{trigger: job-done, name: sim, each: job,
+      action: {{name: submit, label: post, with: {{parameters: {{T: "{{T}}"}}}}}}}}
+  - {{trigger: idle, name: sim, each: [T],
+      action: {{name: submit, label: sum, with: {{parameters: {{T: "{{T}}"}}}}}}}}
+"""
+
+
+def _play(story: Story, chance: random.Random, most: int) -> None:
+    for _ in range(most):
+        jobs = [job for job, _ in story.engine.in_queue()]
+        if not jobs:
+            return
+        story.play(chance.choice(jobs))
+
+
+def _jobs(story: Story) -> Counter[object]:
+    jobs = [job for each in story.decisions if isinstance(each, Submit) for job in each.jobs]
+    assert len({job.id for job in jobs}) == len(jobs)
+    return Counter((job.group, *sorted(job.parameters.items()), job.replica) for job in jobs)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_study_that_is_extended_twice_equals_the_study_with_all_values(seed: int) -> None:
+    chance = random.Random(seed)
+    kind = chance.choice(["count", "replicas"])
+    stages = []
+    t, u, v, n = [1.0, 2], ["a"], [0.5], 1
+    for _ in range(3):
+        stages.append(LAW.format(T=t, U=u, V=v, n=n, count=kind))
+        t = [*dict.fromkeys(chance.sample([*t, *chance.sample([3, 4, 5.5, 6], 2)], len(t) + 2))]
+        u = [*dict.fromkeys([*u, *chance.sample(["b", "c"], chance.randint(0, 1))])]
+        v = [*v, 7 + len(v)] if chance.random() < 0.5 else v
+        n += chance.randint(0, 1)
+    story = Story(stages[0])
+    story.start()
+    journal: list[tuple[Event | str, str | None]] = []
+    changes = []
+    for text in stages[1:]:
+        _play(story, chance, chance.choice([0, 3, 7, 999]))
+        changes.append((len(story.events), text))
+        if chance.random() < 0.5:
+            story.engine = snapshot.load(snapshot.dump(story.engine), story.ensemble)
+        change(story, text)
+        story.ensemble = story.engine.state.ensemble
+    _play(story, chance, 9999)
+    whole = Story(stages[-1])
+    whole.start()
+    _play(whole, chance, 9999)
+    assert (story.exit_code, whole.exit_code) == (0, 0)
+    assert _jobs(story) == _jobs(whole)
+    again = Story(stages[0])
+    for place, event in enumerate(story.events):
+        for at, text in changes:
+            if at == place:
+                again.engine.adopt(Story(text).ensemble)
+        journal.append((event, decisions_text(again.tell(event))))
+    assert decisions_text(again.decisions) == decisions_text(story.decisions)
+
+
+def test_sweep_of_100000_combinations_is_extended_by_10_in_2_s() -> None:
+    text = swept("T: {from: 1, to: 10000, step: 1}, U: {from: 1, to: 10, step: 1}")
+    engine = Engine(Story(text).ensemble)
+    story = Story(text)
+    group = story.ensemble.groups["sim"]
+    # The jobs themselves are not needed: the submit is remembered without them.
+    engine.state.table.groups["sim"].past.note("rule-1", 1, {})
+    engine.state.table.groups["sim"].next_index = group.size
+    engine.state.started = True
+    engine.adopt(Story(text.replace("to: 10000", "to: 10001")).ensemble)
+    began = time.process_time()
+    decided = engine.handle(Resumed(1000.0))
+    assert time.process_time() - began < 2
+    assert len(values(decided)) == 10
