@@ -14,6 +14,7 @@ from ensemble_core.model.expressions import evaluate_options
 from ensemble_core.model.placeholders import fill_message
 from ensemble_core.model.retry_policy import changed_fields
 from ensemble_core.model.rules import Firing
+from ensemble_core.model.signals import SIGNALS
 from ensemble_core.plugin.hookspecs import ActionPlugin, hookimpl
 
 if TYPE_CHECKING:  # not needed to check a file, which must be fast
@@ -142,6 +143,12 @@ def _cancel(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     else:
         return [firing.log("nothing to cancel: the event has no job of this run", "warning")]
     return [firing.cancel(jobs)] if jobs else []
+
+
+def _signal(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
+    label, job = options.get("label"), firing.job
+    jobs = firing.active(label) if label is not None else [] if job is None else [job]
+    return firing.signal(jobs, options["signal"])
 
 
 def _rules(options: Mapping[str, Any]) -> list[str]:
@@ -322,6 +329,23 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
         plan=_cancel,
         options={**_options(label=_GROUP), "x-ensemble-job-unless": "label"},
         needs=frozenset({"cancel"}),
+    )
+    yield ActionPlugin(
+        name="signal",
+        summary="send a signal to a group's running jobs, or to the event's job",
+        plan=_signal,
+        options={
+            **_options(
+                ["signal"],
+                label=_GROUP,
+                signal={
+                    "description": "The signal, without SIG.",
+                    "enum": list(SIGNALS),
+                },
+            ),
+            "x-ensemble-job-unless": "label",
+        },
+        needs=frozenset({"signal"}),
     )
     yield ActionPlugin(
         name="terminate",

@@ -16,6 +16,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.environments import check_within, read_within
 from ensemble_core.config.job_files import check_visible, read_outputs
 from ensemble_core.config.job_options import check_filled_options, read_options
+from ensemble_core.config.job_signals import check_warning, read_warning
 from ensemble_core.config.placeholders import TEXTS, check_placeholders, has_formats
 from ensemble_core.config.schema import RESET_BY_NULL, defaults
 from ensemble_core.config.shell_warnings import shell_warnings
@@ -38,7 +39,7 @@ _NUMBERS = (
     "urgency",
 )
 #: Fields that are mappings. A change of a group is merged with them.
-_MAPPINGS = ("environment", "options", "parameters")
+_MAPPINGS = ("environment", "options", "parameters", "warn")
 _DEFAULTS = {
     each.name: None if each.default is MISSING else each.default
     for each in dataclass_fields(JobGroup)
@@ -280,6 +281,7 @@ def _check_whole_group(
             f"{group.name}: 'memory_per_task' has no effect with the executor "
             f"{context.executor.name}: {context.executor.memory}"
         )
+    check_warning(context, path, spec, group)
     check_visible(context, path, spec)
     check_within(context, path, spec, group)
     if group.executor is not None and "executor" in spec:
@@ -496,6 +498,7 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     "inputs": _inputs,
     "outputs": read_outputs,
     "within": read_within,
+    "warn": read_warning,
     "reuse": lambda context, path, value: bool(value),
     "parameters": read_parameters,
     "points": read_points,

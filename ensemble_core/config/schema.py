@@ -34,7 +34,7 @@ _NAMES = {
 RESET_BY_NULL = (
     "cores_per_task", "duration", "environment", "executor", "gpus_per_task", "grace",
     "memory_per_task", "nodes", "observe", "options", "stderr", "stdout", "tasks", "urgency",
-    "within", "workdir",
+    "warn", "within", "workdir",
 )  # fmt: skip
 #: Keys of a job group for which a profile can have defaults.
 PROFILE_FIELDS = (

@@ -40,6 +40,7 @@ from ensemble_core.model.decisions import (
     Retry,
     SetGenerator,
     SetGroup,
+    Signal,
     Submit,
     Switch,
     Terminate,
@@ -169,6 +170,7 @@ class Narrator:
             Fail: self._fail,
             Retry: self._retry,
             Cancel: self._cancel,
+            Signal: self._signal,
             Resize: self._resize,
             AddRule: self._add_rule,
             EnableRule: self._switch,
@@ -371,6 +373,10 @@ class Narrator:
         yield self._action(
             f"cancel {self._list_names(cancel.jobs) or 'nothing: no matching active jobs'}"
         )
+
+    def _signal(self, sent: Signal) -> Iterator[OutputLine]:
+        again = " again" if sent.attempt > 1 else ""
+        yield self._action(f"SIG{sent.signal} to {self._list_names(sent.jobs)}{again}")
 
     def _ask_for_cancels(self, jobs: Iterable[str]) -> None:
         for job in jobs:

@@ -10,7 +10,14 @@ from ensemble_core.engine.job_completion import JobCompletion
 from ensemble_core.engine.records import Pending, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.model.decisions import Call, Log
-from ensemble_core.model.events import CallFailed, CallReturned, Delivered, Event, ResizeOutcome
+from ensemble_core.model.events import (
+    CallFailed,
+    CallReturned,
+    Delivered,
+    Event,
+    ResizeOutcome,
+    Signalled,
+)
 
 __all__ = ["Answers"]
 
@@ -92,6 +99,30 @@ class Answers:
             again = replace(sent, attempt=sent.attempt + 1)
             self._state.notices[notice] = again
             self._state.out.append(again)
+
+    def handle_signalled(self, event: Signalled) -> None:
+        """Handle a signal that the executor has sent, or could not send."""
+        state = self._state
+        sent = state.signals.pop(event.request, None)
+        if sent is not None and event.error:
+            count = f"{len(sent.jobs)} job{'s' * (len(sent.jobs) != 1)}"
+            message = f"cannot send SIG{sent.signal} to {count}: {event.error}"
+            log = Log(rule=sent.rule, firing=sent.firing, level="error", message=message)
+            state.out.append(log)
+            state.errors += 1
+
+    def repeat_signals(self) -> None:
+        """Send unconfirmed signals again to the jobs that still run."""
+        state = self._state
+        records = state.table.records
+        for request, sent in list(state.signals.items()):
+            jobs = tuple(job for job in sent.jobs if job in records and records[job].runs)
+            if jobs:
+                again = replace(sent, jobs=jobs, attempt=sent.attempt + 1)
+                state.signals[request] = again
+                state.out.append(again)
+            else:
+                del state.signals[request]
 
     def handle_resize(self, event: ResizeOutcome) -> None:
         """Handle the outcome of a resize request.

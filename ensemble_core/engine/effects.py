@@ -23,6 +23,7 @@ from ensemble_core.model.decisions import (
     Retry,
     SetGenerator,
     SetGroup,
+    Signal,
     Submit,
     Switch,
     Terminate,
@@ -67,6 +68,8 @@ class Effects:
             state.resizes[decision.request] = Pending(origin, origin.link, decision)
         elif isinstance(decision, Notify):
             state.notices[decision.notice] = decision
+        elif isinstance(decision, Signal):
+            state.signals[decision.request] = decision
         elif isinstance(decision, SetGroup):
             standing = state.table.groups[decision.group]
             standing.group = state.ensemble.binder.group(standing.group, decision.fields)

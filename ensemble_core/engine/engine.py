@@ -127,6 +127,7 @@ from ensemble_core.model.events import (
     ResizeOutcome,
     Resources,
     Resumed,
+    Signalled,
     Started,
     StopRequested,
     TimerElapsed,
@@ -182,6 +183,7 @@ class Engine:
             CallFailed: self._answers.handle_failure,
             ResizeOutcome: self._answers.handle_resize,
             Delivered: self._answers.handle_delivery,
+            Signalled: self._answers.handle_signalled,
             StopRequested: self._on_stop,
             ExecutorLost: self._on_lost,
             PluginEvent: self._on_plugin,
@@ -613,6 +615,7 @@ class Engine:
         )
         if again:
             state.out.append(Cancel(jobs=again))
+        self._answers.repeat_signals()
         calls, resizes = list(state.calls), list(state.resizes)
         if deferred:
             self._catch_up(deferred)

@@ -31,6 +31,7 @@ from ensemble_core.model.decisions import (
     Retry,
     SetGenerator,
     SetGroup,
+    Signal,
     Submit,
     Switch,
     Terminate,
@@ -175,6 +176,19 @@ class EngineFiring:
         state = self._state
         known = tuple(job for job in jobs if job in state.table.records or job in state.attempts)
         return Cancel(**self.origin.mark, jobs=known)
+
+    def signal(self, jobs: Sequence[str], signal: str) -> Iterable[Decision]:
+        records = self._state.table.records
+        chosen = tuple(job for job in jobs if job in records and records[job].runs)
+        if chosen:
+            request = self._state.new_id("signal")
+            yield Signal(**self.origin.mark, request=request, signal=signal, jobs=chosen)
+        idle = [job for job in jobs if job not in chosen]
+        if idle or not jobs:
+            shown = ", ".join(idle[:3]) + (", …" if len(idle) > 3 else "") or "no job"
+            verb = "runs" if not jobs else "does not run" if len(idle) == 1 else "do not run"
+            level: Literal["info", "warning"] = "info" if chosen else "warning"
+            yield self.log(f"{shown} {verb}: SIG{signal} not sent", level)
 
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
         return Terminate(

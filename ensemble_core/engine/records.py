@@ -297,6 +297,11 @@ class JobRecord:
         self.cancel = CANCEL[self.cancel].get(cause, self.cancel)
 
     @property
+    def runs(self) -> bool:
+        """True if the job has processes that the run is not ending. It may be suspended."""
+        return self.state in ("running", "suspended") and not self.cancelling
+
+    @property
     def cancelling(self) -> bool:
         """True if the executor was told to cancel the job, other than by a stop."""
         return self.cancel in ("asked", "refused")

@@ -46,6 +46,7 @@ from ensemble_core.model.decisions import (
     Log,
     Notify,
     Resize,
+    Signal,
     Terminate,
 )
 from ensemble_core.model.ensemble import Ensemble
@@ -98,9 +99,9 @@ class State:
         "ended", "ended_for_now", "ensemble", "errors", "events", "firings", "foreign_jobs",
         "generators", "generators_due", "heeds", "held_at", "index_over", "limits_met",
         "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics", "notices", "now",
-        "out", "rate_limit", "resizes", "retries", "rules", "shared", "shared_files", "silence",
-        "sources", "started", "stop", "table", "timers", "unhandled_cancels", "unhandled_failures",
-        "via", "warnings", "withdrawn",
+        "out", "rate_limit", "resizes", "retries", "rules", "shared", "shared_files", "signals",
+        "silence", "sources", "started", "stop", "table", "timers", "unhandled_cancels",
+        "unhandled_failures", "via", "warnings", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +128,8 @@ class State:
         #: Messages by id. The field ``to`` keeps only those addresses for which delivery is not
         #: confirmed.
         self.notices: dict[str, Notify] = {}
+        #: Signals, by request, that the executor has not confirmed.
+        self.signals: dict[str, Signal] = {}
         #: Resize requests that are repeated when their timer elapses.
         self.retries: dict[str, Pending[Resize]] = {}
         #: Indices for which a retry was decided, by the id of the new attempt.

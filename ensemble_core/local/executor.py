@@ -159,7 +159,7 @@ class LocalExecutor(Executor):
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"submit", "cancel", "resize", "reattach", "detach"}
+        {"submit", "cancel", "resize", "signal", "reattach", "detach"}
     )
     causes: ClassVar[frozenset[Cause]] = frozenset(
         {"exit", "signal", "timeout", "memory", "cancelled", "submit", "lost"}
@@ -267,6 +267,10 @@ class LocalExecutor(Executor):
     def cancel(self, jobs: Sequence[str]) -> None:
         if self._client is None or not self._client.drained:  # if so, none of them runs
             self._require_open().ask("cancel", list(jobs))
+
+    def signal(self, jobs: Sequence[str], signal: str) -> None:
+        if self._client is None or not self._client.drained:
+            self._require_open().ask("signal", list(jobs), signal)
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         self._require_open().ask("resize", request, delta, when_busy)

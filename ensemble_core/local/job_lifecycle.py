@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -81,15 +82,40 @@ class JobLifecycle:
         if not record.live:
             self._finish_tasks(record)
 
-    def limit(self, record: LocalJob, seconds: float) -> None:
+    def limit(self, record: LocalJob, seconds: float, *, warned: bool = False) -> None:
+        """Start the timer of a job's time limit, or first that of its warning."""
         now = time.monotonic()
         record.ends = now + seconds + self.terminator.grace_of(record.job)
-        record.timers.append(self._poller.at(now + seconds, lambda: self._time_out(record)))
+        before = 0.0 if warned else min(record.job.warn.get("before", 0.0), seconds)
+        if before:
+            due = self._poller.at(now + seconds - before, lambda: self._warn(record, before))
+        else:
+            due = self._poller.at(now + seconds, lambda: self._time_out(record))
+        record.timers.append(due)
+
+    def _warn(self, record: LocalJob, left: float) -> None:
+        if suspended := record.take_suspended(time.monotonic()):
+            self.limit(record, left + suspended)
+            return
+        self.signal(record, record.job.warn["signal"])
+        self.limit(record, left, warned=True)
+
+    def signal(self, record: LocalJob, name: str) -> None:
+        """Send a signal to the process groups of a job's tasks, unless the job is being ended."""
+        if record.phase is not Phase.NONE or record.reason not in ("", "task"):
+            return
+        groups = set(record.live) if record.started else set()
+        if record.inherited:
+            groups = self._tree.inherited_groups(record)
+        for group in groups:
+            # A live process of the group exists, or its leader has not been reaped.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.Signals[f"SIG{name}"])
 
     def _time_out(self, record: LocalJob) -> None:
         if (record.live or record.inherited) and record.reason in ("", "task"):
             if suspended := record.take_suspended(time.monotonic()):
-                self.limit(record, suspended)
+                self.limit(record, suspended, warned=True)
                 return
             limit = describe(record.job.duration)
             self.end(record, "timeout", f"exceeded the time limit of {limit}")

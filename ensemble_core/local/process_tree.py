@@ -169,6 +169,11 @@ class ProcessTree(Generic[J]):
         for pid in pids:
             self._leaders[pid] = (job, ticks)
 
+    def inherited_groups(self, job: J) -> set[int]:
+        """Return the process groups of an inherited job's tasks that have live processes."""
+        tasks = {pid for pid, (other, _) in self._leaders.items() if other is job}
+        return tasks & {process.group for process in self.members().get(job, ())}
+
     def forget(self, name: str) -> None:
         """Forget an inherited job that has no processes left."""
         job = self._inherited.pop(name, None)

@@ -27,6 +27,7 @@ __all__ = ["Request", "RequestHandler"]
 Request = (
     tuple[Literal["submit"], Sequence[Job]]
     | tuple[Literal["cancel"], Sequence[str]]
+    | tuple[Literal["signal"], Sequence[str], str]
     | tuple[Literal["resize"], str, int, WhenBusy]
     | tuple[Literal["forget"], Sequence[str]]
     | tuple[Literal["reattach"], Mapping[str, float], Callable[[Mapping[str, bool]], None]]
@@ -114,6 +115,10 @@ class RequestHandler:
             elif request[0] == "cancel":
                 for name in request[1]:
                     self._cancel(name, "cancelled")
+            elif request[0] == "signal":
+                for name in request[1]:
+                    if (record := self._active.records.get(name)) is not None:
+                        self._lifecycle.signal(record, request[2])
             elif request[0] == "resize":
                 self._resize(request[1], request[2], request[3])
             elif request[0] == "forget":

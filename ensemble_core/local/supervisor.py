@@ -13,6 +13,7 @@ Messages are JSON lines. The controller begins with ``["hello",{...}]``, and the
 
 - ``["submit",[job,…]]``
 - ``["cancel",[id,…]]``
+- ``["signal",[id,…],name]``
 - ``["resize",request_id,delta,when_busy]``
 - ``["reattach",{id:time,…}]``: send the jobs' events after these times. The supervisor first
   answers ``["known",{id:bool,…}]``.
@@ -229,6 +230,8 @@ class Supervisor:
             self._loop.take(("submit", [to_job(data) for data in message[1]]))
         elif what == "cancel":
             self._loop.take(("cancel", message[1]))
+        elif what == "signal":
+            self._loop.take(("signal", message[1], message[2]))
         elif what == "resize":
             self._loop.take(("resize", message[1], message[2], message[3]))
         elif what == "forget":

@@ -25,6 +25,7 @@ __all__ = [
     "Retry",
     "SetGenerator",
     "SetGroup",
+    "Signal",
     "Submit",
     "Switch",
     "Terminate",
@@ -116,6 +117,21 @@ class Cancel(Decision):
 
     type: ClassVar[str] = "cancel"
     jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Signal(Decision):
+    """Send a signal, such as ``USR1``, to the processes of these running jobs.
+
+    The event ``Signalled`` with this ``request`` answers. If it has not arrived before a resume,
+    the decision is repeated with a higher ``attempt``, so a job may get the signal twice then.
+    """
+
+    type: ClassVar[str] = "signal"
+    request: str
+    signal: str
+    jobs: tuple[str, ...]
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

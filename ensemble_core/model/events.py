@@ -27,6 +27,7 @@ __all__ = [
     "ResizeOutcome",
     "Resources",
     "Resumed",
+    "Signalled",
     "Started",
     "StopRequested",
     "TimerElapsed",
@@ -208,6 +209,18 @@ class Delivered(Event):
     type: ClassVar[str] = "delivered"
     notices: tuple[str, ...]
     to: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Signalled(Event):
+    """The executor has carried out the decision ``Signal`` with this ``request``, or could not.
+
+    ``error`` is the reason for a failure; empty on success.
+    """
+
+    type: ClassVar[str] = "signalled"
+    request: str
     error: str = ""
 
 

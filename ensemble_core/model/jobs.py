@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.model.option_values import fill_options, has_braces
 from ensemble_core.model.placeholders import fill, placeholders
+from ensemble_core.model.signals import SIGNALS
 from ensemble_core.model.sweeps import GivenBy
 from ensemble_core.model.value import Value
 
@@ -98,6 +99,8 @@ class Job(Record):
     duration: float = 0.0  #: Time limit in seconds; 0: no limit.
     #: Seconds between SIGTERM and SIGKILL; ``None``: the executor's default.
     grace: float | None = None
+    #: The ``signal`` that the job gets ``before`` (seconds) its time limit; empty: none.
+    warn: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     workdir: str | None = None  #: ``None``: the folder where the run was started.
     environment: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     #: A path; ``None``: a file in the run's folder. The same holds for ``stderr``.
@@ -121,7 +124,7 @@ class Job(Record):
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        for name in ("outputs", "within", "replica", "attempt", "requeued"):
+        for name in ("warn", "outputs", "within", "replica", "attempt", "requeued"):
             if not data[name]:  # nearly always
                 del data[name]
         if data["grace"] is None:
@@ -218,6 +221,8 @@ class JobGroup(Value):
     memory_per_task: int = 0
     duration: float = 0.0
     grace: float | None = None
+    #: The ``signal`` that the job gets ``before`` (seconds) its time limit; empty: none.
+    warn: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     workdir: str | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     #: Variables that must be set where the run is started. Jobs inherit their values, which are
@@ -416,6 +421,7 @@ class JobGroup(Value):
             command=tuple(fill(word, values) for word in self.command),
             tasks=tasks,
             environment=fill_options(self.environment, values) if self.environment else NOTHING,
+            warn={"signal": SIGNALS[0], **self.warn} if self.warn else NOTHING,
             options=fill_options(self.options, values)
             if has_braces(self.options)
             else self.options,

@@ -291,6 +291,9 @@ class Firing(Protocol):
     def cancel(self, jobs: Sequence[str]) -> Decision:
         """Cancel these jobs."""
 
+    def signal(self, jobs: Sequence[str], signal: str) -> Iterable[Decision]:
+        """Send a signal, such as ``USR1``, to those of these jobs that run."""
+
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
         """End the run, and cancel its active jobs unless ``cancel`` is false."""
 

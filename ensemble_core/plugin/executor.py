@@ -151,6 +151,9 @@ class Executor(ABC):
       ``clean``.
     - ``cancel`` has no effect on a job that is over or unknown. After a cancel, no process of the
       job is left.
+    - ``signal`` sends a signal to the processes of running jobs. It has no effect on a job that
+      waits, is over or is unknown. Transient errors are retried as those of ``cancel``. Sending a
+      signal changes nothing else: the job emits no event for it, and ends as its processes do.
     - When a controller ends or stops, it waits until the cancelled jobs have ended. If none of them
       emits an event for ``limits.stop`` (5 minutes), the controller exits; a resume then finds the
       jobs with ``reattach``.
@@ -203,12 +206,15 @@ class Executor(ABC):
 
     **Fields of a job.** The executor either implements each of the fields ``command``, ``workdir``,
     ``environment``, ``stdout``, ``stderr``, ``duration``, ``nodes``, ``tasks``, ``cores_per_task``,
-    ``gpus_per_task`` and ``memory_per_task``, or it rejects the job with an ``exception`` of type
-    ``jobspec``, ``alloc`` or ``submit`` whose note says what to do. It never silently ignores one
-    of them.
+    ``gpus_per_task``, ``memory_per_task`` and ``warn``, or it rejects the job with an ``exception``
+    of type ``jobspec``, ``alloc`` or ``submit`` whose note says what to do. It never silently
+    ignores one of them.
 
     - ``grace`` is the number of seconds from SIGTERM to SIGKILL, or ``None`` for the executor's
       default. If it can have no effect, set ``grace`` of the plugin's record.
+    - ``warn`` is empty, or has the name of a ``signal`` and how many seconds ``before`` the time
+      limit the job's processes get it. If it can have no effect, set ``warn`` of the plugin's
+      record.
     - ``memory_per_task`` is in bytes, and 0 if the job requests none. If it can have no effect, set
       ``memory`` of the plugin's record.
     - Each task should find ``cores_per_task`` in its variable ``ENSEMBLE_CORES`` and, unless it is
@@ -226,7 +232,7 @@ class Executor(ABC):
 
     **Capabilities.** The class and the plugin's record both list them:
 
-    - ``submit``, ``cancel``, ``resize``: the methods with these names work.
+    - ``submit``, ``cancel``, ``resize``, ``signal``: the methods with these names work.
     - ``reattach``: a later controller can find the jobs again, even after a crash.
     - ``detach``: jobs may outlive the run. Without this capability, a run that ends with ``cancel:
       false`` waits for its jobs.
@@ -238,7 +244,8 @@ class Executor(ABC):
     nothing else can happen.
     """
 
-    #: Capabilities of the executor: ``submit``, ``cancel``, ``resize``, ``reattach``, ``detach``.
+    #: Capabilities of the executor: ``submit``, ``cancel``, ``resize``, ``signal``, ``reattach``,
+    #: ``detach``.
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel"})
     #: The causes (see ``CAUSES``) that the executor can distinguish. A cause that follows neither
     #: from the type of an ``exception`` nor from the wait status is in the field ``cause`` of the
@@ -268,6 +275,13 @@ class Executor(ABC):
     @abstractmethod
     def cancel(self, jobs: Sequence[str]) -> None:
         """Cancel the jobs with these ids (our ids, not the queue's)."""
+
+    def signal(self, jobs: Sequence[str], signal: str) -> None:
+        """Send a signal, such as ``"USR1"``, to all processes of these jobs (our ids).
+
+        A shell script that the executor itself runs around a job must survive the signal.
+        """
+        raise ExecutorError("this executor cannot send signals to jobs", code="cannot-signal")
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         """Request ``delta`` more nodes (fewer if negative), and emit a ``ResizeOutcome``.

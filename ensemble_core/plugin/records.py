@@ -68,6 +68,9 @@ class ExecutorPlugin(Value):
       line).
     - ``grace`` names what decides how long a job may take to end after SIGTERM, if a job's key
       ``grace`` has no effect. Files with this key then cause a warning.
+    - ``warn`` says why jobs get no signal before their time limit, if the executor does not
+      implement a job's field ``warn``: "pods have no such signal". Files with this key are then
+      rejected.
     - ``secrets`` is given if jobs do not inherit the environment of the controller. It says how
       they get secrets, as an imperative. Files with ``environment_from`` are then rejected with
       this hint.
@@ -96,6 +99,7 @@ class ExecutorPlugin(Value):
     remains: Callable[[str, Path, bool], int] | None = None
     render: Callable[[Job, Mapping[str, Any]], Rendered] | None = None
     grace: str = ""
+    warn: str = ""
     secrets: str = ""
     memory: str = ""
     unseen: str = ""

@@ -30,6 +30,7 @@ from ensemble_core.model.decisions import (
     LookUp,
     Notify,
     Resize,
+    Signal,
     Submit,
     Terminate,
 )
@@ -766,7 +767,7 @@ class Runtime:
                 orders.append(LookUpRequest(tuple(looked)))
             elif isinstance(decision, Resize):
                 orders.append(decision)
-            elif isinstance(decision, Cancel) and decision.jobs:
+            elif isinstance(decision, (Cancel, Signal)) and decision.jobs:
                 if self._names:
                     decision = replace(decision, jobs=self._names.names(decision.jobs))
                 orders.append(decision)

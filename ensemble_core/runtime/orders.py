@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ensemble_core.errors import EnsembleError
-from ensemble_core.model.decisions import Cancel, Notify, Resize, Submit
-from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome
+from ensemble_core.model.decisions import Cancel, Notify, Resize, Signal, Submit
+from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome, Signalled
 from ensemble_core.model.jobs import Job
 from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.executor_guard import ExecutorGuard
@@ -38,7 +38,16 @@ class Drain:
 
 
 Order = (
-    Drain | Submit | Cancel | Resize | Forget | MakeCall | MakeSuggestion | Notify | LookUpRequest
+    Drain
+    | Submit
+    | Cancel
+    | Signal
+    | Resize
+    | Forget
+    | MakeCall
+    | MakeSuggestion
+    | Notify
+    | LookUpRequest
 )
 
 
@@ -117,6 +126,8 @@ class Performer:
                 self._submit(order.jobs)
             elif isinstance(order, Cancel):
                 self._cancel(order.jobs)
+            elif isinstance(order, Signal):
+                self._signal(order)
             elif isinstance(order, Resize):
                 self._resize(order)
             elif isinstance(order, Drain):
@@ -193,6 +204,19 @@ class Performer:
             self._persist(cancel, lambda: what)
         except EnsembleError as error:
             self._emit((Problem(self._clock(), f"{what}: {error}", "error", tuple(jobs)),))
+
+    def _signal(self, order: Signal) -> None:
+        def signal() -> None:
+            with self._guard.calling("signal"):
+                self._executor.signal(order.jobs, order.signal)
+
+        error = ""
+        try:
+            self._persist(signal, lambda: f"cannot send a signal to {_jobs(len(order.jobs))}")
+        except EnsembleError as raised:
+            self._report_fault(raised)
+            error = str(raised)
+        self._emit((Signalled(self._clock(), order.request, error),))
 
     def _persist(self, act: Callable[[], None], what: Callable[[], str]) -> None:
         """Call ``act``, and retry it with backoff after transient failures.

@@ -380,7 +380,7 @@ class Inspection:
                     made = [job for job in decision["jobs"] if _is_attempt_of(job["id"], name)]
                     attempts += [_shown_job(job) for job in made]
                     touched = bool(made)
-                elif kind == "cancel":
+                elif kind in ("cancel", "signal"):
                     touched = any(_is_attempt_of(job, name) for job in decision["jobs"])
                 else:
                     job = decision.get("job")
@@ -720,9 +720,10 @@ def _decision_text(decision: Mapping[str, Any]) -> str:
     if kind == "submit":
         count = len(decision["jobs"])
         return f"submit {count} job{'' if count == 1 else 's'} of {decision['group']}"
-    if kind == "cancel":
+    if kind in ("cancel", "signal"):
         count = len(decision["jobs"])
-        return f"cancel {count} job{'' if count == 1 else 's'}"
+        what = f"SIG{decision['signal']} to" if kind == "signal" else kind
+        return f"{what} {count} job{'' if count == 1 else 's'}"
     if kind == "log":
         return f"log {decision.get('message', '')}"
     if kind == "terminate":

@@ -21,7 +21,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import JournalRow
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import Journal, JournalError
-from ensemble_core.model.decisions import Cancel, Decision, Submit, Terminate
+from ensemble_core.model.decisions import Cancel, Decision, Signal, Submit, Terminate
 from ensemble_core.model.ensemble import Binder, Ensemble
 
 __all__ = ["events"]
@@ -182,7 +182,7 @@ class _EventPrinter:
         if isinstance(decision, Submit):
             jobs = tuple(job for job in decision.jobs if job.id == self._job)
             return replace(decision, jobs=jobs) if jobs else None
-        if isinstance(decision, Cancel) and self._job in decision.jobs:
+        if isinstance(decision, (Cancel, Signal)) and self._job in decision.jobs:
             return replace(decision, jobs=(self._job,))
         if isinstance(decision, Terminate) and self._job in decision.cancel:
             return replace(decision, cancel=(self._job,))

@@ -6,6 +6,7 @@ The tutorial ``docs/executor-tutorial.md`` develops an executor with this class.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from ensemble_batch import timing
 from ensemble_batch.batch_run import BatchRun
@@ -54,6 +55,7 @@ class BatchExecutor(QueueExecutor):
       next attempt, unless that has begun.
     """
 
+    warns: ClassVar[bool] = True
     _listener: Listener | None = None
 
     def _make_run(

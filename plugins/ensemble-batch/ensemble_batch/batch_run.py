@@ -41,6 +41,8 @@ class BatchRun(QueueRun):
         self.spool = spool
         #: Jobs that are over and whose claims are no longer needed when their batch is over.
         self._claims: dict[str, list[str]] = {}
+        #: Jobs that have been sent a signal.
+        self._signalled: set[str] = set()
 
     def key(self, orders: Sequence[tuple[Job, Place]]) -> str:
         return secrets.token_hex(5)
@@ -158,6 +160,11 @@ class BatchRun(QueueRun):
         if "start" not in life.told and life.key and self.spool.claim(life.job, life.key):
             life.refuse("cancel", self.note, self.now())
 
+    def send_signal(self, lives: Sequence[JobLife], signal: str) -> None:
+        for life in lives:
+            self._signalled.add(life.job)
+            self.spool.send_signal(life.job, life.key, signal)
+
     def bar(self, life: JobLife) -> bool:
         if life.has_begun or life.barred:
             return True
@@ -187,6 +194,9 @@ class BatchRun(QueueRun):
     def clear(self, life: JobLife, sent: Sent) -> None:
         sure = sent.ids is not None and len(sent.names) == 1 and not (life.cancelled or life.barred)
         self.spool.drop_end(life.job, life.key)
+        if life.job in self._signalled:
+            self._signalled.discard(life.job)
+            self.spool.drop_signals(life.job, life.key)
         # Others may rerun a whole array, also its ended jobs.
         if sure:
             self._claims.setdefault(life.key, []).append(life.job)

@@ -210,6 +210,8 @@ class QueueExecutor(QueueHooks):
     def _add_job(self, polled: QueueRun, job: Job) -> None:
         life = polled.lives[job.id] = JobLife(job.id, {}, polled.events)
         wrong = wrong_command(job) or self.wrong(job)
+        if job.warn and not self.warns:
+            wrong = wrong or f"{self.name} sends no signal before the time limit: remove 'warn'"
         if wrong is not None:
             life.refuse("jobspec", wrong, polled.now())
             return
@@ -237,6 +239,15 @@ class QueueExecutor(QueueHooks):
                     polled.cancel(polled.lives[job])
             polled.publish()
             polled.lock.notify_all()
+
+    def signal(self, jobs: Sequence[str], signal: str) -> None:
+        if "signal" not in self.capabilities:
+            super().signal(jobs, signal)
+        polled = self._require_open()
+        with polled.lock:
+            known = [polled.lives[job] for job in jobs if job in polled.lives]
+        running = [life for life in known if "start" in life.told and not life.over]
+        polled.send_signal(running, signal)
 
     def resources(self) -> Mapping[str, float]:
         return {} if self._polled is None else dict(self._polled.gauges)

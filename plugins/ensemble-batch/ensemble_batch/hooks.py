@@ -129,6 +129,12 @@ class QueueHooks(Executor):
         With ``claims``: the signal (``USR1``) by which the queue announces that it will stop a job.
         Set it if the queue then stops and continues only the wrapper: the wrapper stops and
         continues the tasks. Otherwise the queue must stop all processes of a job.
+    relay:
+        Without ``claims``: a shell command that sends the signal ``$1`` to the tasks that the
+        :meth:`launcher` has started for the job ``$_ens_id``.
+    warns:
+        Whether jobs get the signal of ``job.warn`` before their time limit. Otherwise, jobs with
+        this field are rejected. The wrappers of ``BatchExecutor`` send it.
     own_variables:
         Prefixes of variables that the queue sets for its jobs. If the run itself is in a job, its
         variables with these prefixes are not passed on.
@@ -153,6 +159,8 @@ class QueueHooks(Executor):
     settle: float = 0.0
     patience: float = 60.0
     suspend_notice: ClassVar[str] = ""
+    relay: ClassVar[str] = ""
+    warns: ClassVar[bool] = False
     own_variables: ClassVar[tuple[str, ...]] = ()
     poll: float = 15.0
     grace: float = 5.0
@@ -225,6 +233,15 @@ class QueueHooks(Executor):
         alive.
         """
 
+    def signal_jobs(self, ids: Collection[str], signal: str) -> None:
+        """Send a signal (``"USR1"``) to running jobs, for the capability ``signal``.
+
+        Ids that the queue does not know are not an error. With ``claims``, this is not called: the
+        wrappers look for signals in the run's folder. Without, the wrapper needs the realtime
+        signal ``SIGRTMIN`` plus the signal's number, and nothing else in the job may get it.
+        """
+        raise ExecutorError(f"{self.name} cannot send signals to jobs", code="cannot-signal")
+
     def wrong(self, job: Job) -> str | None:
         """Return why this job can never run here, and what to do about that.
 
@@ -237,7 +254,13 @@ class QueueHooks(Executor):
         return (
             *(job.group, job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task),
             job.memory_per_task,
-            *(job.duration, job.grace, job.urgency, repr(job.options.get(self.name))),
+            *(
+                job.duration,
+                job.grace,
+                repr(job.warn),
+                job.urgency,
+                repr(job.options.get(self.name)),
+            ),
         )
 
     def grace_of(self, job: Job) -> float:

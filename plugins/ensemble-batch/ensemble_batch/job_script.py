@@ -135,17 +135,20 @@ def _quote_path(path: str) -> str:
     return '"$_ens_id"'.join(map(quote, path.split("$_ens_id")))
 
 
-def _limit_lines(duration: float) -> list[str]:
-    """Return the settings of a job's time limit.
+def _limit_lines(job: Job) -> list[str]:
+    """Return the settings of a job's time limit and of the signal before it.
 
     The wrapper counts slices, because time while the job is suspended must not count.
     """
-    slices = max(1, math.ceil(duration / 60), min(10, int(duration)))
-    return [
-        f"_ens_limit={f'{duration:.3f}' if duration else 0}",
-        f"_ens_slices={slices}",
-        f"_ens_slice={duration / slices:.6f}",
+    rest = min(job.warn.get("before", 0.0), job.duration)
+    lines = [
+        f"_ens_limit={f'{job.duration:.3f}' if job.duration else 0}",
+        f"_ens_warn={job.warn.get('signal', '')}",
     ]
+    for name, seconds in ("slice", job.duration - rest), ("rest", rest):
+        slices = math.ceil(max(seconds / 60, min(10, seconds)))
+        lines += [f"_ens_{name}s={slices}", f"_ens_{name}={seconds / max(1, slices):.6f}"]
+    return lines
 
 
 def script_of(
@@ -174,7 +177,7 @@ def script_of(
         f'_ens_place="{place}"',  # may be "$1", which a job's command replaces
         f"_ens_grace={grace:g}",
         f"_ens_notice={notice}",
-        *_limit_lines(first.duration),
+        *_limit_lines(first),
         f"_ens_tasks={first.tasks}",
     ]
     tables = [
@@ -214,12 +217,13 @@ def report_script_of(
         f"_ens_token={quote(token)}",
         f"_ens_port={port}",
         f"_ens_hosts={quote(' '.join(hosts))}",
-        *_limit_lines(first.duration),
+        *_limit_lines(first),
         f"_ens_requeue={int(hooks.may_restart(first))}",
         f"_ens_grace={hooks.grace_of(first):g}",
         # The id is expanded; the path is not.
         "_ens_messages=" + _quote_path(hooks.messages_file([place for _, place in jobs])),
         f"_ens_launch=({' '.join(map(quote, hooks.launcher(first)))})",
+        f"_ens_relay={hooks.relay if hooks.launcher(first) else ''}",
     ]
     tables = [[f"_ens_job={quote(job.id)}", *_own_lines(job, place, tag)] for job, place in jobs]
     lines += job_table(tables, "$_ens_place", 1)

@@ -263,6 +263,12 @@ class QueueRun:
 
     # -- lost jobs ---------------------------------------------------
 
+    def send_signal(self, lives: Sequence[JobLife], signal: str) -> None:
+        """Send a signal to jobs that have started. Without the lock."""
+        ids = [life.queue_id for life in lives if life.queue_id is not None]
+        if ids:
+            self.call(lambda: self.hooks.signal_jobs(ids, signal))
+
     def grace(self, life: JobLife) -> float:
         """Return the seconds from SIGTERM to SIGKILL for a job."""
         sent = self.sent.get(life.key)

@@ -86,6 +86,12 @@ _ens_stop() {
     fi
 }
 
+# Sends a signal to the command's processes. A launcher does not pass all signals on to its tasks;
+# the queue does.
+_ens_send() {
+    if [ -n "$_ens_relay" ]; then eval "$_ens_relay"; else kill "-$1" -- "-$_ens_pid"; fi
+}
+
 # A queue may restart a job that must not be restarted: its first report stands.
 if [ "$_ens_life" != 0 ] && [ "$_ens_requeue" = 0 ]; then
     _ens_fail requeued "$_ens_queue started it again, which its group does not ask for (requeue): nothing was run" 125
@@ -108,10 +114,14 @@ trap '_ens_stop timeout' ALRM
 for _ens_signal in HUP INT QUIT USR1 USR2; do
     trap "kill -$_ens_signal -- -\$_ens_pid" $_ens_signal
 done
+# The run's own signals come as other numbers, because the queue also sends the usual ones.
+for _ens_signal in INT:2 QUIT:3 USR1:10 USR2:12 TERM:15; do
+    trap "_ens_send ${_ens_signal%:*}" RTMIN+${_ens_signal#*:}
+done
 _ens_now
 _ens_t0=$_ens_time
 (
-    trap - HUP INT QUIT USR1 USR2 TERM ALRM
+    trap - HUP INT QUIT USR1 USR2 TERM ALRM RTMIN+{2,3,10,12,15}
     [ -z "$_ens_early" ] || exit 143
     exec -- "${_ens_env[@]}" "${_ens_launch[@]}" "$@"
 ) >&6 2>&7 6>&- 7>&- &
@@ -123,13 +133,21 @@ _ens_told=$!
 if [ "$_ens_limit" != 0 ]; then
     # In slices, because one long sleep would also count time while the job is suspended
     # (preemption, gang scheduling).
-    {
+    _ens_count() {
         while [ "$_ens_slices" -gt 0 ]; do
             sleep "$_ens_slice"
             # A queue stops one process after another and may miss this one.
             read -r line </proc/$$/stat
             case ${line##*) } in T*) ;; *) _ens_slices=$((_ens_slices - 1)) ;; esac
         done
+    }
+    {
+        _ens_count
+        if [ -n "$_ens_warn" ]; then
+            _ens_send "$_ens_warn"
+            _ens_slices=$_ens_rests _ens_slice=$_ens_rest
+            _ens_count
+        fi
         kill -ALRM $$
     } 2>/dev/null &
     _ens_clock=$!
@@ -148,7 +166,7 @@ _ens_now
 # or may even have taken its child's death for a success.
 if [ "$_ens_why" = - ] && { [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; }; then sleep 0.1; fi
 if [ "$_ens_why" != - ] && [ "$_ens_rc" = 255 ]; then _ens_rc=143; fi
-trap '' TERM ALRM HUP INT QUIT USR1 USR2
+trap '' TERM ALRM HUP INT QUIT USR1 USR2 RTMIN+{2,3,10,12,15}
 # No process may outlive its job.
 kill -KILL -- "-$_ens_pid"
 [ -n "$_ens_clock" ] && kill -KILL -- "-$_ens_clock"

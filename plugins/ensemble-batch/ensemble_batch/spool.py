@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -10,6 +11,7 @@ from dataclasses import replace
 from ensemble_batch.job_script import quote
 from ensemble_batch.reports import Report, end_report
 from ensemble_batch.shared_folder import SharedFolder
+from ensemble_core import ExecutorError
 
 __all__ = ["CLAIMED", "Spool"]
 
@@ -32,6 +34,7 @@ class Spool(SharedFolder):
       this file runs nothing.
     - ``reports/JOB@KEY.end``: how the job ended
     - ``scripts``: the batches' scripts
+    - ``signals/JOB@KEY.NUMBER.USR1``: a signal that the job's wrapper is to send, and removes
     - ``variables/JOB@KEY``: the variables that the job starts with, among them secrets. The files
       of a batch are links to one file. A wrapper removes its job's link when it has read it, so
       the variables are in no file once all jobs have started, even without a controller.
@@ -40,9 +43,10 @@ class Spool(SharedFolder):
     """
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
-        super().__init__(folder, "reports", "scripts", "variables")
+        super().__init__(folder, "reports", "scripts", "signals", "variables")
         self._reports = os.path.join(folder, "reports")
         self._variables = os.path.join(folder, "variables")
+        self._signals = os.path.join(folder, "signals")
         # Keep the variables that the queue sets for its job, the shell's, and the wrapper's.
         lines = [
             f"export {name}={quote(value)}\n"
@@ -103,6 +107,26 @@ class Spool(SharedFolder):
             raise
         self._unlink_variables(name)
         return True
+
+    def send_signal(self, job: str, key: str, signal: str) -> None:
+        """Leave a signal for a job's wrapper.
+
+        Raises a transient :class:`ExecutorError` if the folder cannot be written.
+        """
+        path = os.path.join(self._signals, f"{job}@{key}.{time.time_ns()}.{signal}")
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except OSError as error:
+            raise ExecutorError(
+                f"cannot write {path}", cause=error.strerror, code="cannot-signal", transient=True
+            ) from None
+
+    def drop_signals(self, job: str, key: str) -> None:
+        """Remove signals for a job that is over."""
+        with suppress(OSError):
+            for name in os.listdir(self._signals):
+                if name.startswith(f"{job}@{key}."):
+                    os.unlink(os.path.join(self._signals, name))
 
     def names(self) -> list[str]:
         """Return the names of wrappers' files."""

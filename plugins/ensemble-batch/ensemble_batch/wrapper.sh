@@ -106,17 +106,35 @@ _ens_started=1
 exec 6>&- 7>&-
 if [ "$_ens_limit" != 0 ]; then
     # In slices, because one long sleep would also count time while the job is suspended.
-    {
+    _ens_count() {
         while [ "$_ens_slices" -gt 0 ]; do
             sleep "$_ens_slice"
             # A queue stops one process after another and may miss this one.
             read -r line </proc/$$/stat
             case ${line##*) } in T*) ;; *) _ens_slices=$((_ens_slices - 1)) ;; esac
         done
+    }
+    {
+        _ens_count
+        if [ -n "$_ens_warn" ]; then
+            _ens_signal "$_ens_warn"
+            _ens_slices=$_ens_rests _ens_slice=$_ens_rest
+            _ens_count
+        fi
         kill -ALRM $$
     } 2>/dev/null &
     _ens_clock=$!
 fi
+# Signals from the run come as files, because not every queue can send them. The glob opens the
+# folder, so that a network file system asks its server.
+{
+    while sleep 2 && kill -0 $$; do
+        for _ens_file in "$_ens_folder/signals/$_ens_name".*; do
+            [ -e "$_ens_file" ] && rm -f -- "$_ens_file" && _ens_signal "${_ens_file##*.}"
+        done
+    done
+} 2>/dev/null &
+_ens_post=$!
 # With job control, bash would leave the loops when SIGTSTP stops a child.
 set +m
 # A trap ends a wait, so repeat it until the process has ended. The wait also returns, repeatedly,
@@ -134,6 +152,7 @@ trap '' $_ens_signals ALRM
 [ "$_ens_why" = - ] || [ "$_ens_rc" != 0 ] || _ens_rc=143
 # No process may outlive its job.
 _ens_signal KILL 2>/dev/null
+kill -KILL -- "-$_ens_post" 2>/dev/null
 [ -n "$_ens_clock" ] && kill -KILL -- "-$_ens_clock" 2>/dev/null
 [ -n "$_ens_force" ] && kill -KILL -- "-$_ens_force" 2>/dev/null
 [ -n "$_ens_follower" ] && kill -KILL -- "-$_ens_follower" 2>/dev/null

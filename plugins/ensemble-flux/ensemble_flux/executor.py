@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from signal import Signals
 from typing import Any, ClassVar, Literal
 
 from ensemble_core import (
@@ -41,7 +42,9 @@ _WRITTEN = (0.0, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0)
 class FluxExecutor(Executor):
     """Runs jobs in a Flux instance. The README lists its guarantees."""
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"submit", "cancel", "signal", "reattach", "detach"}
+    )
     causes: ClassVar[frozenset[Cause]] = frozenset(
         {"exit", "signal", "timeout", "node-failure", "cancelled", "submit"}
     )
@@ -183,6 +186,9 @@ class FluxExecutor(Executor):
 
     def cancel(self, jobs: Sequence[str]) -> None:
         self._require_open().cancel(jobs)
+
+    def signal(self, jobs: Sequence[str], signal: str) -> None:
+        self._require_open().signal(jobs, Signals[f"SIG{signal}"])
 
     def resources(self) -> Mapping[str, float]:
         return {} if self._loop is None else dict(self._loop.gauges)

@@ -9,6 +9,7 @@ import json
 import os
 import resource
 from collections.abc import Mapping
+from signal import Signals
 from typing import Any
 
 from ensemble_core import Job
@@ -91,6 +92,9 @@ class Jobspecs:
         tasks = max(job.tasks, job.nodes)
         options = job.options.get("flux", {})
         shell: dict[str, Any] = {"rlimit": dict(self._rlimits)} if self._rlimits else {}
+        if job.warn:
+            number = Signals[f"SIG{job.warn['signal']}"]
+            shell["signal"] = {"signum": int(number), "timeleft": job.warn["before"]}
         if output:
             shell["output"] = dict(output)
         command = list(job.command)

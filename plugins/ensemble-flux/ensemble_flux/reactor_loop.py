@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -127,6 +128,53 @@ class FluxLoop:
 
     def cancel(self, jobs: Sequence[str]) -> None:
         self._reactor.post(partial(self._cancel_jobs, tuple(jobs)))
+
+    def signal(self, jobs: Sequence[str], number: int) -> None:
+        """Send a signal to those of these jobs that run."""
+        errors: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reactor.post(partial(self._signal_jobs, tuple(jobs), number, errors))
+        try:
+            error = errors.get(timeout=PATIENCE)
+        except queue.Empty:
+            error = self.lost or f"no answer within {PATIENCE:g} s"
+        if error:
+            raise ExecutorError(
+                "the Flux instance did not send the signal",
+                cause=error,
+                hint="check it with 'flux jobs -a'",
+                code="no-answer",
+                transient=self.lost is None,
+            )
+
+    def _signal_jobs(
+        self, jobs: Sequence[str], number: int, errors: queue.SimpleQueue[str]
+    ) -> None:
+        left = 1
+        wrong: list[str] = []
+
+        def answered(name: str, future: Any) -> None:
+            nonlocal left
+            try:
+                if future is not None:
+                    future.get()
+            except OSError as error:
+                # A job that has not started, or is over, has no processes.
+                if self._journal.waits_for(name) and error.errno not in (
+                    errno.ENOENT,
+                    errno.EINVAL,
+                ):
+                    wrong.append(f"{name}: {error_text(error)}")
+            left -= 1
+            if not left:
+                errors.put("; ".join(wrong[:3]))
+
+        for name in jobs:
+            queue_id = self._journal.queue_id(name)
+            if queue_id is not None:
+                left += 1
+                future = self._flux.job.kill_async(self._reactor.handle, queue_id, number)
+                self._reactor.then(future, partial(answered, name))
+        answered("", None)
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
         """Return for each job whether the instance knows it. Events of known jobs follow."""

@@ -46,6 +46,7 @@ class GridEngineExecutor(BatchExecutor):
     """Runs jobs on a Grid Engine cluster. The README lists its guarantees."""
 
     name: ClassVar[str] = "gridengine"
+    capabilities: ClassVar[frozenset[str]] = BatchExecutor.capabilities | {"signal"}
     most_jobs: int = 1000
     explains: ClassVar[bool] = True
     task_place: ClassVar[str] = "$SGE_TASK_ID"

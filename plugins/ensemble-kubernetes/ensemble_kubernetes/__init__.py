@@ -100,6 +100,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             render=_render,
             secrets="name a Secret: options: {kubernetes: {container: {envFrom: [{secretRef: "
             "{name: SECRET}}]}}}",
+            warn="Kubernetes sends no signal before a time limit",
             unseen="pods have their own file systems",
         )
     ]

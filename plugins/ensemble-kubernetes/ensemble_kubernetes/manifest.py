@@ -22,6 +22,10 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 _HOST = "kubernetes.io/hostname"
 
 
+#: Why no job gets a signal before its time limit.
+NO_WARNING = "Kubernetes sends no signal before a time limit"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Options of the executor that affect each Job."""
@@ -59,6 +63,8 @@ def wrong(job: Job, settings: Settings) -> str | None:
         )
     if job.workdir is not None and not os.path.isabs(job.workdir):
         return f"its workdir {job.workdir!r} is in the container: give an absolute path"
+    if job.warn:
+        return f"{NO_WARNING}: remove 'warn', or write 'timeout --signal=USR1 50m' in the command"
     if job.stderr is not None and job.stderr != job.stdout:
         return "a pod has only one log: use the same file for 'stdout' and 'stderr'"
     if job.nodes not in (1, job.tasks):

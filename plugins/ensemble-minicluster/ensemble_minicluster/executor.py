@@ -67,7 +67,7 @@ class MiniCluster(Executor):
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"submit", "cancel", "resize", "reattach", "detach"}
+        {"submit", "cancel", "resize", "signal", "reattach", "detach"}
     )
     causes: ClassVar[frozenset[Cause]] = frozenset(
         {"exit", "signal", "timeout", "cancelled", "submit"}  # plus those of the queue
@@ -227,6 +227,9 @@ class MiniCluster(Executor):
 
     def cancel(self, jobs: Sequence[str]) -> None:
         self._inner.cancel(jobs)
+
+    def signal(self, jobs: Sequence[str], signal: str) -> None:
+        self._inner.signal(jobs, signal)
 
     def resources(self) -> Mapping[str, float]:
         values = self._inner.resources()

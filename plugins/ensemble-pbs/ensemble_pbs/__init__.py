@@ -107,7 +107,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             name="pbs",
             summary="Runs jobs as arrays on OpenPBS (tested with 23.06.06) or PBS Pro (not tested)",
             build=_build,
-            capabilities=frozenset({"submit", "cancel", "reattach", "detach"}),
+            capabilities=frozenset({"submit", "cancel", "signal", "reattach", "detach"}),
             options=OPTIONS,
             job_options=JOB_OPTIONS,
             shared=True,

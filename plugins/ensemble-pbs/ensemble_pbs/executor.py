@@ -39,6 +39,7 @@ class PBSExecutor(BatchExecutor):
     """Executor that runs jobs on an OpenPBS or PBS Pro complex."""
 
     name: ClassVar[str] = "pbs"
+    capabilities: ClassVar[frozenset[str]] = BatchExecutor.capabilities | {"signal"}
     most_jobs: int = 1000
     explains: ClassVar[bool] = True
     task_place: ClassVar[str] = "$PBS_ARRAY_INDEX"

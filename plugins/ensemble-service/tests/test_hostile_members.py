@@ -150,6 +150,7 @@ HARMFUL: dict[type[Event], list[Event]] = {
     ],
     every.CallFailed: [every.CallFailed(NOW, "call-1", "no")],
     every.Delivered: [every.Delivered(NOW, ("notice-1",), "bell")],
+    every.Signalled: [every.Signalled(NOW, "signal-1", "no")],
     every.Identified: [every.Identified(NOW, {MINE: ["0" * 32, "s"]}, unchanged=(ANOTHERS,))],
     every.LookedUp: [every.LookedUp(NOW, {MINE: "r1/g.0"}, (ANOTHERS,))],
     every.StopRequested: [every.StopRequested(NOW, "because", 0)],

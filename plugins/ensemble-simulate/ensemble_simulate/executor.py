@@ -16,6 +16,7 @@ from ensemble_core import (
     Job,
     JobEvent,
     Observed,
+    Problem,
     ResizeOutcome,
     Resources,
     Run,
@@ -79,7 +80,9 @@ class Simulator(VirtualExecutor):
     to the last event.
     """
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "detach"})
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"submit", "cancel", "resize", "signal", "detach"}
+    )
     causes: ClassVar[frozenset[Any]] = frozenset(
         {"exit", "signal", "timeout", "memory", "node-failure", "preempted", "cancelled",
          "submit", "lost"}
@@ -100,6 +103,7 @@ class Simulator(VirtualExecutor):
         #: Last reported gauges: nodes that are up, idle nodes, free cores and GPUs.
         self._standing = nodes.up, nodes.idle, nodes.free_cores, nodes.free_gpus
         self._answers: dict[str, ResizeOutcome] = {}
+        self._warned = False
         self._since = 0.0
         self.used = self.offered = 0.0
 
@@ -194,6 +198,13 @@ class Simulator(VirtualExecutor):
         """Return whether this queued job would succeed if it were not cancelled."""
         job = self._jobs.get(name)
         return job is not None and job.life.cause is None
+
+    def signal(self, jobs: Sequence[str], signal: str) -> None:
+        """Warn once: simulated jobs do not react to signals."""
+        if not self._warned:
+            self._warned = True
+            message = f"simulated jobs do not react to signals, such as SIG{signal} to {jobs[0]}"
+            self._emit([Problem(self._clock(), message)])
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         now, nodes = self._clock(), self._queue.nodes

@@ -25,6 +25,7 @@ from ensemble_core.model.decisions import (
     LookUp,
     Notify,
     Resize,
+    Signal,
     Submit,
     Terminate,
 )
@@ -36,6 +37,7 @@ from ensemble_core.model.events import (
     Event,
     Identified,
     LookedUp,
+    Signalled,
     Started,
     StopRequested,
     TimerElapsed,
@@ -351,6 +353,9 @@ class VirtualRuntime:
         elif isinstance(decision, Cancel):
             if decision.jobs:
                 self._executor.cancel(decision.jobs)
+        elif isinstance(decision, Signal):
+            self._executor.signal(decision.jobs, decision.signal)
+            self._inbox.append(Signalled(self._now, decision.request))
         elif isinstance(decision, LookUp):
             records = self.engine.state.table.records
             jobs = [(job, records[job.id].source) for job in decision.jobs]

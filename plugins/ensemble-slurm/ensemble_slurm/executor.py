@@ -12,6 +12,7 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from signal import Signals
 from typing import ClassVar, Literal
 
 from ensemble_batch import (
@@ -22,6 +23,7 @@ from ensemble_batch import (
     Place,
     QueueJob,
     address_option,
+    quote,
 )
 
 from ensemble_core import Cause, Emit, ExecutorError, Job, Run, job_environment, start_folder
@@ -79,6 +81,9 @@ class SlurmExecutor(BatchExecutor):
     name: ClassVar[str] = "slurm"
     claims: ClassVar[bool] = False
     explains: ClassVar[bool] = True
+    capabilities: ClassVar[frozenset[str]] = BatchExecutor.capabilities | {"signal"}
+    # srun keeps some signals, such as SIGINT, for itself.
+    relay: ClassVar[str] = quote('scancel --signal="$1" "$_ens_id"')
     lanes: ClassVar[Literal[1, 2]] = 2
     task_place: ClassVar[str] = "$((SLURM_ARRAY_TASK_ID + 1))"
     task_id: ClassVar[str] = (
@@ -347,6 +352,14 @@ class SlurmExecutor(BatchExecutor):
         return found
 
     def end_jobs(self, ids: Collection[str]) -> None:
+        self._cancel(ids)
+
+    def signal_jobs(self, ids: Collection[str], signal: str) -> None:
+        number = Signals.SIGRTMIN + Signals[f"SIG{signal}"]
+        self._cancel(ids, "--batch", f"--signal={number}")
+
+    def _cancel(self, ids: Collection[str], *options: str) -> None:
+        """Call ``scancel``, which also sends other signals than those of a cancel."""
         arrays: dict[str, list[int]] = defaultdict(list)
         single: list[str] = []
         for id_ in ids:
@@ -359,7 +372,8 @@ class SlurmExecutor(BatchExecutor):
         single += [f"{job}_[{format_indices(sorted(tasks))}]" for job, tasks in arrays.items()]
         for at in range(0, len(single), _CANCEL_AT_ONCE):
             self._query(
-                "scancel", *single[at : at + _CANCEL_AT_ONCE], fine="already|invalid job id"
+                *("scancel", *options, *single[at : at + _CANCEL_AT_ONCE]),
+                fine="already|invalid job id",
             )
 
     def nodes(self) -> Mapping[str, float]:

@@ -43,6 +43,7 @@ from ensemble_testing.decisions import DecisionSuite
 from ensemble_testing.executor_fields import JobFieldsContract
 from ensemble_testing.executor_reattach import LeavingContract
 from ensemble_testing.executor_settings import ExecutorKnobs
+from ensemble_testing.executor_signals import SignalsContract
 from ensemble_testing.session import Session, alive, wait_until, within
 
 __all__ = ["ExecutorContract", "ExecutorKnobs", "ExecutorSuite", "Session", "wait_until"]
@@ -90,7 +91,7 @@ def _costs(patch: pytest.MonkeyPatch) -> Iterator[_Cost]:
             del _counted[thread]
 
 
-class ExecutorContract(JobFieldsContract, LeavingContract):
+class ExecutorContract(JobFieldsContract, SignalsContract, LeavingContract):
     """Tests of the contract. Override :meth:`make_executor`, and set the attributes if needed."""
 
     def test_record_lists_the_capabilities(self) -> None:

@@ -24,6 +24,7 @@ from ensemble_core.model.decisions import (
     Retry,
     SetGenerator,
     SetGroup,
+    Signal,
     Submit,
     Switch,
     Terminate,
@@ -187,6 +188,13 @@ class FakeFiring:
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
         return self._decide(Cancel(rule=self._rule, firing=1, jobs=tuple(jobs)))
+
+    def signal(self, jobs: Sequence[str], signal: str) -> Sequence[Decision]:
+        """Act as if all of these jobs ran."""
+        sent = Signal(
+            rule=self._rule, firing=1, request="signal-1", signal=signal, jobs=tuple(jobs)
+        )
+        return [self._decide(sent)]
 
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
         return self._decide(
@@ -355,6 +363,7 @@ class FakeExecutor(Executor):
 
     - ``submitted``: the submitted jobs
     - ``cancelled``: the ids of the cancelled jobs
+    - ``signalled``: pairs of a job and the signal that it got
     - ``resized``: the resize requests
     - ``events``: all events, even before :meth:`open`
     - ``refuse``: an error that the next ``submit`` raises
@@ -366,7 +375,9 @@ class FakeExecutor(Executor):
     ['submit', 'depend', 'priority', 'alloc', 'start', 'finish', 'release', 'free', 'clean']
     """
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "reattach"})
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"submit", "cancel", "resize", "signal", "reattach"}
+    )
 
     def __init__(self, *, nodes: int = 1, max_nodes: int = 8, instant: bool = False) -> None:
         self.nodes = nodes
@@ -375,6 +386,7 @@ class FakeExecutor(Executor):
         self.submitted: list[Job] = []
         self.cancelled: list[str] = []
         self.resized: list[tuple[str, int]] = []
+        self.signalled: list[tuple[str, str]] = []
         self.events: list[Event] = []
         self._answers: dict[str, tuple[Literal["granted", "denied"], str]] = {}
         self.refuse: ExecutorError | None = None
@@ -409,6 +421,10 @@ class FakeExecutor(Executor):
         for job in jobs:
             if self._states.get(job, "over") != "over":
                 self._cancel(job, note="")
+
+    def signal(self, jobs: Sequence[str], signal: str) -> None:
+        running = [job for job in jobs if self._states.get(job) in ("running", "suspended")]
+        self.signalled += [(job, signal) for job in running]
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         self.resized.append((request, delta))

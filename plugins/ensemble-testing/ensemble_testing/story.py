@@ -24,7 +24,16 @@ from typing import Any
 from ensemble_core.cli.toolkit import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.validation import validate
-from ensemble_core.model.decisions import Cancel, Decision, Fired, Log, Submit, Switch, Terminate
+from ensemble_core.model.decisions import (
+    Cancel,
+    Decision,
+    Fired,
+    Log,
+    Signal,
+    Submit,
+    Switch,
+    Terminate,
+)
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, JobEvent, Observed, Resumed, Started, TimerElapsed
 from ensemble_core.plugin.discovery import discover
@@ -213,6 +222,10 @@ class Story:
                     del self._fired[key]
             if isinstance(decision, Fired):
                 self._count_firing(decision)
+            if isinstance(decision, Signal):
+                records = self.engine.state.table.records
+                assert decision.jobs, decision
+                assert all(records[job].runs for job in decision.jobs), decision
             if isinstance(decision, Cancel):
                 assert all(job in self.engine.state.table.records for job in decision.jobs)
         for group in self.engine.report().groups:

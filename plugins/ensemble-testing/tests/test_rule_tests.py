@@ -226,6 +226,7 @@ def test_every_kind_of_event_has_a_word() -> None:
         "Started",
         "TimerElapsed",
         "Delivered",
+        "Signalled",
         "Identified",
         "LookedUp",
     }

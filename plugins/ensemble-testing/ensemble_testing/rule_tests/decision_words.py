@@ -23,10 +23,12 @@ from ensemble_core.model.decisions import (
     Retry,
     SetGenerator,
     SetGroup,
+    Signal,
     Submit,
     Switch,
     Terminate,
 )
+from ensemble_core.model.signals import SIGNALS
 
 __all__ = ["WORDS", "check", "counts", "group_of", "matches", "one_line", "to_words"]
 
@@ -68,6 +70,7 @@ _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
     Retry: lambda d: ("retry", _retry_words(d)),
     Fail: lambda d: ("fail", d.job),
     Cancel: lambda d: ("cancel", _jobs(d.jobs)),
+    Signal: lambda d: ("signal", {d.signal: _jobs(d.jobs)}),
     Resize: lambda d: ("grow" if d.delta > 0 else "shrink", abs(d.delta)),
     AddRule: lambda d: ("add-rule", d.id),
     EnableRule: lambda d: ("enable", _one_or_all(d.rules)),
@@ -82,8 +85,9 @@ _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
 }
 #: The keywords of decisions.
 WORDS = (
-    *("submit", "look-up", "fail", "retry", "cancel", "grow", "shrink", "add-rule", "enable"),
-    *("disable", "set", "pause", "suggest", "switch", "call", "log", "notify", "terminate"),
+    *("submit", "look-up", "fail", "retry", "cancel", "signal", "grow", "shrink", "add-rule"),
+    *("enable", "disable", "set", "pause", "suggest", "switch", "call", "log", "notify"),
+    "terminate",
 )
 
 
@@ -127,6 +131,9 @@ def matches(expected: Mapping[str, Any], decision: Decision) -> bool:
         return _fits_jobs(what, [job.id for job in decision.jobs])
     if isinstance(decision, Cancel):
         return _fits_jobs(what, list(decision.jobs))
+    if isinstance(decision, Signal):
+        jobs = what.get(decision.signal) if isinstance(what, Mapping) else None
+        return jobs is not None and _fits_jobs(jobs, list(decision.jobs))
     if isinstance(decision, Retry):
         whole = what if isinstance(what, Mapping) else {"job": what}
         has = {"job": decision.job, "with": dict(decision.fields), "wait": decision.wait}
@@ -193,6 +200,18 @@ def _sound(context: Context, path: Path, word: str, what: Any) -> bool:
             what, path = what.get("job"), (*path, "job")
         names = list(what) if isinstance(what, Mapping) else _as_list(what)
         return all(_is_job_or_group(context, path, name) for name in names)
+    if word == "signal":
+        if not isinstance(what, Mapping) or not {*what} <= {*SIGNALS} or len(what) != 1:
+            context.report(
+                path,
+                f"{shown(what)} does not say which signal jobs get",
+                hint="write 'signal: {USR1: JOBS}'; the signals are " + ", ".join(SIGNALS),
+                code="wrong-type",
+            )
+            return False
+        ((name, jobs),) = what.items()
+        names = list(jobs) if isinstance(jobs, Mapping) else _as_list(jobs)
+        return all(_is_job_or_group(context, (*path, name), job) for job in names)
     if word == "set":
         if not isinstance(what, Mapping):
             context.report(

@@ -42,7 +42,9 @@ class ImpossibleStep(Exception):
 class ScriptedQueue(VirtualExecutor):
     """The queue of a rule test."""
 
-    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "resize", "detach"})
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"submit", "cancel", "resize", "signal", "detach"}
+    )
 
     def __init__(
         self, began: float, state: State, resources: Mapping[str, float] = NOTHING
@@ -88,6 +90,9 @@ class ScriptedQueue(VirtualExecutor):
         for job in jobs:
             if job in self._jobs:
                 self.end(job, 15, "cancel")
+
+    def signal(self, jobs: Sequence[str], signal: str) -> None:
+        """Do nothing: the test says how jobs react."""
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         self.resizes.append(request)
