@@ -16,7 +16,10 @@ __all__ = ["KeyValue"]
 _BEFORE = r"(?<![\w./-])"
 _BETWEEN = r"[ \t]{0,40}[=:][ \t]{0,40}"
 #: What must not follow a number: otherwise it is a part of something else (10ms, 12:30, 0,253).
-_AFTER = r"(?![\w#]|\.[#.]|[.:/^*'+-]\w|,\d|[\u00d7\u00b7~]\s?\d|[\u00a0\u2009\u202f\u2019]\d)"
+#: Zero bytes are a hole in the file, but one at the end of a line is the end of a text in C.
+_AFTER = (
+    r"(?![\w#]|\0(?!$)|\.[#.]|[.:/^*'+-]\w|,\d|[\u00d7\u00b7~]\s?\d|[\u00a0\u2009\u202f\u2019]\d)"
+)
 _PAIR = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*){_BETWEEN}({NUMBER}){_AFTER}")
 _LABEL = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}([=:])[ \t]{{0,40}}(?=(\S*))")
 #: What can be the sign and the first character of a pair's number.

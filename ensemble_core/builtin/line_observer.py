@@ -74,6 +74,8 @@ class LineObserver(Observer):
             names = fields if isinstance(fields, Mapping) else {name: name for name in fields}
             self._wanted = {printed: name for name, printed in names.items()}
         self._clock = clock
+        #: Whether any row had a value of the clock.
+        self._clocked = False
         self._seen: set[str] = set()
         self._line = bytearray()
         self._skipping = False
@@ -88,6 +90,7 @@ class LineObserver(Observer):
         self._unasked: dict[str, None] = {}
         #: How many lines look like those of other observers.
         self._alike = dict.fromkeys((name for name, *_ in _OTHERS), 0)
+        self._zeros = 0
         #: Values that could not be read: how many, the first one, and its line.
         self._unread: dict[str, tuple[int, str, int]] = {}
 
@@ -228,6 +231,7 @@ class LineObserver(Observer):
         if found is not None:
             return self._row_with(found)
         if self._lines <= _SURVEYED and not self._understood:
+            self._zeros += b"\0" in line
             for observer, pattern, *_ in _OTHERS:
                 self._alike[observer] += pattern.match(line) is not None
         return None
@@ -240,7 +244,10 @@ class LineObserver(Observer):
         }
         if not values:
             return None
-        clock = None if self._clock is None else found.get(self._clock)
+        if self._clock is None:
+            return Row(values)
+        clock = found.get(self._clock)
+        self._clocked = self._clocked or clock is not None
         return Row(values, clock if clock is None or math.isfinite(clock) else None)
 
     @abstractmethod
@@ -290,6 +297,12 @@ class LineObserver(Observer):
             return f"{lines}, none of them with a number"
         return self._unread_complaint()
 
+    def _clock_complaint(self) -> Iterator[str]:
+        if self._clock is not None and not self._clocked and (self._found or self._seen):
+            others = [*self._unasked, *sorted(self._seen)][:MOST_TOLD]
+            there = f"; found {', '.join(map(repr, others))}" if others else ""
+            yield f"no row has the clock {self._clock!r}{there}"
+
     def _suggestion(self) -> str:
         """Return the observer that fits the lines better, as the end of a complaint."""
         for name, _, many, one in _OTHERS:
@@ -297,10 +310,15 @@ class LineObserver(Observer):
             if alike:
                 said = one if alike == 1 else many
                 return f"; {count_of(alike)} {said}: use the observer {name!r}"
+        if self._zeros:
+            return (
+                f"; {count_of(self._zeros)} with zero bytes: if it is UTF-16 without a byte-order "
+                "mark, let the program write UTF-8"
+            )
         return ""
 
     def _unread_complaint(self) -> str | None:
-        texts = [
+        texts = [*self._clock_complaint()] + [
             f"{name} could not be read in {count} of {count_of(self._lines)}, "
             f"first: {first!r} in line {line}"
             for name, (count, first, line) in self._unread.items()

@@ -13,7 +13,7 @@ from ensemble_core.model.numbers import read_number
 __all__ = ["Patterns", "compile_pattern"]
 
 #: What follows a group of a pattern that ends within a number.
-_GOES_ON = re.compile(rb"\d|[.,]\d|[eEdD][-+]?\d")
+_GOES_ON = re.compile(rb"\d|\0(?!$)|[.,]\d|[eEdD][-+]?\d")
 #: The name of a group, and what has another meaning in a text of several lines.
 _GROUP_NAME = re.compile(r"\?P?<[A-Za-z_]\w*>")
 _ONE_LINE = re.compile(r"\\[AzZ]|\(\?[a-zA-Z]*-")

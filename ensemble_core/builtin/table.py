@@ -14,6 +14,7 @@ from ensemble_core.builtin.line_observer import MOST_TOLD, Fields, LineObserver,
 from ensemble_core.builtin.patterns import compile_pattern
 from ensemble_core.builtin.table_names import (
     divided,
+    first_name,
     is_unit,
     names_above,
     own_names,
@@ -69,6 +70,8 @@ class Table(LineObserver):
         self._open = header is None
         #: The last lines of text since the last row, without those that only divide the table.
         self._texts: deque[str] = deque(maxlen=_MOST_BETWEEN + 1)
+        #: Those of them that are comments.
+        self._comments: set[str] = set()
         #: Names of columns in a grace file, by column.
         self._legends: dict[int, str] = {}
         self._separator: str | None = None
@@ -114,7 +117,9 @@ class Table(LineObserver):
             self._grace(text)
             return None
         if text.lstrip()[0] in "#%!":
-            self._keep(without_mark(text))
+            text = without_mark(text)
+            self._comments = {*self._comments.intersection(self._texts), text}
+            self._keep(text)
             return None
         return self._line_of_table(text)
 
@@ -161,6 +166,8 @@ class Table(LineObserver):
             return False
         # Below the names may be a line with units, or any other line.
         names, cells, separator = next((each for each in found if self._wants(each[0])), found[0])
+        if separator is None and len(self._texts) > 1:
+            names = [first_name(self._texts[-1], text) or names[0], *names[1:]]
         self._doubtful = bool(self._reads and len(cells) == self._width and self._lines_up(text))
         self._adopt(names, cells, text, separator)
         return True
@@ -179,7 +186,9 @@ class Table(LineObserver):
                     f"{len(cells)} numbers do not fit the header {header.strip()[:80]!r}"
                 )
             return None
-        if self._header is None and any(self._number(name) is not None for name in names):
+        # The first name of probes may be followed by their numbers.
+        maybe = names[:1] if header in self._comments else names
+        if self._header is None and any(self._number(name) is not None for name in maybe):
             return None
         return names, cells, separator
 

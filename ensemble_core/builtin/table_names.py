@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
+from ensemble_core.model.numbers import read_number
+
 __all__ = [
     "divided",
+    "first_name",
     "is_unit",
     "names_above",
     "own_names",
@@ -60,6 +63,18 @@ def names_above(header: str, text: str) -> list[str]:
             if all(names):
                 return names
     return []
+
+
+def first_name(below: str, text: str) -> str | None:
+    """Return the name of only the first column, if the line below the names of the others has it.
+
+    Probes of OpenFOAM have such a header: their times are below the word ``Probe``.
+    """
+    words = spans_of(below)
+    if len(words) != 1 or words[0][1] != spans_of(text)[0][1]:
+        return None
+    name = below.strip()
+    return None if is_unit(name) or read_number(name) is not None else name
 
 
 def _within(text: str, cut: int) -> bool:

@@ -132,6 +132,8 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
         hint = "write 'key: value', with a space after the colon"
     elif "cannot start any token" in problem:
         hint = "quote text that begins with @, ` or %"
+    elif "unknown escape character" in problem:
+        hint = "write the text in single quotes: in them, a backslash is only a backslash"
     elif "did not find expected" in problem:
         hint = "check the indentation and the quotes and brackets before this place"
     return _fault(

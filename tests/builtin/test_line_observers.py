@@ -11,6 +11,7 @@ import pytest
 from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.patterns import Patterns
+from ensemble_core.builtin.table import Table
 from ensemble_core.errors import EnsembleError
 from ensemble_core.plugin.observer import Observer, Row
 
@@ -230,3 +231,38 @@ def test_label_within_a_longer_label_is_another_one() -> None:
 def test_sequences_that_reset_a_terminal_are_removed() -> None:
     assert column(KeyValue(), "\x1b(B\x1b[mE=0.5\n") == [0.5]
     assert column(JsonLines(), '\x1b(B\x1b[m{"E": 0.5}\n') == [0.5]
+
+
+@pytest.mark.parametrize(
+    "observer",
+    [
+        KeyValue(None, ["E"], "stepp"),
+        KeyValue(None, None, "stepp"),
+        JsonLines(None, ["E"], "stepp"),
+        Patterns({"E": "E.*?([0-9.]+)"}, None, "stepp"),
+        Table(None, ["E"], "stepp"),
+    ],
+    ids=lambda observer: type(observer).__name__,
+)
+def test_a_clock_that_no_row_has_is_reported(observer: Observer) -> None:
+    forms = {JsonLines: b'{"step": 1, "E": 2.5}\n', Table: b"step E\n1 2.5\n"}
+    text = forms.get(type(observer), b"step=1 E=2.5\n")
+    (row,) = observer.feed(text)
+    assert row.values["E"] == 2.5
+    assert row.clock is None
+    said = observer.complaint()
+    assert said is not None
+    assert "no row has the clock 'stepp'" in said
+    assert "'step'" in said or isinstance(observer, Patterns)
+
+
+def test_bytes_that_are_zero_are_no_end_of_a_number() -> None:
+    """A file has a hole if data of another node has not arrived, or a log was truncated."""
+    text = b"\0\0E=1.5\nE=2\0\x005\n\0\0\nE=3\n"
+    for observer in (KeyValue(None, ["E"]), Patterns({"E": "E=([0-9.]+)"})):
+        rows = [*observer.feed(text), *observer.finish()]
+        assert [row.values["E"] for row in rows if not math.isnan(row.values["E"])] == [1.5, 3]
+        assert "could not be read in 1 of" in str(observer.complaint())
+    for observer in (KeyValue(None, ["E"]), Patterns({"E": "E=([0-9.]+)"}), Table(), JsonLines()):
+        assert not [*observer.feed("E=1.5\n".encode("utf-16-le"))]
+        assert "zero bytes: if it is UTF-16" in str(observer.complaint())

@@ -243,3 +243,16 @@ def test_long_lines_of_dashes_and_words_take_linear_time() -> None:
     observer = PLUGIN.build(JOB, {"fields": ["E"]})
     for piece in (b"-" * 500_000 + b"x\n", b"(a " * 200_000 + b"\n", b"1 " * 300_000 + b"\n"):
         assert [*observer.feed(piece)] == []
+
+
+def test_times_of_probes_are_named_below_the_names_of_the_others() -> None:
+    text = """\
+# Probe 0 (0.05 0.05 0.005)
+# Probe 1 (0.06 0.05 0.005)
+#       Probe             0             1
+#        Time
+        0.005      0.645768      0.745768
+         0.01    -0.0216972      -0.02169
+"""
+    shown = observe(text, fields={"p1": "1"}, clock="Time")
+    assert shown == ([({"p1": 0.745768}, 0.005), ({"p1": -0.02169}, 0.01)], None)

@@ -58,7 +58,7 @@ def test_without_options_every_observer_is_tried(log: Path) -> None:
     log.write_text("nothing\n")
     done = invoke(log)
     assert done.exit_code == 1
-    assert "--with 'regex:" in done.stderr
+    assert '--with "regex:' in done.stderr
 
 
 def test_the_observers_of_a_job_group_are_used(log: Path, tmp_path: Path) -> None:
@@ -139,3 +139,20 @@ def test_an_observer_that_fails_is_named_and_others_go_on(
     assert done.exit_code == 0
     assert "key-value: 1 row" in done.stdout
     assert "the observer 'odd' failed" in done.stderr
+
+
+def test_several_files_are_parts_of_one_output(tmp_path: Path) -> None:
+    names = [f"md.part{number}.csv" for number in (1, 2, 10)]
+    for name, text in zip(names, ("step,x\n1,5\n2,6", "3,7\n", "step,x\n4,8\n"), strict=True):
+        (tmp_path / name).write_text(text)
+    done = invoke(*sorted(tmp_path.iterdir()), "--with", "table: {clock: step}", "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["clock"], row["values"]["x"]) for row in rows] == [(1, 5), (2, 6), (3, 7), (4, 8)]
+
+
+def test_the_proposed_pattern_can_be_typed_in_a_shell(log: Path) -> None:
+    log.write_text("E = 5\nnothing else: or so\n")
+    done = invoke(log, "--with", 'regex: {fields: {E: "E = (\\S+)"}}')
+    assert done.exit_code == 2
+    assert "write the text in single quotes" in done.stderr
+    assert invoke(log, "--with", "regex: {fields: {E: 'E = (\\S+)'}}").exit_code == 0

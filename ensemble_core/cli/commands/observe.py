@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
@@ -74,7 +74,13 @@ class _Found:
 
 
 @click.command()
-@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument(
+    "files",
+    metavar="FILE...",
+    nargs=-1,
+    required=True,
+    type=click.Path(dir_okay=False, allow_dash=True),
+)
 @click.option(
     "--with",
     "given",
@@ -102,7 +108,7 @@ class _Found:
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each observer.")
 def observe(
-    file: str,
+    files: tuple[str, ...],
     given: str | None,
     study: str | None,
     group: str | None,
@@ -112,8 +118,8 @@ def observe(
 ) -> int:
     """Show the rows that observers make of a file, without a run.
 
-    FILE is the output of a program, or - for standard input. The exit code is 0 only if there are
-    rows.
+    FILE is the output of a program, or - for standard input. Several files are parts of one
+    output, and are read in the order of their numbers. The exit code is 0 only if there are rows.
     """
     if given is not None and study is not None:
         raise click.UsageError("--with cannot be combined with --in")
@@ -130,7 +136,9 @@ def observe(
             if "required" not in each.options and ":" not in name
         ]
         observers = _build(registry, _observed(registry, dict.fromkeys(names)))
-    found = _read(file, observers, most)
+    from ensemble_core.runtime.tail.parts import in_order
+
+    found = _read(sorted(files, key=in_order), observers, most)
     if given is None and study is None:
         found = sorted(
             (each for each in found if each.count or each.failed), key=lambda each: -each.count
@@ -140,8 +148,8 @@ def observe(
             click.echo(to_json(_document(each)))
     elif not found:
         click.echo(
-            f"no observer without options finds rows in {printable(file)}: write a pattern, as in "
-            "--with 'regex: {fields: {E: \"E = (\\S+)\"}}'",
+            f"no observer without options finds rows in {printable(' '.join(files))}: write a "
+            "pattern, as in --with \"regex: {fields: {E: 'E = (\\S+)'}}\"",
             err=True,
         )
     else:
@@ -208,18 +216,21 @@ def _build(registry: Registry, group: JobGroup) -> dict[str, Observer]:
     }
 
 
-def _read(file: str, observers: Mapping[str, Observer], most: int) -> list[_Found]:
-    """Feed a file to each observer."""
+def _read(files: Sequence[str], observers: Mapping[str, Observer], most: int) -> list[_Found]:
+    """Feed the files to each observer."""
     found = {name: _Found(name) for name in observers}
-    try:
-        with click.open_file(file, "rb") as stream:
-            _feed(file, stream, observers, found, most)
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {file}: {error.strerror or error}",
-            hint="check the path",
-            code="unreadable-file",
-        ) from None
+    for file in files:
+        try:
+            with click.open_file(file, "rb") as stream:
+                if not _feed(file, stream, observers, found, most) and file != files[-1]:
+                    for name, observer in observers.items():
+                        found[name].take_from(partial(observer.feed, b"\n"), most)
+        except OSError as error:
+            raise UsageError(
+                f"cannot read {file}: {error.strerror or error}",
+                hint="check the path",
+                code="unreadable-file",
+            ) from None
     for name, observer in observers.items():
         found[name].take_from(observer.finish, most)
         if not found[name].failed:
@@ -233,8 +244,9 @@ def _feed(
     observers: Mapping[str, Observer],
     found: Mapping[str, _Found],
     most: int,
-) -> None:
-    begun = False
+) -> bool:
+    """Feed a file to each observer. Return whether its last line has an end."""
+    begun, ends = False, True
     while data := stream.read(_PORTION):
         program = next((name for sign, name in _COMPRESSED.items() if data.startswith(sign)), "")
         if program and not begun:
@@ -243,9 +255,10 @@ def _feed(
                 hint=f"decompress it first: {program} {file} | ensemble observe -",
                 code="not-utf-8",
             )
-        begun = True
+        begun, ends = True, data.endswith(b"\n")
         for name, observer in observers.items():
             found[name].take_from(partial(observer.feed, data), most)
+    return ends
 
 
 def _document(found: _Found) -> dict[str, Any]:
