@@ -171,6 +171,7 @@ class Engine:
         #: True while deferred events are handled. The rows in these events have been counted
         #: already.
         self._catching_up = False
+        self._observer: RuleObserver | None = None
         #: Copy of the metrics for the functions that the current event calls.
         self._view: MetricsView | None = None
         self._handlers: dict[type[Event], Callable[[Any], Steps]] = {
@@ -195,7 +196,7 @@ class Engine:
 
     def observe(self, observer: RuleObserver) -> None:
         """Report what happens to rules to this observer, from now on."""
-        self._rules.observer = observer
+        self._rules.observer = self._observer = observer
 
     def adopt(self, ensemble: Ensemble) -> list[str]:
         """Continue with a changed file, between two events.
@@ -203,8 +204,8 @@ class Engine:
         Return the rules that were dropped because they do not fit the new file.
         """
         dropped = self.state.adopt(ensemble)
-        if self._rules.observer is not None:
-            self._rules.observer.adopted()
+        if self._observer is not None:
+            self._observer.adopted()
         return dropped
 
     # -- queries -------------------------------------------------------------------------------
@@ -313,8 +314,8 @@ class Engine:
                 self._effects.end_if_over()
             if state.end_due:
                 self._consider_end_rules(event)
-        if self._rules.observer is not None:
-            self._rules.observer.handled(event)
+        if self._observer is not None:
+            self._observer.handled(event)
         return out
 
     def _recover(self, event: Event, error: Exception) -> None:
@@ -401,7 +402,7 @@ class Engine:
             return None
         if (
             index.touched
-            or self._rules.observer is not None
+            or self._observer is not None
             or (name in index.heard and not index.by_event.keys().isdisjoint(trigger_events))
         ):
             self._rules.react(trigger_events, record.job.group, event, record)

@@ -34,13 +34,12 @@ def take(table: JobTable, record: JobRecord, event: JobEvent) -> tuple[str, ...]
     context = event.context
     record.newest = event.told_at if context and "told_at" in context else event.timestamp
     moves, once, changes, phase, trigger_events, moving = TRANSITIONS[name]
-    if moves:
-        if name not in ATTEMPT[record.state]:
-            return None
-    elif once:
+    if once:
         if record.seen & once:
             return None
         record.seen |= once
+    elif moves and name not in ATTEMPT[record.state]:
+        return None
     outcome = _CHANGES[name](table, record, event) if changes else None
     if phase > record.phase:
         trigger_events = moving

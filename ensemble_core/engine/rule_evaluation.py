@@ -154,9 +154,11 @@ class RuleEvaluation:
                 value = watch.read(state.now)
             watch.unread = False
             watch.last = value
-            matched: list[RuleState] = []
-            if value is None or watch.held:
-                matched += watch.no_longer(value)
+            if only is None and value is not None and not watch.held:  # nearly always
+                if not watch.floor < value < watch.ceiling:
+                    watch.match(value, found)
+                continue
+            matched = [*watch.no_longer(value)]
             if value is not None and not watch.floor < value < watch.ceiling:
                 watch.match(value, matched)
             if only is not None:
