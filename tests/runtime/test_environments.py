@@ -21,7 +21,7 @@ from ensemble_core.runtime.environments import Environments, wrapped
 #: Two environments: ``tool`` appends to a variable, ``shelf`` does so as well.
 PLUGIN = f"""
 import shlex
-from ensemble_core import EnsembleError, EnvironmentPlugin, hookimpl
+from ensemble_core import EnsembleError, EnvironmentPlugin, ExecutorPlugin, hookimpl
 
 TEXT = {{"type": "string", "minLength": 1}}
 
@@ -36,6 +36,12 @@ def wrap(name):
         TOOLS="$TOOLS {{options[name]}}{{options.get("level", "")}}"; export TOOLS; exec "$@"'''
         return ["sh", "-c", script, "sh", *job.command]
     return wrapped
+
+@hookimpl
+def ensemble_executors():
+    why = {{"pods": "pods have their own file systems", "queue": ""}}
+    for name in why:
+        yield ExecutorPlugin(name=name, summary="x", build=lambda options: None, unseen=why[name])
 
 @hookimpl
 def ensemble_environments():
@@ -139,6 +145,25 @@ def test_a_wrong_environment_is_one_error_before_anything_is_submitted(
     assert hint in done.output, done.output
     assert len(re.findall(r"^study.yaml:", done.output, re.M)) == 1, done.output
     assert not Path("ran").exists()
+
+
+def test_environments_that_an_executor_cannot_have_are_rejected(folder: Path) -> None:
+    group = "{{name: a, command: x, {}}}"
+    for fields, executor, code, what in [
+        ("within: {tool: x}", "pods", 2, "with the executor pods: pods have their own file sys"),
+        ("within: []", "pods", 0, "valid"),
+        ("within: {tool: nowhere}", "queue", 2, "there is no tool 'nowhere' (local=False)"),
+        ("within: {tool: nowhere, check: false}", "queue", 0, "valid"),
+        ("within: {tool: '{T}'}, parameters: {T: [x, nowhere]}", "queue", 2, "2:40: there is no"),
+    ]:
+        Path("study.yaml").write_text(f"jobs:\n- {group.format(fields)}\n{RULES}")
+        done = call("validate", "study.yaml", "--executor", executor)
+        assert (done.exit_code, what in done.output) == (code, True), done.output
+    # Without an executor, the file may be meant for another machine.
+    Path("study.yaml").write_text(f"jobs:\n- {group.format('within: {tool: nowhere}')}\n{RULES}")
+    done = call("validate", "study.yaml")
+    assert done.exit_code == 0
+    assert "warning: study.yaml:2:40: there is no tool" in done.output
 
 
 def test_an_environment_that_only_the_nodes_have_is_not_checked(folder: Path) -> None:

@@ -32,8 +32,9 @@ attempt() {{
   local ensemble_name=$1 ensemble_said; shift
   "$@" && return
   ensemble_said=$("$@" 2>&1)
-  ensemble_said=$(grep -i -m 1 error <<<"$ensemble_said" || grep -m 1 . <<<"$ensemble_said")
+  ensemble_said=$(grep -i -m 1 -A 1 error <<<"$ensemble_said" || grep -m 1 . <<<"$ensemble_said")
   ensemble_said=${{ensemble_said#"${{ensemble_said%%[![:space:]]*}}"}}
+  ensemble_said=${{ensemble_said//$'\n'/ }}
   echo "ensemble: '$ensemble_name' failed: $ensemble_said" >&2
   exit {ENVIRONMENT_FAILED}
 }}
