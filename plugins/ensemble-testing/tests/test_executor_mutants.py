@@ -465,7 +465,7 @@ ARGUMENTS: Mapping[str, Any] = {
 WAITED_FOR = (
     "WaitsForItsJobs", "HearsNoFirstCancel", "TakesAnAttemptForTheFirst", "KnowsNoTimeLimit",
     "TakesAJobOfAResumeForTheFirst", "KillsWhatItClaimsToDetach", "ForgetsTheLastOfABulk",
-    "AnswersNoResize",
+    "AnswersNoResize", "LeavesAThreadBehind", "LeavesADescriptorOpen",
 )  # fmt: skip
 
 
