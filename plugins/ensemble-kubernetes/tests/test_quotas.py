@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner, Result
 from ensemble_kubernetes.quotas import never_fits
 from ensemble_testing import Running, Session
 from kubernetes_stand_in.refusals import Refusal
 
 from ensemble_core import Job
+from ensemble_core.cli.main import main
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -25,6 +28,32 @@ rules: [{{trigger: start, action: {{name: submit, label: a}}}}]
 #: Job 0 ends at once, the others when the file ``gate`` exists.
 GATED = "test $ENSEMBLE_INDEX = 0 || until [ -e gate ]; do sleep 0.1; done"
 Start = Callable[..., Running]
+Ran = Callable[..., Result]
+
+
+def arguments(world: Cluster, folder: Path, count: int, script: str) -> list[str]:
+    """Return the command ``run`` for so many jobs with a script."""
+    file = folder / "file.yaml"
+    file.write_text(FILE.format(script=script, count=count, folder=folder))
+    return ["run", str(file), "--executor", "kubernetes", *world.words]
+
+
+@pytest.fixture
+def ran(world: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
+    """Return a function that runs jobs to their end in this process."""
+    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+
+    def run(count: int, *words: str) -> Result:
+        given = [*arguments(world, tmp_path, count, "true"), *words, "--json"]
+        return CliRunner().invoke(main, given)
+
+    return run
+
+
+def of(run: Result, **wanted: object) -> list[dict[str, Any]]:
+    """Return the lines of a run that have these values."""
+    lines = map(json.loads, run.stdout.splitlines())
+    return [line for line in lines if wanted.items() <= line.items()]
 
 
 @pytest.fixture
@@ -33,18 +62,18 @@ def start(world: Cluster, tmp_path: Path) -> Iterator[Start]:
     runs: list[Running] = []
     state = {**os.environ, "ENSEMBLE_STATE": str(tmp_path / "state")}
 
-    def begin(count: int = 0, script: str = "true", *words: str) -> Running:
-        given = ["resume", "last"]
-        if count:
-            file = tmp_path / "file.yaml"
-            file.write_text(FILE.format(script=script, count=count, folder=tmp_path))
-            given = ["run", str(file), "--executor", "kubernetes", *world.words, *words]
+    def begin(count: int = 0) -> Running:
+        given = arguments(world, tmp_path, count, GATED) if count else ["resume", "last"]
         runs.append(Running([*given, "--json"], tmp_path, state))
         return runs[-1]
 
     yield begin
     for each in runs:
         each.close()
+
+
+def warnings(run: Result) -> list[dict[str, Any]]:
+    return of(run, kind="event", type="problem")
 
 
 def left(world: Cluster) -> list[str]:
@@ -58,25 +87,27 @@ def clean(count: int) -> dict[str, Any]:
     return {"count": count, "kind": "event", "type": "job", "name": "clean"}
 
 
-@pytest.mark.parametrize("quota", ["count/jobs.batch", "count/pods", "pods"])
-@pytest.mark.parametrize("words", [(), ("--no-journal",)], ids=["journal", "no journal"])
+@pytest.mark.parametrize(
+    ("quota", "words"),
+    [("count/jobs.batch", ()), ("count/pods", ("--no-journal",)), ("pods", ())],
+)
 def test_a_run_with_more_jobs_than_its_quota_ends_and_leaves_nothing(
-    world: Cluster, start: Start, quota: str, words: tuple[str, ...]
+    world: Cluster, ran: Ran, quota: str, words: tuple[str, ...]
 ) -> None:
     world.limit(quota, "2")
-    run = start(7, "true", *words)
-    assert run.ended() == 0, run.errors
-    assert sum("exceeded quota: few" in each for each in run.warnings()) == 1
+    run = ran(5, *words)
+    assert run.exit_code == 0, run.output
+    assert sum("exceeded quota: few" in each["message"] for each in warnings(run)) == 1
     world.wait(lambda: not left(world))  # the cluster deletes pods after their Job
 
 
 def test_a_job_that_can_never_fit_into_a_quota_fails(
-    world: Cluster, session: Session, start: Start
+    world: Cluster, session: Session, ran: Ran
 ) -> None:
     world.limit("count/jobs.batch", "0")
-    run = start(1)
-    assert run.ended() == 1
-    (failure,) = run.of(kind="event", type="job", name="exception")
+    run = ran(1)
+    assert run.exit_code == 1
+    (failure,) = of(run, kind="event", type="job", name="exception")
     assert failure["context"]["type"] == "submit"
     assert "limited: count/jobs.batch=0" in failure["context"]["note"]
     world.cluster.store.delete(world.quotas, world.namespace, "few")
@@ -116,7 +147,7 @@ def test_jobs_whose_pods_are_rejected_by_a_quota_wait(
 def test_finished_jobs_are_deleted_while_the_run_continues(
     world: Cluster, start: Start, tmp_path: Path
 ) -> None:
-    run = start(3, GATED)
+    run = start(3)
     run.wait_for(**clean(1))
     world.wait(lambda: sum("-a-0-" in name for name in left(world)) == 0)
     assert run.process.poll() is None
@@ -137,7 +168,7 @@ def test_jobs_of_a_killed_controller_are_deleted_by_the_resume(
             raise Refusal(503, "away")
 
     world.cluster.meanwhile = refuse
-    run = start(3, GATED)
+    run = start(3)
     world.wait(lambda: bool(deletions))
     run.signal(signal.SIGKILL)
     run.ended()
@@ -149,7 +180,7 @@ def test_jobs_of_a_killed_controller_are_deleted_by_the_resume(
     world.wait(lambda: not left(world))
 
 
-def test_a_run_that_cannot_delete_its_jobs_says_so_and_fails(world: Cluster, start: Start) -> None:
+def test_a_run_that_cannot_delete_its_jobs_says_so_and_fails(world: Cluster, ran: Ran) -> None:
     said = 'jobs.batch is forbidden: User "x" cannot deletecollection resource "jobs"'
 
     def refuse(method: str, path: str) -> None:
@@ -157,9 +188,9 @@ def test_a_run_that_cannot_delete_its_jobs_says_so_and_fails(world: Cluster, sta
             raise Refusal(403, said)
 
     world.cluster.meanwhile = refuse
-    run = start(2)
-    assert run.ended() == 1
-    last = run.warnings()[-1]
+    run = ran(2)
+    assert run.exit_code == 1
+    last = warnings(run)[-1]["message"]
     assert f"2 Jobs of this run remain in namespace {world.namespace}" in last
     assert said in last
     assert f"kubectl -n {world.namespace} delete jobs -l" in last
