@@ -45,6 +45,9 @@ __all__ = ["Story"]
 ARRIVAL = ("submit", "validate", "depend", "priority")
 BEGIN = ("alloc", "start")
 CLEARING = ("release", "free", "clean")
+#: Up to so many jobs, the whole state is checked after each event. With more, it is checked less
+#: often, because a check takes as long as there are jobs.
+CHECKED_EACH_TIME = 20
 
 
 @cache
@@ -70,6 +73,7 @@ class Story:
         self.events: list[Event] = []
         self._terminated = False
         self._fired: dict[tuple[str, object], int] = {}
+        self._unchecked = 0  # events since the last check of the whole state
 
     # -- events --------------------------------------------------------------------------------
 
@@ -84,7 +88,10 @@ class Story:
         decisions = self.engine.handle(event)
         self.decisions += decisions
         self._check(decisions)
-        validate(state)
+        self._unchecked += 1
+        if self._unchecked * CHECKED_EACH_TIME >= len(state.table.records):
+            self._unchecked = 0
+            validate(state)
         return decisions
 
     def start(self, resources: Mapping[str, float] | None = None) -> list[Decision]:
