@@ -25,7 +25,7 @@ _DEEPEST = 64
 #: Fields of a :class:`JobGroup` that are not keys of an ensemble file.
 _INNER = {"reads", "text", "here", "run", "cwd", "replicated", "compared"}
 #: Fields of a :class:`JobGroup` that cannot be converted to keys of an ensemble file.
-_ONLY_IN_FILES = {"points", "fail_if", "retry", "outputs", "more"}
+_ONLY_IN_FILES = {"points", "fail_if", "retry", "outputs", "discard", "more"}
 #: Keys whose value may be a callable, with the kind of the callable.
 _KINDS = {
     "label": "functions",

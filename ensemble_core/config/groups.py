@@ -14,7 +14,7 @@ from typing import Any
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.environments import check_within, read_within
-from ensemble_core.config.job_files import check_visible, read_outputs
+from ensemble_core.config.job_files import check_discard, check_visible, read_discard, read_outputs
 from ensemble_core.config.job_options import check_filled_options, read_options
 from ensemble_core.config.job_signals import check_warning, read_warning
 from ensemble_core.config.placeholders import TEXTS, check_placeholders, has_formats
@@ -284,6 +284,7 @@ def _check_whole_group(
     check_warning(context, path, spec, group)
     check_visible(context, path, spec)
     check_within(context, path, spec, group)
+    check_discard(context, path, spec, group)
     if group.executor is not None and "executor" in spec:
         _check_executor(context, (*path, "executor"), group.name, group.executor)
 
@@ -498,6 +499,7 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     "inputs": _inputs,
     "outputs": read_outputs,
     "within": read_within,
+    "discard": read_discard,
     "warn": read_warning,
     "reuse": lambda context, path, value: bool(value),
     "parameters": read_parameters,

@@ -1,14 +1,18 @@
-"""Checks the key ``outputs`` of job groups: the files that jobs leave."""
+"""Checks the keys ``outputs`` and ``discard`` of job groups: the files that jobs leave, and those
+that are removed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.model.jobs import JobGroup
 
-__all__ = ["check_visible", "read_outputs"]
+__all__ = ["check_discard", "check_visible", "read_discard", "read_outputs"]
 
 #: How many seconds to wait for a file on a network file system, if the entry does not say it.
 _WAIT = 5.0
@@ -43,12 +47,78 @@ def read_outputs(context: Context, path: Path, given: list[Any]) -> dict[str, fl
 def check_visible(context: Context, path: Path, spec: Mapping[str, Any]) -> None:
     """Report ``outputs`` if jobs of the executor write where the run cannot look."""
     why = "" if context.executor is None else context.executor.unseen
-    if "outputs" in spec and spec["outputs"] and why and context.executor is not None:
-        context.report(
-            (*path, "outputs"),
-            f"'outputs' cannot be checked with the executor {context.executor.name}: {why}",
-            hint="remove 'outputs', and check the files in the job's command: "
-            "sh -c 'sim && test -s traj.xtc'",
-            code="bad-value",
-            where=context.document.at_key((*path, "outputs")),
-        )
+    for key, do, instead in (
+        ("outputs", "be checked", "check the files in the job's command: sim && test -s traj.xtc"),
+        ("discard", "be removed", "remove the files in the job's command: sim && rm -r scratch"),
+    ):
+        if spec.get(key) and why and context.executor is not None:
+            context.report(
+                (*path, key),
+                f"files of {key!r} cannot {do} with the executor {context.executor.name}: {why}",
+                hint=f"remove {key!r}, and {instead}",
+                code="bad-value",
+                where=context.document.at_key((*path, key)),
+            )
+
+
+def read_discard(context: Context, path: Path, given: list[Any]) -> dict[str, str] | None:
+    """Return for each pattern when to remove its files, or ``None`` after reporting errors."""
+    before = len(context.errors)
+    found: dict[str, str] = {}
+    for number, each in enumerate(given):
+        place = (*path, number)
+        if not context.is_valid(place):
+            continue
+        name, at = (each, place) if isinstance(each, str) else (each["path"], (*place, "path"))
+        wrong = _not_below(name)
+        if wrong or name in found:
+            context.report(
+                at,
+                f"{name!r} {wrong or 'is listed twice'}",
+                hint="name files and folders below the job's workdir: scratch/ or *.tmp"
+                if wrong
+                else "remove one of the entries",
+                code="bad-value" if wrong else "duplicate-name",
+            )
+        else:
+            found[name] = "success" if isinstance(each, str) else each.get("when", "success")
+    return found if len(context.errors) == before else None
+
+
+def _not_below(name: str) -> str:
+    """Return why a path does not name something below the job's workdir; empty if it does."""
+    parts = PurePosixPath(name).parts
+    if "\0" in name:
+        return "has a NUL character"
+    if name.startswith(("/", "{here}", "{cwd}")):
+        return "is an absolute path"
+    if ".." in parts:
+        return "leads out of the job's workdir"
+    return "" if parts else "is the job's workdir itself"
+
+
+def check_discard(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
+    """Report patterns of ``discard`` that would remove too much."""
+    for number, name in enumerate(group.discard if "discard" in spec else ()):
+        entry = spec["discard"][number]
+        at = (*path, "discard", number, *(() if isinstance(entry, str) else ("path",)))
+        kept = [each for each in group.outputs if _covers(name, each)]
+        if kept:
+            what = f"{name!r} would remove {kept[0]!r}, which 'outputs' requires"
+            hint = "choose a narrower pattern, or remove the entry of 'outputs'"
+        elif group.workdir is None and not PurePosixPath(name).parts[0].strip("*?"):
+            what = f"{name!r} would remove everything in the folder where the run is started"
+            hint = "give each job its own folder: workdir: runs/{run}/{group}/{index}"
+        else:
+            continue
+        context.report(at, what, hint=hint, code="bad-value")
+
+
+def _covers(pattern: str, path: str) -> bool:
+    """Return whether a pattern matches a path or one of its folders."""
+    where = PurePosixPath(path)
+    parents = [each for each in (where, *where.parents) if each.parts]
+    return any(
+        len(each.parts) == len(PurePosixPath(pattern).parts) and each.match(pattern)
+        for each in parents
+    )

@@ -179,8 +179,9 @@ def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tup
             yield text, (*path, name) if name in spec else path, "other"
     for number, (text, _) in enumerate(group.inputs):
         yield text, (*path, *_given(spec, ("inputs", number))), "other"
-    for number, text in enumerate(group.outputs):
-        yield text, (*path, *_given(spec, ("outputs", number, "path"))), "other"
+    for key, texts in ("outputs", group.outputs), ("discard", group.discard):
+        for number, text in enumerate(texts):
+            yield text, (*path, *_given(spec, (key, number, "path"))), "other"
     for part in ("environment", "options", "observe", "within"):
         single = part == "within" and isinstance(spec.get(part), dict)
         for text, inner in strings(getattr(group, part), (part,)):

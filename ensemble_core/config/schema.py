@@ -52,6 +52,7 @@ _OF_THE_GROUP = (
     "uses",
     "inputs",
     "outputs",
+    "discard",
     "reuse",
 )
 

@@ -45,6 +45,7 @@ def shell_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:
             break
     paths = [(field, getattr(group, field) or "") for field in ("workdir", "stdout", "stderr")]
     paths += [("a path in outputs", path) for path in group.outputs]
+    paths += [("a path in discard", path) for path in group.discard]
     for field, path in paths:
         if _VARIABLE.search(path) or _HOME.match(path):
             yield (

@@ -53,7 +53,7 @@ _quote: Callable[[str], str] = json.encoder.encode_basestring_ascii
 decode: Callable[[str], Any] = json.loads
 
 #: Fields of a job that the supervisor does not need.
-_NOT_SENT = ("parameters", "observe", "executor", "options")
+_NOT_SENT = ("parameters", "observe", "executor", "options", "discard")
 #: Index of ``MORE`` in an event of a job.
 _MORE_AT = 7
 #: Fields of a job event that have a fixed place in its line.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import glob
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -117,6 +118,9 @@ class Job(Record):
     #: The environments in which the command starts, the outermost first. Executors receive the
     #: whole command instead.
     within: tuple[Mapping[str, Any], ...] = ()
+    #: Files and folders below the workdir to remove when the job is over, each with ``success`` or
+    #: ``always``.
+    discard: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     replica: int = 0  #: Counts the jobs of one combination of parameters from 0.
     attempt: int = 0  #: Counts the attempts of one index from 0.
     #: How often the attempt was submitted again because a stop of the run had cancelled it.
@@ -124,7 +128,7 @@ class Job(Record):
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        for name in ("warn", "outputs", "within", "replica", "attempt", "requeued"):
+        for name in ("warn", "outputs", "within", "discard", "replica", "attempt", "requeued"):
             if not data[name]:  # nearly always
                 del data[name]
         if data["grace"] is None:
@@ -260,6 +264,8 @@ class JobGroup(Value):
     outputs: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     #: The environments in which the command starts, the outermost first.
     within: tuple[Mapping[str, Any], ...] = ()
+    #: Files to remove when a job is over; for each, whether only after a ``success`` or ``always``.
+    discard: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     #: Whether jobs of earlier runs may be reused.
     reuse: bool = True
     #: For each executor, the options of jobs that say what runs, so that ``--reuse`` compares them,
@@ -281,7 +287,7 @@ class JobGroup(Value):
 
     def __post_init__(self) -> None:
         texts = *self.command, *(getattr(self, each) for each in _TEXTS)
-        parts = texts, self.environment, self.options, self.outputs, self.within
+        parts = texts, self.environment, self.options, self.outputs, self.within, self.discard
         if not self.replicated and any(map(_names_replica, parts)):
             object.__setattr__(self, "replicated", True)
 
@@ -391,6 +397,14 @@ class JobGroup(Value):
                     yield entry.job(index, chosen, replica)
                     index += 1
 
+    def _discarded(self, values: Mapping[str, object]) -> dict[str, str]:
+        """Return ``discard`` with its placeholders filled in. A ``*`` in a value is no pattern."""
+        literal = {
+            name: glob.escape(value) if isinstance(value, str) else value
+            for name, value in values.items()
+        }
+        return {fill(path, literal): when for path, when in self.discard.items()}
+
     def job(
         self, index: int, parameters: Mapping[str, object], replica: int = 0, attempt: int = 0
     ) -> Job:
@@ -429,6 +443,7 @@ class JobGroup(Value):
             if self.outputs
             else NOTHING,
             within=tuple(fill_options(self.within, values)) if self.within else (),
+            discard=self._discarded(values) if self.discard else NOTHING,
             parameters=parameters or NOTHING,
             replica=replica if self.replicated else 0,
             attempt=attempt,

@@ -52,6 +52,7 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor, Run, new_run_id
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.runtime.callbacks import Caller, order_of
+from ensemble_core.runtime.discard import Discarder
 from ensemble_core.runtime.ended_jobs import EndedJobs
 from ensemble_core.runtime.environments import Environments
 from ensemble_core.runtime.event_check import Admission, usual
@@ -230,6 +231,7 @@ class Runtime:
             self._enqueue, self.clock, observers, lambda: self._queued - self._taken
         )
         self._outputs = OutputCheck(self._tracker.emit)
+        self._discarder = Discarder(self._enqueue, self._warn)
         self._output_limit: OutputLimit | None = None
         if (most := ensemble.limits.output) is not None:
             self._output_limit = OutputLimit(
@@ -431,6 +433,7 @@ class Runtime:
         for _, record in self.engine.in_queue():
             self._outputs.resume(record.job, record.files)
             self._environments.learn(record.job)
+            self._discarder.expect([record.job])
         absent = earlier.seek()
         # After `seek`, so that a cancel does not call the executor at the same time.
         if first is not None:
@@ -717,6 +720,13 @@ class Runtime:
                     for each in self._order.corrected(event, record, self._together)
                     for decision in self._handle(each, checked=True)
                 ]
+            if (
+                record is not None
+                and record.job.discard
+                and event.name == "clean"
+                and self._discarder.holds(event, record, self.engine.state.stop)
+            ):
+                return []
             if self._names:
                 name = self._names.name(event.job)
         if type(event) is not Identified:  # watchers do not need this event
@@ -756,6 +766,7 @@ class Runtime:
             if isinstance(decision, Submit) and decision.jobs:
                 self._tracker.expect(decision.jobs, self._records)
                 self._outputs.expect(decision.jobs)
+                self._discarder.expect(decision.jobs)
                 if self._identities is not None and self._journal is not None:
                     self._identities.expect(decision.jobs, self._records)
                 jobs = self._names.given(decision.jobs)

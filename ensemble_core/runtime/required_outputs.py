@@ -22,7 +22,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job, JobGroup
 
-__all__ = ["OutputCheck", "has_outputs"]
+__all__ = ["OutputCheck", "folder_of", "has_outputs", "why_unseen"]
 
 #: Seconds until the first further look at a job's files, and the longest pause between two looks.
 _FIRST, _LONGEST = 0.05, 1.0
@@ -152,9 +152,9 @@ class OutputCheck:
         return False
 
     def _check(self, job: Job, start: Mapping[str, Any], finish: JobEvent) -> None:
-        folder = _folder_of(job, start)
+        folder = folder_of(job, start)
         if folder is None:
-            note = f"outputs: they cannot be checked, because {_unseen(start)}"
+            note = f"outputs: they cannot be checked, because {why_unseen(start)}"
             self._release(job, note, [finish])
             return
         self._pending[job.id] = _Pending(job, folder, time.monotonic(), [finish])
@@ -207,7 +207,7 @@ def has_outputs(job: Job, group: JobGroup, start: Mapping[str, Any]) -> bool:
     return True
 
 
-def _folder_of(job: Job, start: Mapping[str, Any]) -> str | None:
+def folder_of(job: Job, start: Mapping[str, Any]) -> str | None:
     """Return the folder in which a job ran, or ``None`` if it is not visible from here.
 
     ``start`` is the context of the job's ``start`` event.
@@ -218,7 +218,7 @@ def _folder_of(job: Job, start: Mapping[str, Any]) -> str | None:
     return None if "at_member" in start else os.path.abspath(job.workdir or ".")
 
 
-def _unseen(start: Mapping[str, Any]) -> str:
+def why_unseen(start: Mapping[str, Any]) -> str:
     """Return why the folder of a job is not visible from here, and what to do."""
     places = start.get("at_member")
     where = str(places.get("workdir", "")) if isinstance(places, Mapping) else ""
