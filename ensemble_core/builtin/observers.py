@@ -8,7 +8,7 @@ from typing import Any
 
 from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
-from ensemble_core.builtin.line_observer import MOST_FIELDS
+from ensemble_core.builtin.line_observer import MOST_FIELDS, LineObserver
 from ensemble_core.builtin.patterns import Patterns
 from ensemble_core.builtin.table import Table
 from ensemble_core.builtin.table_blocks import PairsOfLines
@@ -70,6 +70,13 @@ _CLOCK = {
     "type": "string",
     "minLength": 1,
 }
+_RATE = {
+    "description": "At most so many rows a second are handed to rules and statistics; the newest "
+    "value of each name counts. Default: all rows, but about 10 a second of a progress bar.",
+    "type": "number",
+    "exclusiveMinimum": 0,
+    "maximum": 1_000_000,
+}
 _PATTERN = {
     "description": "A regular expression in RE2's syntax.",
     "type": "string",
@@ -124,6 +131,7 @@ _TABLE = {
         "enum": ["blanks", "tab", "|", ";", ","],
     },
     "decimal": _DECIMAL,
+    "rate": _RATE,
     "take": _TAKE | {"description": "Which of several columns with the same name. Default: first."},
 }
 _SEPARATORS = {"blanks": " ", "tab": "\t"}
@@ -142,15 +150,23 @@ def _path(job: Job, options: Mapping[str, Any]) -> str | None:
     return None if path is None else job.fill(path)
 
 
+def _with_rate(observer: LineObserver, options: Mapping[str, Any]) -> LineObserver:
+    observer.rate = options.get("rate")
+    return observer
+
+
 def _reader(name: str, summary: str, kind: type[JsonLines] | type[KeyValue]) -> ObserverPlugin:
     return ObserverPlugin(
         name=name,
         summary=summary,
-        build=lambda job, options: kind(
-            _path(job, options),
-            options.get("fields"),
-            options.get("clock"),
-            options.get("stream", "stdout"),
+        build=lambda job, options: _with_rate(
+            kind(
+                _path(job, options),
+                options.get("fields"),
+                options.get("clock"),
+                options.get("stream", "stdout"),
+            ),
+            options,
         ),
         variables=lambda options: frozenset(options["fields"]) if "fields" in options else None,
         unasked=lambda options: (
@@ -158,7 +174,13 @@ def _reader(name: str, summary: str, kind: type[JsonLines] | type[KeyValue]) -> 
         ),
         options={
             "type": "object",
-            "properties": {"path": _PATH, "stream": _STREAM, "fields": _FIELDS, "clock": _CLOCK},
+            "properties": {
+                "path": _PATH,
+                "stream": _STREAM,
+                "fields": _FIELDS,
+                "clock": _CLOCK,
+                "rate": _RATE,
+            },
             "additionalProperties": False,
         },
     )
@@ -194,12 +216,15 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
         ObserverPlugin(
             name="regex",
             summary="Numbers in lines that match regular expressions",
-            build=lambda job, options: Patterns(
-                options["fields"],
-                _path(job, options),
-                options.get("clock"),
-                options.get("stream", "stdout"),
-                options.get("take", "first"),
+            build=lambda job, options: _with_rate(
+                Patterns(
+                    options["fields"],
+                    _path(job, options),
+                    options.get("clock"),
+                    options.get("stream", "stdout"),
+                    options.get("take", "first"),
+                ),
+                options,
             ),
             variables=lambda options: _names_in(options["fields"]),
             options={
@@ -211,6 +236,7 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
                     "fields": _PATTERNS,
                     "clock": _CLOCK,
                     "take": _TAKE,
+                    "rate": _RATE,
                 },
                 "additionalProperties": False,
             },
@@ -218,7 +244,7 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
         ObserverPlugin(
             name="table",
             summary="Numbers in columns below a header line",
-            build=_table,
+            build=lambda job, options: _with_rate(_table(job, options), options),
             variables=lambda options: frozenset(options["fields"]) if "fields" in options else None,
             unasked=lambda options: (
                 _UnlistedFields("table", options["fields"]) if "fields" in options else {}

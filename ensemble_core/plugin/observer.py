@@ -44,6 +44,10 @@ class Observer(ABC):
     #: newer ones are in the file already; at most about ten a second are read.
     rewrites: ClassVar[bool] = False
 
+    #: At most so many rows a second are handed to rules and statistics; the newest value of each
+    #: name counts. ``None``: all rows.
+    rate: float | None = None
+
     @property
     @abstractmethod
     def path(self) -> str | None:

@@ -19,6 +19,7 @@ from ensemble_core.runtime.tail.rewritten_lines import newest_updates
 class Watched:
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.events: list[Observed] = []
         self.values: list[float] = []
         self.missed: list[str] = []
         self.warned: list[str] = []
@@ -30,7 +31,9 @@ class Watched:
         )
 
     def emit(self, events: Sequence[Event]) -> None:
-        self.values += [e.values["x"] for e in events if isinstance(e, Observed)]
+        rows = [event for event in events if isinstance(event, Observed)]
+        self.events += rows
+        self.values += [event.values["x"] for event in rows]
 
     def begin(self) -> None:
         self.follower.watch("j.0", "kv", KeyValue(None, ["x"]), self.path)
@@ -134,3 +137,32 @@ def test_an_observer_that_falls_behind_continues_at_the_end(
     assert len(watched.values) < 500_000
     assert os.stat(watched.path).st_size > 5 << 20
     assert not watched.missed or "were skipped" in watched.missed[0]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r"])
+def test_at_most_rate_rows_a_second_are_handed_over_and_the_newest_values_count(
+    watched: Watched, end: bytes
+) -> None:
+    """The first row comes at once, the last one at the end: nothing between them in this time."""
+    observer = KeyValue(None, ["x", "y"], "x")
+    observer.rate = 1e-4
+    watched.follower.watch("j.0", "kv", observer, watched.path)
+    with watched.path.open("ab", buffering=0) as out:
+        out.write(b"x=0 y=7\n")
+        wait_until(lambda: watched.values == [0])
+        out.write(b"".join(b"x=%d%b" % (n, end) for n in range(1, 50_000)))
+        out.write(b"x=50000 y=8\nx=50001\n")
+    watched.end()
+
+    assert watched.values == [0, 50_001]
+    assert [event.values["y"] for event in watched.events] == [7, 8]
+    assert watched.events[-1].clock == 50_001
+
+
+def test_a_row_that_is_held_is_handed_over_when_it_is_time(watched: Watched) -> None:
+    observer = KeyValue(None, ["x"])
+    observer.rate = 20
+    watched.follower.watch("j.0", "kv", observer, watched.path)
+    watched.path.write_bytes(b"x=1\nx=2\nx=3\n")
+    wait_until(lambda: watched.values == [1, 3])
+    watched.end()

@@ -28,8 +28,6 @@ _CHUNK = 64 * 1024
 #: An observer that is behind by more bytes than ``MOST_BEHIND`` and is too slow for them continues
 #: with the last ``_NEWEST`` bytes.
 MOST_BEHIND, _NEWEST = 64 << 20, 1 << 20
-#: A progress bar is read at most once in so many seconds while its job runs.
-_UPDATE = 0.1
 #: Transient errors: no descriptors, no memory, a busy file server. After the end of a job, reading
 #: is retried for ``_PATIENCE`` seconds, every ``_PAUSE`` seconds.
 _TRANSIENT = frozenset(
@@ -81,7 +79,7 @@ class File:
         self.pace: PollInterval[File] | None = None
         self.watched: tuple[int, int] | None = None
         self.over = False
-        #: Time before which the file need not be read again, because it has a progress bar.
+        #: Time before which the file need not be read again, because of its progress bar or rate.
         self.not_before = 0.0
         self._feed = ObserverFeed(
             job, name, observer, self.path, skip=taken, tell=tell, clock=clock, fail=fail
@@ -121,6 +119,11 @@ class File:
         enough.
         """
         return is_pattern(self.named) or bool(self._renamed)
+
+    @property
+    def holds_row(self) -> bool:
+        """Whether the file must be read at ``not_before``, because a row waits for that time."""
+        return self._feed.due is not None
 
     @property
     def place(self) -> Place | None:
@@ -225,6 +228,7 @@ class File:
         """Read one piece of the file. Return True if there is more to read."""
         if self.dropped:
             return False
+        self._feed.release()
         try:
             more, data = self._piece(ended)
         except FileNotFoundError:
@@ -238,6 +242,8 @@ class File:
             self._feed.feed(data)
         if not more and self._renamed:
             more = self._leave_renamed(ended)
+        if not more and self._feed.due is not None:
+            self.not_before = max(self.not_before, self._feed.due)
         return more and not self.dropped
 
     def read_to_end(self) -> bool:
@@ -322,7 +328,10 @@ class File:
             result, used = newest_updates(data, in_line=in_line, final=self._end is not None)
             self._piece_size = _CHUNK
             if is_rewritten(data):  # pass over as many updates as possible at a time
-                self.not_before, self._piece_size = time.monotonic() + _UPDATE, 16 * _CHUNK
+                self.not_before, self._piece_size = (
+                    time.monotonic() + self._feed.update_pause,
+                    16 * _CHUNK,
+                )
             data = data[:used]
         end = size if self._end is None else self._end
         more = bool(data) and more and position.offset + got < end

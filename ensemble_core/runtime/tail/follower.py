@@ -114,7 +114,7 @@ class Follower:
         self._changes = ChangeDetector(self._warn, inotify=inotify)
         #: Files that have more to read.
         self._behind: deque[File] = deque()
-        #: Files with a progress bar, which are read again after a pause.
+        #: Files with a progress bar or a rate, which are read again after a pause.
         self._paused: dict[File, None] = {}
         self._ending: deque[_Ending] = deque()
         self._batch: list[Event] = []
@@ -349,19 +349,24 @@ class Follower:
                 self._paused[file] = None
             elif file not in known and not file.over:
                 self._note_reader(file)
-                if file.read():
-                    self._behind.append(file)
+                self._read_piece(file)
             self._flush_in_time()
         began = time.monotonic()
         for _ in range(behind):
             if self._too_many(_BACKLOG_BEHIND):
                 return
             file = self._behind.popleft()
-            if not file.over and file.read():
-                self._behind.append(file)
+            if not file.over:
+                self._read_piece(file)
             self._flush()
             if time.monotonic() - began > _SLICE:
                 return
+
+    def _read_piece(self, file: File) -> None:
+        if file.read():
+            self._behind.append(file)
+        elif file.holds_row:
+            self._paused[file] = None
 
     def _note_reader(self, file: File) -> None:
         """Report that two running jobs have the same file."""

@@ -13,6 +13,8 @@ __all__ = ["ObserverFeed"]
 
 #: An observer whose rest of a file would need more than so many seconds of CPU time is too slow.
 _LONGEST_CATCH_UP = 5.0
+#: A progress bar is read at most once in so many seconds while its job runs.
+_UPDATE = 0.1
 #: The speed of an observer is known after so many bytes.
 _MEASURED = 64 * 1024
 
@@ -74,6 +76,10 @@ class ObserverFeed:
         self._fail = fail
         #: True after the file was truncated or replaced, until the next row.
         self._anew = False
+        #: The rows since the last one that was handed over, merged, and when that may be next.
+        self._held: Row | None = None
+        self._due = 0.0
+        self._pause = 0.0 if observer.rate is None else 1 / observer.rate
         #: The CPU time of the observer in seconds, and for how many bytes.
         self._cost, self._fed = 0.0, 0
 
@@ -81,6 +87,23 @@ class ObserverFeed:
     def rewrites(self) -> bool:
         """Whether a carriage return ends a line, and only the newest updates of a line matter."""
         return self._observer.rewrites and not self.skip
+
+    @property
+    def update_pause(self) -> float:
+        """In how many seconds a progress bar is read at most once."""
+        return self._pause or _UPDATE
+
+    @property
+    def due(self) -> float | None:
+        """When a row that is held must be handed over, as in ``time.monotonic``, or ``None``."""
+        return None if self._held is None else self._due
+
+    def release(self, *, final: bool = False) -> None:
+        """Hand over the row that is held, if it is time."""
+        if self._held is not None and (final or time.monotonic() >= self._due):
+            row, self._held = self._held, None
+            self._due = time.monotonic() + self._pause
+            self._tell(self._event(self._clock(), row))
 
     def feed(self, data: bytes) -> None:
         """Pass the next bytes to the observer."""
@@ -121,6 +144,7 @@ class ObserverFeed:
     def finish(self) -> None:
         """Take the rows that are complete at the end of the file."""
         self._observe(self._observer.finish, "finish")
+        self.release(final=True)
 
     def complaint(self) -> str | None:
         """Return what the observer could not parse, or ``None``."""
@@ -149,6 +173,8 @@ class ObserverFeed:
                 self.rows[self.ended] += 1
                 if row.values and self.skip:
                     self.skip -= 1
+                elif row.values and self._pause:
+                    self._hold(row)
                 elif row.values:
                     self._tell(self._event(timestamp, row))
             self._cost += time.thread_time() - began
@@ -163,6 +189,14 @@ class ObserverFeed:
                 f"job {self._job}: the observer {self.name!r} failed and no longer reads "
                 f"{self.path}, so rules that wait for it will not fire: {what}"
             )
+
+    def _hold(self, row: Row) -> None:
+        """Hand over a row, or hold it until it is time: newer values replace older ones."""
+        if self._held is not None:
+            clock = self._held.clock if row.clock is None else row.clock
+            row = Row({**self._held.values, **row.values}, clock)
+        self._held = row
+        self.release()
 
     def _event(self, timestamp: float, row: Row) -> Observed:
         values, anew, self._anew = row.values, self._anew, False
