@@ -110,19 +110,19 @@ class File:
 
     @property
     def dropped(self) -> bool:
-        """Whether the file is no longer read."""
+        """True if the file is no longer read."""
         return self._impossible or self._feed.failed
 
     @property
     def is_moving(self) -> bool:
-        """Whether the output may continue in another file, so that watching this one is not
+        """True if the output may continue in another file, so that watching this one is not
         enough.
         """
         return is_pattern(self.named) or bool(self._renamed)
 
     @property
     def holds_row(self) -> bool:
-        """Whether the file must be read at ``not_before``, because a row waits for that time."""
+        """True if the file must be read at ``not_before``, because a row waits for that time."""
         return self._feed.due is not None
 
     @property

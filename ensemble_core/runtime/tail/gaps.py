@@ -1,4 +1,4 @@
-"""What may be missing in the rows of a file, and why rows came late: texts for the user."""
+"""Texts for the user: parts of a file that may be missing in its rows, and why rows came late."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class ObserverFeed:
 
     @property
     def rewrites(self) -> bool:
-        """Whether a carriage return ends a line, and only the newest updates of a line matter."""
+        """True if a carriage return ends a line, and only the newest updates of a line matter."""
         return self._observer.rewrites and not self.skip
 
     @property
