@@ -389,7 +389,10 @@ class OptionCheck:
         return BoundSpec({"name": bound.name, **told, **bound.options}, bound)
 
     def _expressions(self, path: Path, value: Any, *, texts: bool = False) -> None:
-        """Parse every string in the value that begins with ``=``."""
+        """Parse every string in the value that begins with ``=``.
+
+        Options of executors may be true or false, so there a condition is an expression, too.
+        """
         context, matched = self._context, self._matched
         if isinstance(value, (dict, list)):
             items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -397,7 +400,7 @@ class OptionCheck:
                 self._expressions((*path, key), item, texts=texts)
         elif isinstance(value, str) and value.startswith("="):
             try:
-                parsed = expression(value, texts=texts)
+                parsed = expression(value, texts=texts, conditions="options" in path)
                 scoped = self.scoped(path, parsed.names)
                 if scoped is None:
                     return

@@ -189,8 +189,11 @@ def evaluate_options(
         return value
     if not value.startswith("="):
         return _filled(value, fields, pattern)
-    formula = expression(value, texts=True)
+    formula = expression(value, texts=True, conditions=True)
     found = formula.result(fields, metric)
+    if found is None:
+        verdict = formula.evaluate(fields.get("value"), fields, metric)
+        found = verdict if isinstance(verdict, bool) else None
     if isinstance(found, float):
         return rounded(found) if _is_short(formula, fields, metric) else without_noise(found)
     if found is None:
@@ -235,7 +238,7 @@ def _filled(text: str, fields: Mapping[str, Any], pattern: re.Pattern[str]) -> A
 
 
 @lru_cache(maxsize=1024)
-def _expression(text: str, texts: bool) -> Expression:
+def _expression(text: str, texts: bool, conditions: bool) -> Expression:
     source = text.strip().removeprefix("=").strip()
     if not source:
         raise refused("the expression is empty", 'write for example "= 2 * T"')
@@ -245,24 +248,29 @@ def _expression(text: str, texts: bool) -> Expression:
         )
     tree, fields, metrics = parse(source, source, "the expression", _EXPRESSION_HINT)
     wrong = _no_number(tree)
-    if wrong is not None and not (texts and wrong == "a text"):
+    fine = {"a text": texts, "a condition": conditions}
+    if wrong is not None and not fine.get(wrong, False):
         raise refused(f"{source!r} is {wrong}, expected a number", _EXPRESSION_HINT)
     return Expression(source, tree, fields, metrics)
 
 
 def expression(
-    text: str, *, names: Collection[str] | None = None, texts: bool = False
+    text: str,
+    *,
+    names: Collection[str] | None = None,
+    texts: bool = False,
+    conditions: bool = False,
 ) -> Expression:
     """Parse and check an expression; a leading ``=`` is ignored.
 
     ``names`` lists the fields that the expression may use; ``None`` allows all fields. With
-    ``texts``, the result may be a string. Raises :class:`EnsembleError` if the expression is
-    invalid.
+    ``texts``, the result may be a string; with ``conditions``, it may be true or false. Raises
+    :class:`EnsembleError` if the expression is invalid.
 
     >>> expression("= 2 * T + 1").value({"T": 3}, {}.get)
     7
     """
-    found = _expression(text, texts)
+    found = _expression(text, texts, conditions)
     if names is not None:
         check_names(found.text, found.names, names)
     return found

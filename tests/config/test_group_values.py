@@ -198,6 +198,21 @@ def test_expressions_are_allowed_for_options_of_any_type() -> None:
     assert {name: job.options["q"][name] for name in wanted} == wanted
 
 
+def test_a_condition_is_a_value_of_an_option_that_is_true_or_false() -> None:
+    """Anywhere else, and for an option of another type, it is an error."""
+    retry = "    retry: {times: 1, with: {options: {q: {%s}}}}\n"
+    for text, value in {"m == 1 and n > 1": True, "not m": False, "isnan(m)": False}.items():
+        told = story(GROUP + retry % f"whole: '= {text}'")
+        (job,) = submitted(told.play("sim.0", status=256))
+        assert job.options["q"]["whole"] is value
+    told = story(GROUP + retry % "nice: '= m == 1'")
+    assert submitted(told.play("sim.0", status=256)) == []
+    assert "'nice' is true (a boolean)" in errors(told.decisions)[0]
+    assert refused(GROUP + "    retry: {times: 1, with: {tasks: '= m == 1'}}\n") == [
+        "e.yaml:8:37: 'm == 1' is a condition, expected a number"
+    ]
+
+
 def test_a_computed_option_that_does_not_fit_is_an_error_with_its_value() -> None:
     told = story(
         GROUP,
