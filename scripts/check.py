@@ -48,23 +48,30 @@ MORE_TOOLS: dict[str, tuple[str, ...]] = {
     "ensemble-gest": ("numpy",),
     "ensemble-lammps": ("numpy",),
 }
-#: Number of processes for the tests of a slow part, and of concurrent parts: tests mostly wait.
-WORKERS = min(4, len(os.sched_getaffinity(0)))
+#: Number of concurrent parts, and of processes for the tests of a slow one: tests mostly wait.
 PARTS_AT_ONCE = 4
-#: Slow parts, slowest first, so that they start early. Other parts use one process, because each
-#: additional one imports and collects all tests again.
-LONGEST = (
-    "core",
-    "checkout",
-    "types",
-    "ensemble-operator",
-    "ensemble-service",
-    "ensemble-slurm",
-    "ensemble-gridengine",
-    "ensemble-kubernetes",
-    "ensemble-minicluster",
-    "ensemble-batch",
-)
+_MANY = min(4, len(os.sched_getaffinity(0)))
+#: Slow parts, slowest first, so that they start early, with the number of processes of their tests.
+#: Other parts use one process, because each additional one imports and collects all tests again.
+#: The core's tests need a third of the whole time, and therefore more of the cores than others.
+LONGEST: Mapping[str, int] = {
+    "core": _MANY + 1,
+    "checkout": _MANY,
+    "ensemble-operator": _MANY,
+    "ensemble-kubernetes": _MANY,
+    "ensemble-service": _MANY,
+    "ensemble-slurm": _MANY,
+    "ensemble-testing": _MANY,
+    "ensemble-batch": _MANY,
+    "types": 0,
+    "ensemble-plot": 0,
+    "ensemble-lammps": 0,
+    "ensemble-jobspec": 0,
+    "ensemble-minicluster": _MANY,
+    "ensemble-simulate": 0,
+    "ensemble-dashboard": 0,
+    "ensemble-gridengine": _MANY,
+}
 #: The last line of pytest, with or without its frame.
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")
 
@@ -161,7 +168,7 @@ def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
     report = BUILD / f"{name}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
     env = {**environment(programs), "ENSEMBLE_DIST": str(DIST), "UV": str(UV)}
-    workers = WORKERS if name in LONGEST else 0  # 0: in the process of pytest itself
+    workers = LONGEST.get(name, 0)  # 0: in the process of pytest itself
     code, lines = show(
         programs / "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider", f"--junitxml={report}",
         "-n", str(workers), "--dist", "worksteal", *arguments,

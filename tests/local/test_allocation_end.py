@@ -42,7 +42,7 @@ finish) trap 'echo $ENSEMBLE_JOB_ID >> ended; exit 0' TERM INT ALRM USR1 ;;
 ignore) trap '' TERM INT ALRM USR1 ;;
 esac
 echo $ENSEMBLE_JOB_ID >> started
-until [ -e go ]; do sleep 0.05; done
+until [ -e go ]; do sleep 0.2; done
 echo $ENSEMBLE_JOB_ID >> ended
 """
 SLOTS = 8  # so that four jobs wait
@@ -87,7 +87,7 @@ class Study:
 
     @property
     def jobs(self) -> list[int]:
-        return self.of("job.sh", "sleep 0.05")
+        return self.of("job.sh", "sleep 0.2")
 
     def resume(self) -> dict[str, Any]:
         """Resume the run until its end. Return its status."""
@@ -128,7 +128,7 @@ def study(tmp_path: Path) -> Iterator[Study]:
     study.allocation.kill()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_signal_to_every_process_loses_no_job(study: Study, seed: int) -> None:
     chance = random.Random(seed)
     study.wait_started(chance.randint(1, SLOTS))
@@ -274,7 +274,8 @@ def test_sigkill_within_the_grace_loses_no_job(study: Study, who: tuple[str, ...
     study.wait_started()
     study.allocation.send([process for name in who for process in getattr(study, name)])
     ledger = study.folder / "state" / "runs" / "t" / "executor" / "local.log"
-    wait_until(lambda: b'["d",' in ledger.read_bytes(), 100.0)
+    # If the controller was faster than the supervisor, it has cancelled the jobs.
+    wait_until(lambda: b'["d",' in ledger.read_bytes() or not study.jobs, 100.0)
     study.allocation.kill()
     study.check(once=False)
 
