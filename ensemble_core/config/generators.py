@@ -159,6 +159,8 @@ def _bind_entry(context: Context, path: Path, spec: Mapping[str, Any]) -> Genera
         context.build((*path, "use"), shown_as, lambda: record.finite and record.finite(options))
     )
     limits = context.document.data.get("limits") if isinstance(context.document.data, dict) else {}
+    repeat = bool(spec.get("repeat", vocs.size is None))
+    finite = finite or (not repeat and vocs.size is not None)
     if until is None and not finite and not _ENDS & {*(limits or {})}:
         context.report(
             path,
@@ -178,6 +180,7 @@ def _bind_entry(context: Context, path: Path, spec: Mapping[str, Any]) -> Genera
         replicas=spec.get("replicas"),
         at_once=spec.get("at_once", 1),
         until=until,
+        repeat=repeat,
         failed=failed,
         prune=prune,
         timeout=timeout or 600.0,

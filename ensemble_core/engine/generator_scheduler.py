@@ -6,6 +6,7 @@ in the journal, so a replay does not call generators.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ensemble_core.engine.generator_state import Asking, GeneratorState
@@ -21,6 +22,8 @@ __all__ = ["GeneratorScheduler"]
 
 #: If no point has ever been done, the generator fails after this many lost points.
 _MOST_LOST = 20
+#: With ``repeat: false``, a generator has no more points after this many repeated ones in a row.
+_MOST_REPEATS = 100
 
 
 class GeneratorScheduler:
@@ -51,13 +54,32 @@ class GeneratorScheduler:
         ]
         pruned = [int(each["prune"]) for each in event.result if "prune" in each]
         generator.exchanges.append(Exchange(asking.told, asking.readings, tuple(suggested)))
-        generator.ingested += sum(point.origin is None for point in asking.told)
+        generator.ingested += sum(
+            point.origin is None and point.repeats is None for point in asking.told
+        )
         self.jobs.prune(generator, spec, pruned, event)
         generator.short = len(suggested) < asking.count
-        if generator.short and not generator.pending and not generator.over:
+        repeats = self._only_repeats(generator, spec, suggested)
+        generator.short = generator.short or repeats
+        if generator.short and not generator.pending and (repeats or not generator.has_news):
             generator.exhausted = True
             self._report_exhausted(generator, spec, event)
         return [(self._update_metrics, generator)]
+
+    @staticmethod
+    def _only_repeats(
+        generator: GeneratorState, spec: GeneratorSpec, suggested: Sequence[Point]
+    ) -> bool:
+        """Return True if the generator has no new point to suggest before the next result."""
+        if spec.repeat or not suggested:
+            return False
+        new = any(each.repeats is None for each in suggested)
+        generator.in_row = 0 if new else generator.in_row + len(suggested)
+        size = spec.vocs.size
+        if generator.in_row < _MOST_REPEATS and (size is None or len(generator.known) < size):
+            return False
+        generator.in_row = 0
+        return True
 
     def resumed(self) -> None:
         """After a resume, repeat pending calls and let failed generators be built again."""
@@ -115,9 +137,9 @@ class GeneratorScheduler:
         if not (generator.met or generator.exhausted or generator.paused):
             count = max(0, spec.at_once - generator.pending)
         count += generator.extra
-        if generator.short and not generator.over:
+        if generator.short and not generator.has_news:
             count = 0  # the generator has no more suggestions until it gets results
-        if not (count or generator.over or generator.readings):
+        if not (count or generator.has_news or generator.readings):
             return
         generator.extra = 0
         told, generator.over = tuple(generator.over), []
@@ -167,7 +189,7 @@ class GeneratorScheduler:
     def _report_exhausted(
         self, generator: GeneratorState, spec: GeneratorSpec, event: Event
     ) -> None:
-        count = len(generator.points)
+        count = generator.suggested
         self.state.out.append(
             Log(message=f"generator {spec.name} has no more points after {count}", level="info")
         )

@@ -18,7 +18,7 @@ __all__ = ["Asking", "GeneratorState"]
 
 #: The gauges of a generator by name, except ``best.OBJECTIVE``.
 _GAUGES: Mapping[str, Callable[[GeneratorState], float]] = {
-    "suggested": lambda state: len(state.points),
+    "suggested": lambda state: state.suggested,
     "ingested": lambda state: state.ingested,
     "pending": lambda state: state.pending,
     "successes": lambda state: state.successes,
@@ -75,6 +75,13 @@ class GeneratorState:
     #: True if the last answer had fewer points than requested, and no results have been passed on
     #: since.
     short: bool = False
+    #: With ``repeat: false``: ``known`` has the first point with each combination of parameters,
+    #: ``twins`` the points that wait for the outcome of an earlier one. ``repeated`` is the number
+    #: of repeated points, ``in_row`` of those since the last new one.
+    known: dict[str, int] = field(default_factory=dict)
+    twins: dict[int, list[int]] = field(default_factory=dict)
+    repeated: int = 0
+    in_row: int = 0
     #: Number of consecutive lost points.
     lost_in_row: int = 0
     fault: str | None = None
@@ -84,6 +91,37 @@ class GeneratorState:
     #: points that no other point dominates.
     best: dict[str, int] = field(default_factory=dict)
     front: list[int] = field(default_factory=list)
+
+    @property
+    def suggested(self) -> int:
+        """Number of different points that were suggested."""
+        return len(self.points) - self.repeated
+
+    @property
+    def has_news(self) -> bool:
+        """True if the next call will report a result that the generator does not know."""
+        return any(point.repeats is None for point in self.over)
+
+    def is_finished(self, point: Point) -> bool:
+        """Return True if the outcome of this point is known."""
+        return point.state != "pending" and not point.open and point not in self.ended
+
+    def repeat(self, first: Point, parameters: Mapping[str, Any], tag: str | int | None) -> Point:
+        """Add a point that has the outcome of an earlier one."""
+        point = Point(number=len(self.points), parameters=parameters, tag=tag, repeats=first.number)
+        self.points.append(point)
+        self.repeated += 1
+        self.twins.setdefault(first.number, []).append(point.number)
+        if self.is_finished(first):
+            self.end_twins(first)
+        return point
+
+    def end_twins(self, first: Point) -> None:
+        """Report the points that repeat a finished one with its outcome."""
+        for number in self.twins.pop(first.number, ()):
+            twin = self.points[number]
+            twin.state, twin.values, twin.errors = first.state, first.values, first.errors
+            self.over.append(twin)
 
     def take_back(self, asking: Asking | None) -> None:
         """Keep what a failed call should have passed on, for the next call."""
@@ -101,7 +139,7 @@ class GeneratorState:
             self.sources.append(name)
             other = known[name]
             for point in other.points:
-                if point.state != "pending" and not point.open and point not in other.ended:
+                if point.repeats is None and other.is_finished(point):
                     self.over.append(point.copy_for(name))
 
     def rank(self, point: Point, vocs: Vocs) -> bool:
@@ -151,7 +189,7 @@ class GeneratorState:
             return (0 if number in front else 1, *signed, number)
 
         rows = []
-        for point in sorted(self.points, key=key):
+        for point in sorted((each for each in self.points if each.repeats is None), key=key):
             row: dict[str, Any] = {"point": point.number, "state": point.state}
             row.update(point.parameters)
             if point.state == "done":

@@ -15,7 +15,7 @@ from ensemble_core.engine.records import JobRecord, Link, Match, Origin
 from ensemble_core.engine.submission import replicas_of
 from ensemble_core.engine.variation import combinations
 from ensemble_core.errors import EnsembleError
-from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.codec import NOTHING, dumps
 from ensemble_core.model.decisions import Cancel, Log, Submit
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.model.generators import GeneratorSpec, Point, Reading
@@ -64,9 +64,18 @@ class PointJobs:
         suggested: Mapping[str, Any],
         event: Event,
     ) -> Point:
-        """Submit the jobs of a suggested point, and return the point."""
+        """Submit the jobs of a suggested point, and return the point.
+
+        With ``repeat: false``, a point that was suggested before has its outcome, and no jobs.
+        """
         state = self.state
         parameters = {name: suggested[name] for name in spec.vocs.names}
+        if not spec.repeat:
+            key = dumps([*parameters.values()])
+            first = generator.known.setdefault(key, len(generator.points))
+            if first < len(generator.points):
+                earlier = generator.points[first]
+                return generator.repeat(earlier, parameters, suggested.get("_id"))
         point = Point(number=len(generator.points), parameters=parameters, tag=suggested.get("_id"))
         generator.points.append(point)
         generator.pending += 1
@@ -174,6 +183,7 @@ class PointJobs:
             if spec.failed is not None:
                 point.values = {**spec.failed}
         generator.over.append(point)
+        generator.end_twins(point)
         for other in self.state.generators.values():
             if generator.name in other.sources:
                 other.over.append(point.copy_for(generator.name))

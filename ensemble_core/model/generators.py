@@ -163,6 +163,13 @@ class Vocs(Value):
         """The names of objectives and constraints."""
         return tuple(dict.fromkeys((*self.objectives, *self.constraints)))
 
+    @cached_property
+    def size(self) -> int | None:
+        """The number of different points, or ``None`` if a variable is a range."""
+        if not all(each.values for each in self.variables):
+            return None
+        return math.prod(len({*each.values}) for each in self.variables)
+
     def refused(self, parameters: Mapping[str, Any]) -> str | None:
         """Return why these parameters are not a valid point, or ``None`` if they are."""
         names = self.names
@@ -226,6 +233,9 @@ class Point:
     open: int = 0
     #: The results of the point's done jobs.
     results: tuple[Mapping[str, Any], ...] = ()
+    #: The number of the earlier point with the same parameters, whose outcome this one has. Such a
+    #: point has no jobs (``repeat: false``).
+    repeats: int | None = None
     #: Only in a run that switched to another generator: the name of the generator that suggested
     #: this point, and the point's number there.
     origin: tuple[str, int] | None = None
@@ -327,6 +337,7 @@ class GeneratorSpec(Value):
     #: Number of jobs of ``group`` for each point; ``None``: as many as the group says.
     replicas: int | None = None
     at_once: int = 1  #: Maximum number of open points.
+    repeat: bool = True  #: Whether a point with the parameters of an earlier one runs again.
     until: Condition | None = None  #: No more points are suggested once this condition is true.
     #: Values to report for a lost point; ``None``: the point has no values.
     failed: Mapping[str, float] | None = None

@@ -18,7 +18,7 @@ def generator_picture(name: str, vocs: Any, standing: Any, title: str | None) ->
     objective is drawn over the points in their order. Raises :class:`UsageError` if no point is
     finished.
     """
-    done = [point for point in standing.points if point.state == "done"]
+    done = [point for point in standing.points if point.state == "done" and point.repeats is None]
     if not done:
         raise UsageError(
             f"nothing to draw: no point of generator {name!r} is finished",
