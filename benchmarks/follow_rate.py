@@ -25,7 +25,7 @@ from ensemble_testing import FakeExecutor
 
 from ensemble_core.builtin.observers import JsonLines
 from ensemble_core.config import load_text
-from ensemble_core.model.decisions import Decision
+from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.runtime import output_tracking
@@ -75,7 +75,7 @@ class Delays(Watcher):
                 self.told.append(time.time() - self._written)
 
     def decision(self, decision: Decision) -> None:
-        if self._written and decision.type == "log":
+        if self._written and isinstance(decision, Log) and decision.message == "row":
             self.fired.append(time.time() - self._written)
 
 
