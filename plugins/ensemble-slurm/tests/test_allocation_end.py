@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from ensemble_core.cli.main import main
 FILE = """
 logging: {heartbeat: 0}
 jobs:
-  - {name: a, command: "sh -c 'echo >> {here}/started; sleep 1; echo {id} >> {here}/ended'", count: 20}
+  - {name: a, command: "sh -c 'echo >> {here}/started; test -e {here}/go || sleep 1; echo {id} >> {here}/ended'",
+     count: 20}
 rules: [{trigger: start, action: {name: submit, label: a}}]
 """
 
@@ -43,7 +45,10 @@ class Study:
         wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= count, 100)
 
     def wait_over(self, job: str) -> None:
-        wait_until(lambda: job not in {each[0] for each in self.cluster.active()}, 150)
+        end = time.monotonic() + 150
+        while job in {each[0] for each in self.cluster.active()}:
+            assert time.monotonic() < end, f"job {job} does not end"
+            time.sleep(0.5)
 
     def processes(self) -> list[str]:
         """Return the processes of the run: its controller, supervisor and jobs."""
@@ -67,6 +72,7 @@ class Study:
         wait_until(lambda: not self.processes(), 60)
         assert self.status()["state"] in ("stopped", "interrupted"), said.read_text()
         assert len((self.folder / "ended").read_text().splitlines()) < 20
+        (self.folder / "go").touch()
         self.wait_over(self.submit())
         status = self.status()
         (group,) = status["report"]["groups"]
