@@ -68,6 +68,11 @@ def test_results_why_and_jobs_read_the_simulated_run_and_resume_rejects_it(tmp_p
     assert "simulated" in resumed.output
 
 
+def test_a_limit_on_output_is_said_to_have_no_effect(tmp_path: Path) -> None:
+    done = _simulate(tmp_path, f"limits: {{output: 1M}}\n{STUDY}")
+    assert "limits.output has no effect: simulated jobs write no files" in done.output
+
+
 def test_the_same_seed_gives_the_same_figures_with_any_number_of_workers(
     tmp_path: Path,
 ) -> None:
