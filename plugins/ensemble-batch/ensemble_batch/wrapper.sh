@@ -135,6 +135,7 @@ fi
     done
 } 2>/dev/null &
 _ens_post=$!
+disown "$_ens_post"  # else bash reports that it was killed
 # With job control, bash would leave the loops when SIGTSTP stops a child.
 set +m
 # A trap ends a wait, so repeat it until the process has ended. The wait also returns, repeatedly,

@@ -62,7 +62,11 @@ class Wrapped:
         path = folder / "script"
         path.write_bytes(text)
         self.process = subprocess.Popen(
-            ["bash", str(path)], cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True
+            ["bash", str(path)],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stderr=(folder / "messages").open("wb"),
+            start_new_session=True,
         )
         wait_until((folder / "began").exists)
 
@@ -117,6 +121,7 @@ def test_a_job_gets_each_signal_once_and_ends_by_itself(start: Start) -> None:
     assert job.end() == (0, "-")
     assert sorted(job.got()) == sorted(SIGNALS)
     assert not [*(job.folder / "signals").iterdir()]
+    assert "Killed" not in (job.folder / "messages").read_text()
 
 
 def test_a_job_is_warned_before_its_time_limit(start: Start) -> None:
