@@ -22,7 +22,7 @@ _ens_fail() {
 }
 _ens_now
 _ens_t0=$_ens_time _ens_why=- _ens_rc=0 _ens_clock= _ens_force= _ens_follower= _ens_pids=()
-_ens_early= _ens_started=
+_ens_early= _ens_started= _ens_noticed= _ens_post=
 # The process that creates this file runs the job. A second copy, a restarted one and a cancelled
 # one find it and end with a special exit code (CLAIMED in spool.py).
 if ! ( set -C; printf '%s\n' "$_ens_t0 $HOSTNAME $_ens_id" >"$_ens_report" ) 2>/dev/null; then
@@ -63,8 +63,10 @@ _ens_stop() {
 }
 # Some queues (Grid Engine) stop and continue only this shell, after a notice. The follower passes
 # that on to the tasks and the clock, and ends them if this shell is killed meanwhile. It follows
-# until the job ends, because the queue may continue the job before it has stopped it.
+# until the job ends, because the queue may continue the job before it has stopped it. It starts when
+# it knows all of them.
 _ens_follow() {
+    [ -n "$_ens_post" ] || { _ens_noticed=1; return; }
     [ -z "$_ens_follower" ] || return
     set -m
     {
@@ -136,6 +138,7 @@ fi
 } 2>/dev/null &
 _ens_post=$!
 disown "$_ens_post"  # else bash reports that it was killed
+[ -z "$_ens_noticed" ] || _ens_follow
 # With job control, bash would leave the loops when SIGTSTP stops a child.
 set +m
 # A trap ends a wait, so repeat it until the process has ended. The wait also returns, repeatedly,

@@ -306,12 +306,17 @@ def _leads(pid: int) -> bool:
     return False
 
 
+def wait_followed(job: Wrapped) -> None:
+    """Wait for all groups: the wrapper, its task, clock, post and follower."""
+    wait_until(lambda: sum(_leads(pid) for pid in job.family()) == 5)
+
+
 def suspend(job: Wrapped) -> None:
     """Suspend a job as Grid Engine does."""
     wrapper = job.process.pid
     job.signal(signal.SIGUSR1, only=[wrapper])
     # Grid Engine waits for a minute between the two signals.
-    wait_until(lambda: sum(_leads(pid) for pid in job.family()) > 3)
+    wait_followed(job)
     job.signal(signal.SIGSTOP, only=[wrapper])
     wait_until(lambda: sum(job.state(pid) == "T" for pid in job.family()) > 2)
 
@@ -357,3 +362,20 @@ def test_tasks_of_a_suspended_job_die_with_their_wrapper(noticed: Wrapped) -> No
     noticed.signal(signal.SIGKILL, only=[wrapper])
     noticed.process.wait(30)
     wait_until(lambda: not noticed.family())
+
+
+def test_notice_that_comes_while_a_job_starts_leaves_no_process(tmp_path: Path) -> None:
+    """The wrapper does not know the id of its clock yet."""
+    begin = tmp_path / "begin"
+    begin.write_text(
+        "trap 'case $BASH_COMMAND in _ens_clock=*!) trap - DEBUG; kill -USR1 $$ ;; esac' DEBUG\n"
+    )
+    outer = {"BASH_ENV": str(begin)}
+    job = Wrapped("claims", tmp_path, GATED, notice="USR1", duration=600.0, outer=outer)
+    try:
+        wait_followed(job)
+        job.signal(signal.SIGKILL, only=[job.process.pid])
+        job.process.wait(30)
+        wait_until(lambda: not job.family())
+    finally:
+        job.close()
