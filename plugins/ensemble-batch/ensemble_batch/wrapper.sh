@@ -130,7 +130,8 @@ fi
 # Signals from the run come as files, because not every queue can send them. The glob opens the
 # folder, so that a network file system asks its server.
 {
-    while sleep 2 && kill -0 $$; do
+    set +m  # a suspended sleep must not end the loop
+    while sleep 2; kill -0 $$; do
         for _ens_file in "$_ens_folder/signals/$_ens_name".*; do
             [ -e "$_ens_file" ] && rm -f -- "$_ens_file" && _ens_signal "${_ens_file##*.}"
         done
