@@ -41,6 +41,7 @@ OBSERVERS: Mapping[str, Any] = {record.name: record for record in observers.ense
 ACTION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "submit": {"label": "sim"},
     "cancel": {"label": "sim"},
+    "signal": {"label": "sim", "signal": "USR1"},
     "terminate": {"exit_code": 3},
     "custom": {"label": "echo_again"},
     "grow": {"value": 2},
