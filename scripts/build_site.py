@@ -91,6 +91,7 @@ def main() -> int:
     generate("file-keys", file_keys())
     generate("file-options", file_options())
     generate("commands", commands())
+    generate("commands-look", commands_that_look())
     generate("commands-plugins", commands_of_plugins())
     for page in API:
         generate(page, api(page))
@@ -328,20 +329,37 @@ def kind_of(value: Mapping[str, Any]) -> str:
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────
 
 
+#: The commands up to this one start and steer runs; the others look at runs and files.
+_LAST_TO_STEER = "watch"
+
+
 def commands() -> Iterator[str]:
     """Yield the reference of the command line, from click."""
     yield "# All commands\n"
-    yield "This page is made from the commands: `ensemble COMMAND --help` prints the same."
-    yield "[Commands of plugins](commands-plugins.md) have a page of their own.\n"
-    yield from command(cli, click.Context(cli, info_name="ensemble"), 2, COMMANDS)
-    yield children("commands-plugins")
+    yield "This page has the commands that start and steer runs, made from the commands:"
+    yield "`ensemble COMMAND --help` prints the same. [Commands that look](commands-look.md)"
+    yield "at runs and files, and [commands of plugins](commands-plugins.md), have own pages.\n"
+    names = list(COMMANDS)[: list(COMMANDS).index(_LAST_TO_STEER) + 1]
+    yield from command(cli, click.Context(cli, info_name="ensemble"), 2, names)
+    yield children("commands-look", "commands-plugins")
+
+
+def commands_that_look() -> Iterator[str]:
+    """Yield the reference of the commands that look at runs and files."""
+    yield "# Commands that look at runs and files\n"
+    yield "This page is made from the commands: `ensemble COMMAND --help` prints the same.\n"
+    context = click.Context(cli, info_name="ensemble")
+    for name in list(COMMANDS)[list(COMMANDS).index(_LAST_TO_STEER) + 1 :]:
+        found = cli.get_command(context, name)
+        if found is not None and not found.hidden:
+            yield from command(found, click.Context(found, info_name=name, parent=context), 2)
 
 
 def commands_of_plugins() -> Iterator[str]:
     """Yield the reference of the commands of this repository's plugins."""
     yield "# Commands of plugins\n"
     yield "This page is made from the commands: `ensemble COMMAND --help` prints the same. Each"
-    yield "command needs its [plugin](install.md). [All other commands](commands.md) are on a page"
+    yield "command needs its [plugin](install.md). [The other commands](commands.md) are on pages"
     yield "of their own.\n"
     context = click.Context(cli, info_name="ensemble")
     for name in cli.list_commands(context):
@@ -367,7 +385,8 @@ def command(
         yield "| option | |"
         yield "|---|---|"
         for flags, text in options:
-            yield f"| `{flags.replace('|', '/')}` | {cell(text)} |"
+            # A list of choices is broken into lines at its blanks only.
+            yield f"| `{flags.replace('|', ' / ')}` | {cell(text)} |"
         yield ""
     if isinstance(given, click.Group):
         for name in names or given.list_commands(context):
