@@ -49,12 +49,15 @@ class Instance:
     filled: int = 0  # jobs in the scope at the last event ``idle``
     #: If the instance was cut: the rule's ``edition`` at that time. Otherwise -1.
     cut: int = -1
-    #: The rule's ``enablings`` when ``holds``, ``since`` and ``inside`` began.
+    #: The rule's ``enablings`` when ``since`` and ``inside`` began.
     enabling: int = 0
 
     def restart(self, enabling: int) -> None:
-        """Forget earlier checks, because the rule was disabled or changed since then."""
-        self.holds, self.since, self.inside, self.enabling = 0, None, None, enabling
+        """Forget since when the condition is true: the rule was disabled or changed since then.
+
+        A count of checks goes on: algorithms disable their rules while a request is open.
+        """
+        self.since, self.inside, self.enabling = None, None, enabling
 
 
 @dataclass(slots=True, eq=False, repr=False)
