@@ -168,6 +168,7 @@ def the_line() -> Line:
 
 
 Manager.register("line", the_line)
+Manager.register("other", list)
 
 
 class Served(QueueExecutor):
@@ -251,9 +252,9 @@ def line() -> Iterator[Any]:
     """Yield the address of a queue."""
     manager = Manager(("127.0.0.1", 0), b"secret", ctx=get_context("fork"))
     manager.start()
-    # While one proxy exists, each thread keeps its connection until it ends. Otherwise the thread
-    # that drops the last proxy closes only its own.
-    _kept = manager.line()  # type: ignore[attr-defined]  # registered
+    # If the last object of a server is dropped, Python closes the connection of the thread that
+    # drops it, and only that one. So this keeps an object, and threads close theirs as they end.
+    _kept = manager.other()  # type: ignore[attr-defined]  # registered
     yield manager.address
     manager.shutdown()
 
