@@ -2,7 +2,8 @@
 # it at its time limit, and reports its start and end. The preceding lines of the script define the
 # job; see job_script.py.
 exec </dev/null
-_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_early= _ens_clock= _ens_force= SECONDS=0
+_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_early= _ens_clock= _ens_force= _ens_gone=
+SECONDS=0
 
 # An attempt to submit that was given up must not run if the queue accepted it after all, nor a job
 # that counts as lost. The exit code (VOIDED in report_spool.py) shows that nothing was run.
@@ -111,6 +112,7 @@ if [ "$_ens_err" = "$_ens_out" ]; then exec 7>&6; else _ens_open 7 "$_ens_err"; 
 set -m
 trap '_ens_stop stopped' TERM
 trap '_ens_stop timeout' ALRM
+trap _ens_gone=1 URG
 for _ens_signal in HUP INT QUIT USR1 USR2; do
     trap "kill -$_ens_signal -- -\$_ens_pid" $_ens_signal
 done
@@ -121,7 +123,7 @@ done
 _ens_now
 _ens_t0=$_ens_time
 (
-    trap - HUP INT QUIT USR1 USR2 TERM ALRM RTMIN+{2,3,10,12,15}
+    trap - HUP INT QUIT USR1 USR2 TERM ALRM URG RTMIN+{2,3,10,12,15}
     [ -z "$_ens_early" ] || exit 143
     exec -- "${_ens_env[@]}" "${_ens_launch[@]}" "$@"
 ) >&6 2>&7 6>&- 7>&- &
@@ -139,6 +141,9 @@ if [ "$_ens_limit" != 0 ]; then
             # A queue stops one process after another and may miss this one.
             read -r line </proc/$$/stat
             case ${line##*) } in T*) ;; *) _ens_slices=$((_ens_slices - 1)) ;; esac
+            # Bash can lose the end of a process if a signal comes at the same moment. Then it waits
+            # for the other ones, such as this loop.
+            kill -0 "$_ens_pid" || kill -URG $$
         done
     }
     {
@@ -159,14 +164,17 @@ set +m
 while wait "$_ens_pid"; _ens_rc=$?; kill -0 "$_ens_pid"; do
     case $_ens_rc in 147 | 148 | 149 | 150) sleep 0.2 ;; esac
 done
-wait "$_ens_pid"; _ens_again=$?
-[ $_ens_again = 127 ] || { [ $_ens_again = 255 ] && [ $_ens_rc -gt 128 ]; } || _ens_rc=$_ens_again
+if [ -z "$_ens_gone" ]; then
+    wait "$_ens_pid"; _ens_again=$?
+    [ $_ens_again = 127 ] || { [ $_ens_again = 255 ] && [ $_ens_rc -gt 128 ]; } || _ens_rc=$_ens_again
+fi
+[ -n "$_ens_gone" ] && [ $_ens_rc = 151 ] && _ens_rc=255
 _ens_now
 # A queue signals one process after another. So the command may have ended before our signal comes,
 # or may even have taken its child's death for a success.
 if [ "$_ens_why" = - ] && { [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; }; then sleep 0.1; fi
 if [ "$_ens_why" != - ] && [ "$_ens_rc" = 255 ]; then _ens_rc=143; fi
-trap '' TERM ALRM HUP INT QUIT USR1 USR2 RTMIN+{2,3,10,12,15}
+trap '' TERM ALRM URG HUP INT QUIT USR1 USR2 RTMIN+{2,3,10,12,15}
 # No process may outlive its job.
 kill -KILL -- "-$_ens_pid"
 [ -n "$_ens_clock" ] && kill -KILL -- "-$_ens_clock"

@@ -22,7 +22,7 @@ _ens_fail() {
 }
 _ens_now
 _ens_t0=$_ens_time _ens_why=- _ens_rc=0 _ens_clock= _ens_force= _ens_follower= _ens_pids=()
-_ens_early= _ens_started= _ens_noticed= _ens_post=
+_ens_early= _ens_started= _ens_noticed= _ens_post= _ens_gone=
 # The process that creates this file runs the job. A second copy, a restarted one and a cancelled
 # one find it and end with a special exit code (CLAIMED in spool.py).
 if ! ( set -C; printf '%s\n' "$_ens_t0 $HOSTNAME $_ens_id" >"$_ens_report" ) 2>/dev/null; then
@@ -94,9 +94,10 @@ if [ -n "$_ens_notice" ]; then
     trap _ens_follow $_ens_notice
 fi
 trap '_ens_stop timeout' ALRM
+trap _ens_gone=1 URG
 for ((_ens_rank = 0; _ens_rank < _ens_tasks; _ens_rank++)); do
     (
-        trap - $_ens_signals ALRM
+        trap - $_ens_signals ALRM URG
         [ -z "$_ens_early" ] || exit 143
         export ENSEMBLE_TASK_RANK=$_ens_rank
         exec -- "${_ens_env[@]}" "$@"
@@ -135,6 +136,10 @@ fi
         for _ens_file in "$_ens_folder/signals/$_ens_name".*; do
             [ -e "$_ens_file" ] && rm -f -- "$_ens_file" && _ens_signal "${_ens_file##*.}"
         done
+        # Bash can lose the end of a process if a signal comes at the same moment. Then it waits for
+        # the other ones, such as this loop.
+        for _ens_pid in "${_ens_pids[@]}"; do kill -0 "$_ens_pid" && continue 2; done
+        kill -URG $$
     done
 } 2>/dev/null &
 _ens_post=$!
@@ -148,12 +153,15 @@ for _ens_pid in "${_ens_pids[@]}"; do
     while wait "$_ens_pid"; _ens_one=$?; kill -0 "$_ens_pid" 2>/dev/null; do
         case $_ens_one in 147 | 148 | 149 | 150) sleep 0.2 ;; esac
     done
-    wait "$_ens_pid"; _ens_again=$?
-    [ $_ens_again = 127 ] && [ $_ens_one -gt 128 ] || _ens_one=$_ens_again
+    if [ -z "$_ens_gone" ]; then
+        wait "$_ens_pid"; _ens_again=$?
+        [ $_ens_again = 127 ] && [ $_ens_one -gt 128 ] || _ens_one=$_ens_again
+    fi
+    [ -n "$_ens_gone" ] && [ $_ens_one = 151 ] && _ens_one=143  # its exit code is lost
     [ "$_ens_one" -gt "$_ens_rc" ] && _ens_rc=$_ens_one
 done
 _ens_now
-trap '' $_ens_signals ALRM
+trap '' $_ens_signals ALRM URG
 [ "$_ens_why" = - ] || [ "$_ens_rc" != 0 ] || _ens_rc=143
 # No process may outlive its job.
 _ens_signal KILL 2>/dev/null
