@@ -165,6 +165,21 @@ def test_a_rotated_log_is_read_to_its_end_first(watched: Watched, names: list[st
     assert not watched.missed
 
 
+@pytest.mark.parametrize("old", ["app.log.1", "app.log-20250131", "other.log.1"])
+def test_a_log_that_was_rotated_before_a_resume_is_said(watched: Watched, old: str) -> None:
+    """Its rows that were handled before are counted from the start of the new log."""
+    watched.write("earlier", 0)
+    since = os.stat(watched.folder / "earlier").st_mtime
+    watched.write(old, 1, 2)
+    watched.write("app.log", 3, 4, 5)
+    watched.begin("app.log", taken=2, since=since)
+    watched.end()
+
+    assert watched.x == [5]
+    said = [each for each in watched.missed if f"renamed to {watched.folder / old}" in each]
+    assert len(said) == (not old.startswith("other"))
+
+
 def test_several_rotations_between_two_looks_lose_no_row(watched: Watched) -> None:
     """Rotations faster than the follower: it finds where it was, and what was begun after that."""
     path = watched.folder / "app.log"

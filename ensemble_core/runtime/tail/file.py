@@ -16,7 +16,7 @@ from ensemble_core.runtime.tail.earlier_text import LONGEST, EarlierText
 from ensemble_core.runtime.tail.gaps import Gaps, lateness
 from ensemble_core.runtime.tail.observer_feed import ObserverFeed
 from ensemble_core.runtime.tail.opening import is_older, list_folder, open_to_read, status_of
-from ensemble_core.runtime.tail.parts import Parts, generations, is_pattern
+from ensemble_core.runtime.tail.parts import Parts, generations, is_pattern, rotated_since
 from ensemble_core.runtime.tail.poll_interval import PollInterval
 from ensemble_core.runtime.tail.read_position import REMEMBERED, Place, ReadPosition
 from ensemble_core.runtime.tail.rewritten_lines import is_rewritten, newest_updates
@@ -98,6 +98,9 @@ class File:
         #: What an earlier attempt has written, if this one continues it.
         self._earlier: EarlierText | None = None
         self._gaps = Gaps()
+        # The rows that an earlier controller has handled are counted from the start of the file.
+        if taken and since is not None and (old := rotated_since(self.path, since)):
+            self._gaps.lost = f"may have been renamed to {old} before the resume"
         self._piece_size = _CHUNK
         self._parts = Parts(self.named, since)
         #: A log that was renamed while it was read, and logs that were begun and renamed after it.

@@ -15,7 +15,7 @@ from stat import S_ISREG
 
 from ensemble_core.runtime.tail.opening import is_older
 
-__all__ = ["Parts", "generations", "in_order", "is_pattern", "matching"]
+__all__ = ["Parts", "generations", "in_order", "is_pattern", "matching", "rotated_since"]
 
 #: Parts of an output are listed at most once in so many seconds while the job runs.
 _LISTED = 0.1
@@ -104,6 +104,20 @@ class Parts:
                         "read: give files that are written at the same time an observer each"
                     )
         return None
+
+
+def rotated_since(path: str, since: float) -> str | None:
+    """Return a rotated log of this path that was written after this time, or ``None``."""
+    folder, name = os.path.split(path)
+    with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
+        for entry in entries:
+            rest = entry.name.removeprefix(name)
+            if rest != entry.name and _ROTATED.fullmatch(rest):
+                with suppress(OSError):
+                    status = entry.stat()
+                    if S_ISREG(status.st_mode) and not is_older(status, since):
+                        return entry.path
+    return None
 
 
 def generations(path: str, identity: Identity) -> list[tuple[str, Identity]]:
