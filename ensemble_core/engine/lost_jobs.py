@@ -23,7 +23,7 @@ def chosen(state: State, action: Mapping[str, Any]) -> list[Index]:
     """Return the indices that a request ``retry`` means: those of its ``jobs``, or without
     ``jobs``, all that failed, were lost, or were cancelled by others.
 
-    Raises :class:`UsageError` if one of them cannot be retried, or if there are none.
+    Raises :class:`UsageError` if one of them cannot be retried, or if no job is lost.
     """
     if "jobs" in action:
         jobs = action["jobs"]
@@ -80,7 +80,7 @@ def open_again(submission: Submitter, index: Index, decision: Retry, *, retried:
 
 
 def _lost(state: State, job: str) -> Index:
-    """Return the lost index of a job. Raise :class:`UsageError` if there is none."""
+    """Return the lost index of a job. Raise :class:`UsageError` if it is not lost."""
     group, _, number = job.rpartition(".")
     place, _, attempt = number.partition("-")
     standing = state.table.groups.get(group)
