@@ -64,10 +64,9 @@ def load_command(point: EntryPoint) -> click.Command:
     try:
         if point.error is not None:
             raise PluginError(point.error)
-        from ensemble_core.plugin.load_guard import Watchdog, guard_load
+        from ensemble_core.plugin.load_guard import stdout_to_stderr
 
-        shown = f"command {point.name!r} of {point.distribution} {point.version}"
-        with Watchdog() as watchdog, guard_load(shown, watchdog):
+        with stdout_to_stderr():
             command: object = point.load()
         if not isinstance(command, click.Command):
             raise PluginError(f"{point.value!r} is not a click command")

@@ -1,11 +1,11 @@
-"""SQLite database of a journal, one file per run: its tables, and migration of older formats."""
+"""SQLite database of a journal, one file per run: its tables and their format."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -20,15 +20,15 @@ from ensemble_core.journal.lock_owner import LOCK, describe_owner, holder, is_th
 
 __all__ = [
     "DAMAGED",
+    "FORMAT",
     "LISTED",
-    "MIGRATIONS",
     "NAME",
     "PERFORMED",
     "JournalError",
     "Progress",
+    "complete",
     "connect",
     "journal_error",
-    "migrate",
     "read_progress",
     "storable",
 ]
@@ -43,48 +43,30 @@ PERFORMED = "performed"
 #: Application id in the header of a journal ("Ense").
 _APPLICATION = 0x456E7365
 
-#: SQL statements that create a journal and migrate it from each version of the format to the next.
-#: Only append to this list: ``PRAGMA user_version`` is the number of migrations that a file has
-#: had.
-MIGRATIONS: tuple[str, ...] = (
-    """
+#: Version of the format, in ``PRAGMA user_version``.
+FORMAT = 4
+
+#: SQL statements that create a journal. The indexes are of the few events that contain firings or
+#: observed values.
+_SCHEMA = f"""
     CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE texts (seq INTEGER PRIMARY KEY, file TEXT, text TEXT NOT NULL,
         overrides TEXT NOT NULL);
     CREATE TABLE sessions (number INTEGER PRIMARY KEY, seq INTEGER NOT NULL, began REAL NOT NULL,
         host TEXT NOT NULL, pid INTEGER NOT NULL, versions TEXT NOT NULL, ended REAL,
         outcome TEXT);
-    CREATE TABLE events (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, list TEXT NOT NULL);
+    CREATE TABLE events (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, list TEXT NOT NULL,
+        jobs INTEGER NOT NULL DEFAULT 0, previous INTEGER NOT NULL DEFAULT 0,
+        crc INTEGER NOT NULL DEFAULT 0);
     CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, maker TEXT NOT NULL, digest TEXT NOT NULL,
         state BLOB NOT NULL);
-    """,
-    # Adds checksums. Job rows and snapshots of older versions have none and are removed; they can
-    # be rebuilt.
-    f"""
-    DROP TABLE IF EXISTS job_rows;
-    DROP TABLE IF EXISTS job_layouts;
-    DELETE FROM snapshots;
-    ALTER TABLE events ADD COLUMN jobs INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE events ADD COLUMN previous INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE events ADD COLUMN crc INTEGER NOT NULL DEFAULT 0;
     CREATE TABLE checksums (name TEXT PRIMARY KEY, total INTEGER NOT NULL) WITHOUT ROWID;
     {WRITE_ALL}
-    """,
-    # Adds indexes of the few events that contain firings or observed values.
-    """
     CREATE INDEX fired_events ON events (first) WHERE instr(list, '"type":"fired"');
     CREATE INDEX observed_events ON events (first) WHERE instr(list, '"observed"');
-    """,
-)
-
-#: Older versions that can be read without a migration, because they only lack checksums or indexes.
-_READABLE = (1, 2)
-
-#: The tables of job rows in version 1.
-_TABLES_1 = """
-    CREATE TABLE job_layouts (number INTEGER PRIMARY KEY, layout TEXT NOT NULL);
-    CREATE TABLE job_rows (name TEXT NOT NULL, number INTEGER NOT NULL, layout INTEGER NOT NULL,
-        row TEXT NOT NULL, PRIMARY KEY (name, number)) WITHOUT ROWID;
+    {TABLES}
+    PRAGMA user_version={FORMAT};
+    PRAGMA application_id={_APPLICATION};
 """
 
 #: SQL statement that returns the schema of a database.
@@ -130,8 +112,6 @@ def read_progress(folder: Path) -> Progress:
     try:
         note = read_note(folder / PERFORMED)
         fields = note.split()
-        if len(note) == 21:  # version 1 of the format
-            return Progress(int(fields[0]), int(fields[0]))
         found = Progress(int(fields[0]), int(fields[1]))
     except (OSError, ValueError, IndexError):
         return Progress()
@@ -161,6 +141,7 @@ def journal_error(error: BaseException, path: Path) -> JournalError:
     unreadable = (
         isinstance(error, (ValueError, TypeError, AttributeError, RecursionError))
         or "malformed" in text
+        or "no such table" in text
         or "decode" in text
     )
     if isinstance(error, (TypeError, AttributeError)):
@@ -268,38 +249,37 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
             # Without this, SQLite refuses to read a truncated file.
             connection.execute("PRAGMA writable_schema=ON")
         # Check the version first, to leave files of other programs and of newer versions unchanged.
-        version = _version(connection, path, write=write)
+        empty = _check_format(connection, path, write=write)
         if write:
             shared = shared_storage(path.parent)
             connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}").fetchall()
             # FULL syncs each commit; EXTRA also syncs the removal of the rollback journal.
             connection.execute(f"PRAGMA synchronous={'EXTRA' if shared else 'FULL'}")
-        if version < len(MIGRATIONS) and write:
+        if empty:
             add_functions(connection)
-            steps = [*MIGRATIONS[version:], *([] if version else [TABLES])]
-            connection.executescript(
-                f"BEGIN IMMEDIATE; {';'.join(steps)}; PRAGMA user_version={len(MIGRATIONS)};"
-                f" PRAGMA application_id={_APPLICATION}; COMMIT;"
-            )
+            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def migrate(path: Path) -> None:
-    """Migrate a journal from an older format. Raises :class:`JournalError`."""
+def complete(path: Path) -> None:
+    """Create the tables of a journal if its creation was interrupted.
+
+    Raises :class:`JournalError`.
+    """
     try:
         connect(path, write=True).close()
     except (sqlite3.Error, OSError) as error:
         raise journal_error(error, path) from error
 
 
-def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
-    """Return the version of a journal's format.
+def _check_format(connection: sqlite3.Connection, path: Path, *, write: bool) -> bool:
+    """Check that a file is a journal of this format. Return True if it is empty.
 
-    Raises :class:`JournalError` if the file is not a journal, has a newer format, or must be
-    migrated before it can be read.
+    Raises :class:`JournalError` if the file is not a journal, has another format, or is empty and
+    opened for reading.
     """
     version: int
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -319,34 +299,24 @@ def _version(connection: sqlite3.Connection, path: Path, *, write: bool) -> int:
             hint="start it again with 'ensemble run', or remove its files with 'ensemble clean'",
             code="never-began",
         )
-    if version > len(MIGRATIONS):
+    if tables and version != FORMAT:
         raise JournalError(
-            f"the journal was written by a newer Ensemble: {path}",
-            cause=f"its format is {version}, this version knows {len(MIGRATIONS)}",
-            hint="use the version that wrote it, or a newer one",
-            code="newer-journal",
+            f"the journal was written by another version of Ensemble: {path}",
+            cause=f"its format is {version}, this version reads only format {FORMAT}",
+            hint="use the version that wrote it",
+            code="journal-format",
         )
     _check_schema(connection, path)
-    if version < len(MIGRATIONS) and not write and version not in _READABLE:
-        raise JournalError(
-            f"the journal has an older format ({version}): {path}",
-            hint="upgrade it with 'ensemble resume', or read it with the version that wrote it",
-            code="older-journal",
-        )
-    return version
+    return not tables
 
 
 @cache
-def _schema(migrations: tuple[str, ...]) -> Mapping[str, Set[str]]:
-    """Return the SQL statements that create each table, over all versions of the format."""
+def _schema() -> Mapping[str, str]:
+    """Return the SQL statement that creates each table and index."""
     with closing(sqlite3.connect(":memory:")) as connection:
         add_functions(connection)
-        found: dict[str, set[str]] = {}
-        for script in (migrations[0], _TABLES_1, *migrations[1:], TABLES):
-            connection.executescript(script)
-            for _, name, sql in connection.execute(_MADE):
-                found.setdefault(name, set()).add(sql)
-        return found
+        connection.executescript(_SCHEMA)
+        return {name: sql for _, name, sql in connection.execute(_MADE)}
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
@@ -355,10 +325,9 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
 
     Reading a view or a computed column could take forever.
     """
-    ours = _schema(MIGRATIONS)
+    ours = _schema()
     for kind, name, sql in connection.execute(_MADE):
-        table = ours.get(str(name).lower())
-        if kind == "trigger" or (table is not None and sql not in table):
+        if kind == "trigger" or ours.get(str(name).lower(), sql) != sql:
             raise JournalError(
                 f"this is not the journal of a run: {path}",
                 cause=f"Ensemble did not create its {kind} {str(name)[:100]!a}",

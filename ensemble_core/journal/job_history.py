@@ -18,7 +18,7 @@ from ensemble_core.journal.replay import Loading, Replay
 from ensemble_core.model.causes import cause_of, reported_cause
 from ensemble_core.model.running_time import RunningTime
 
-__all__ = ["EventJobs", "Jobs"]
+__all__ = ["Attempts", "Jobs"]
 
 #: How many rows are written to the database at a time, and how many are read at a time.
 _BATCH, _PORTION = 1000, 20_000
@@ -122,14 +122,10 @@ class Jobs:
                 yield {n: v for n, v in zip(names, values, strict=True) if v is not None}
 
 
-class EventJobs(Jobs):
-    """The jobs of a run, read from its events, for journals of older versions without job rows.
+class Attempts(Jobs):
+    """The attempts of a run's jobs, a row each, read from its events."""
 
-    If ``attempts`` is true, each attempt has its own row, with the core-hours of only this attempt.
-    """
-
-    def __init__(self, journal: Journal, loading: Loading, *, attempts: bool = False) -> None:
-        self._attempts = attempts
+    def __init__(self, journal: Journal, loading: Loading) -> None:
         # "" means a temporary file, which is removed with the connection.
         #: On disk, so that memory does not grow with the number of jobs.
         self._store = sqlite3.connect("", isolation_level=None)
@@ -139,9 +135,8 @@ class EventJobs(Jobs):
             " PRIMARY KEY (name, number, attempt)) WITHOUT ROWID"
         )
         self._waiting: list[tuple[str, int, int, str]] = []
-        #: Attempts that are not over, by id, and the core-hours of failed attempts, by index.
+        #: Attempts that are not over, by id.
         self._open: dict[str, _Attempt] = {}
-        self._failed: dict[tuple[str, int], float] = {}
         #: During a stop: the attempts that have ended since. The resume, or a final end, decides
         #: whether they fail, and computes their results.
         self._stopped: dict[str, _Attempt] | None = None
@@ -226,7 +221,7 @@ class EventJobs(Jobs):
         if attempt is not None:
             attempt.exception = "cancel" if cancelled else "result"
         if ended is not None:
-            self._close(ended)
+            self._insert_row(ended)
 
     def _submit(self, job: Mapping[str, Any], time: float) -> None:
         group, index, number = job["group"], job["index"], job.get("attempt", 0)
@@ -234,9 +229,7 @@ class EventJobs(Jobs):
             return  # a resume has submitted the attempt again
         cores = job.get("tasks", 1) * job.get("cores_per_task", 1)
         parameters = job.get("parameters") or {}
-        attempt = _Attempt(group, index, number, parameters, cores, time)
-        attempt.core_hours = self._failed.pop((group, index), 0.0)
-        self._open[job["id"]] = attempt
+        self._open[job["id"]] = _Attempt(group, index, number, parameters, cores, time)
 
     def _event(self, row: JournalRow, engine: Engine | None) -> None:
         attempt = self._open.get(row.job or "")
@@ -276,12 +269,7 @@ class EventJobs(Jobs):
             del self._open[row.job or ""]
             if self._stopped is not None:
                 self._stopped[row.job or ""] = attempt
-            self._close(attempt)
-
-    def _close(self, attempt: _Attempt) -> None:
-        if attempt.outcome == "failed" and attempt.core_hours and not self._attempts:
-            self._failed[attempt.group, attempt.index] = attempt.core_hours
-        self._insert_row(attempt)
+            self._insert_row(attempt)
 
     def _insert_row(self, attempt: _Attempt) -> None:
         row = attempt.row()
@@ -289,8 +277,7 @@ class EventJobs(Jobs):
             if not part.keys() <= names.keys():
                 names.update(dict.fromkeys(part))
         self._groups.setdefault(attempt.group, len(self._groups))
-        number = attempt.number if self._attempts else 0
-        self._waiting.append((attempt.group, attempt.index, number, json.dumps(row)))
+        self._waiting.append((attempt.group, attempt.index, attempt.number, json.dumps(row)))
         if len(self._waiting) >= _BATCH:
             self._flush()
 

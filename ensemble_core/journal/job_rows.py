@@ -18,7 +18,6 @@ from ensemble_core.journal.checksums import job_checksum, row_checksum
 
 __all__ = [
     "FIELDS",
-    "HAS_ROWS",
     "INTERRUPTED",
     "KINDS",
     "TABLES",
@@ -64,9 +63,6 @@ TABLES = """
         crc INTEGER NOT NULL, replaced INTEGER NOT NULL, row TEXT NOT NULL,
         PRIMARY KEY (name, number)) WITHOUT ROWID;
 """
-
-#: SQL statement that returns 1 if a journal has these tables.
-HAS_ROWS = "SELECT count(*) FROM sqlite_master WHERE name = 'job_rows'"
 
 #: How many rows one SQL statement writes. SQLite allows at most 999 values.
 _MOST = 190

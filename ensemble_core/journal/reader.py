@@ -28,11 +28,10 @@ from ensemble_core.journal.database import (
     JournalError,
     connect,
     journal_error,
-    migrate,
     read_progress,
     storable,
 )
-from ensemble_core.journal.job_rows import HAS_ROWS, Layout, read_layouts
+from ensemble_core.journal.job_rows import Layout, read_layouts
 from ensemble_core.model.value import Value
 
 __all__ = [
@@ -46,12 +45,13 @@ __all__ = [
     "Text",
     "connect",
     "journal_error",
-    "migrate",
     "storable",
 ]
 
 #: How many job rows are read at a time.
 _PORTION = 5_000
+#: The columns of ``events`` that :meth:`Journal._verify_row` needs.
+_COLUMNS = "first, last, list, jobs, previous, crc"
 #: How many events the damaged end of a journal can plausibly have.
 _LONGEST_END = 10_000
 #: A list of events with more characters than this is cached after it was parsed.
@@ -86,7 +86,7 @@ class Text(Value):
     def given(self) -> str:
         """Return the overrides and the attached texts, for the column ``overrides``.
 
-        Without attached texts, the result is a list, as in the first version of the format.
+        Without attached texts, the result is a list.
         """
         overrides = list(self.overrides)
         return json.dumps(
@@ -185,9 +185,6 @@ class Journal:
         self.about: dict[str, Any] = {}
         try:
             with self._reading():
-                (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-                #: True if the journal has checksums.
-                self._checked = version > 1
                 for key, value in self._table("about"):
                     self.about[key] = _check_about(key, json.loads(value))
         except JournalError:
@@ -231,8 +228,6 @@ class Journal:
     def _table(self, name: str) -> list[Any]:
         """Return the rows of a small table. Raises :class:`JournalError` if they are damaged."""
         columns = SUMMED[name]
-        if not self._checked:
-            return self._connection.execute(f"SELECT {columns} FROM {name} ORDER BY 1").fetchall()
         # Use a single statement, because a controller may write at the same time.
         found = self._connection.execute(
             f"SELECT total, {columns} FROM checksums LEFT JOIN {name} WHERE checksums.name = ?"
@@ -259,7 +254,7 @@ class Journal:
 
     def last(self) -> int:
         """Return the number of the last event."""
-        newest_first = f"SELECT {self._columns} FROM events ORDER BY first DESC"
+        newest_first = f"SELECT {_COLUMNS} FROM events ORDER BY first DESC"
         # Close the statement immediately, because an open one blocks writers.
         with self._reading(), closing(self._connection.execute(newest_first)) as found:
             damaged: list[int] = []
@@ -317,7 +312,7 @@ class Journal:
         while True:
             with self._reading():
                 found = self._connection.execute(
-                    f"SELECT {self._columns} FROM events"
+                    f"SELECT {_COLUMNS} FROM events"
                     f" WHERE instr(list, '{_KINDS_OF_LISTS[kind]}') AND first <= ? AND last > ?"
                     " AND first >= (SELECT max(first) FROM events WHERE first <= ?)"
                     " ORDER BY first LIMIT 8",
@@ -340,8 +335,7 @@ class Journal:
         while until > 0:
             with self._reading():
                 found = self._connection.execute(
-                    f"SELECT {self._columns} FROM events WHERE first <= ? ORDER BY first DESC"
-                    " LIMIT 8",
+                    f"SELECT {_COLUMNS} FROM events WHERE first <= ? ORDER BY first DESC LIMIT 8",
                     (until,),
                 ).fetchall()
             if not found:
@@ -360,20 +354,13 @@ class Journal:
                 yield from (each for each in reversed(events) if each.seq <= until)
             until = found[-1][0] - 1
 
-    @property
-    def _columns(self) -> str:
-        """The columns of ``events`` that :meth:`_verify_row` needs."""
-        return "first, last, list, jobs, previous, crc" if self._checked else "first, last, list"
-
     def _verify_row(self, row: Sequence[Any]) -> tuple[int, int, str]:
         """Return the first three values of a row of ``events`` after checking the row.
 
         Raises :class:`ValueError` if the row is damaged.
         """
         first, last, text = int(row[0]), int(row[1]), row[2]
-        if not isinstance(text, str) or (
-            self._checked and row[5] != list_checksum(first, last, int(row[3]), text)
-        ):
+        if not isinstance(text, str) or row[5] != list_checksum(first, last, int(row[3]), text):
             raise ValueError(f"events {first} to {last} are damaged")
         return first, last, text
 
@@ -383,7 +370,7 @@ class Journal:
         while True:
             with self._reading():
                 found = self._connection.execute(
-                    f"SELECT {self._columns} FROM events WHERE first <= ? AND first >= coalesce("
+                    f"SELECT {_COLUMNS} FROM events WHERE first <= ? AND first >= coalesce("
                     "(SELECT max(first) FROM events WHERE first <= ?), 0) ORDER BY first LIMIT 8",
                     (limit, after + 1),
                 ).fetchall()
@@ -395,22 +382,15 @@ class Journal:
                     continue
                 if first > after + 1:
                     raise self._damage_error(f"event {after + 1} is missing")
-                if self._checked:
-                    if crc is not None and row[4] != crc:
-                        raise self._damage_error(
-                            f"the checksum of event {first - 1} differs from its copy in event "
-                            f"{first}"
-                        )
-                    crc = row[5]
+                if crc is not None and row[4] != crc:
+                    raise self._damage_error(
+                        f"the checksum of event {first - 1} differs from its copy in event {first}"
+                    )
+                crc = row[5]
                 after = last
                 yield first, last, text
             if after == before or after >= limit:
                 return
-
-    def has_job_rows(self) -> bool:
-        """Return True if the journal has a row for each finished job."""
-        with self._reading():
-            return self._checked and bool(self._connection.execute(HAS_ROWS).fetchone()[0])
 
     def job_layouts(self) -> dict[int, Layout]:
         """Return the layouts of job rows by number, in the order of their first use."""
@@ -508,8 +488,6 @@ class Journal:
 
     def snapshots(self) -> Iterator[Snapshot]:
         """Yield the snapshots, newest first. Damaged snapshots are skipped."""
-        if not self._checked:
-            return
         with self._reading():
             found = self._connection.execute(
                 "SELECT seq, maker, digest, state FROM snapshots ORDER BY seq DESC"
@@ -541,12 +519,11 @@ class Journal:
         self.texts()
         for _ in self._lists(0, self.last()):
             pass
-        if self.has_job_rows():
-            self.job_layouts()
-            for group in self.job_groups():
-                for _ in self._job_rows(group):
-                    pass
-            self.check_job_rows()
+        self.job_layouts()
+        for group in self.job_groups():
+            for _ in self._job_rows(group):
+                pass
+        self.check_job_rows()
         for _ in self.snapshots():
             pass
 

@@ -5,7 +5,6 @@ The engine is pure, so the same events lead to the same state and the same decis
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 
 from ensemble_core.engine.engine import Engine
@@ -18,9 +17,6 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event
 
 __all__ = ["Difference", "Replay", "maker_of", "recover"]
-
-#: Fields of a job in calls of functions that did not exist in version 1.0.
-_FIELDS_SINCE_1_0 = ("cause", "cancelled_by", "limit", "attempt", "replica", "run")
 
 #: Function that returns the checked ensemble for a version of the file in the journal.
 Loading = Callable[[Text], Ensemble]
@@ -108,30 +104,13 @@ class Replay:
             decisions = self.engine.handle(event)
             if self._compare:
                 decided = decisions_text(decisions)
-                if decided != row.decisions and not _differs_in_new_fields_only(
-                    row.decisions, decided
-                ):
+                if decided != row.decisions:
                     raise Difference(row, decided, _versions_at(self._journal, row.seq))
             self.seq = row.seq
             self.replayed += 1
             yield row, event, decisions
         while pending and self._texts and (until is None or self._texts[0].seq <= until):
             self.engine.adopt(self._loading(self._texts.pop(0)))
-
-
-def _differs_in_new_fields_only(kept: str | None, decided: str | None) -> bool:
-    """Return True if decisions differ only in fields of jobs that did not exist in version 1.0."""
-    if kept is None or decided is None:
-        return False
-    before, now = json.loads(kept), json.loads(decided)
-    for old, new in zip(before, now, strict=False):
-        job = new.get("job")
-        if isinstance(job, dict) and isinstance(old.get("job"), dict):
-            for name in _FIELDS_SINCE_1_0:
-                if name not in old["job"]:
-                    job.pop(name, None)
-            new["job"] = {name: job[name] for name in [*old["job"], *job] if name in job}
-    return decisions_text(before) == decisions_text(now)
 
 
 def _versions_at(journal: Journal, seq: int) -> str:

@@ -29,7 +29,7 @@ from ensemble_core.journal.database import (
     read_progress,
     storable,
 )
-from ensemble_core.journal.job_rows import HAS_ROWS, JobRow, JobRowWriter, read_layouts
+from ensemble_core.journal.job_rows import JobRow, JobRowWriter, read_layouts
 from ensemble_core.journal.reader import Snapshot, Text, digest
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
@@ -84,14 +84,13 @@ class JournalWriter:
                 for folder in [*path.absolute().parents][:4]:
                     _sync_folder(folder)
             add_functions(self._connection)
-            self._job_rows = _job_rows(self._connection)
+            layouts = read_layouts(self._connection)
+            self._job_rows = JobRowWriter({layout: number for number, layout in layouts.items()})
             row = self._connection.execute(
                 "SELECT last, jobs, crc FROM events ORDER BY first DESC LIMIT 1"
             ).fetchone()
         except (sqlite3.Error, OSError, ValueError) as error:
             raise journal_error(error, path) from error
-        #: True if the journal has a row for each finished job.
-        self.keeps_rows = self._job_rows is not None
         #: The columns ``jobs`` and ``crc`` of the last row of ``events``.
         self.seq, self._jobs, self._crc = map(int, row) if row else (0, 0, 0)
         #: The number of the last event on disk.
@@ -392,7 +391,7 @@ class JournalWriter:
         ends = [seq for seq, entry in enumerate(batch, first) for _ in entry[3]]
         jobs, crc = self._jobs, self._crc
         of_rows: Sequence[tuple[str, Sequence[object]]] = ()
-        if rows and self._job_rows is not None:
+        if rows:
             of_rows, added = self._job_rows.statements(rows, ends)
             jobs += added
         values: list[object] = []
@@ -417,17 +416,8 @@ class JournalWriter:
         else:
             self._transact(statements)
         self._jobs, self._crc = jobs, crc
-        if rows and self._job_rows is not None:
+        if rows:
             self._job_rows.written()
-
-
-def _job_rows(connection: sqlite3.Connection) -> JobRowWriter | None:
-    """Return the writer of job rows, or ``None`` if the journal is of an older version without
-    them.
-    """
-    if not connection.execute(HAS_ROWS).fetchone()[0]:
-        return None
-    return JobRowWriter({layout: number for number, layout in read_layouts(connection).items()})
 
 
 def _sync_folder(folder: Path) -> None:

@@ -27,9 +27,9 @@ from ensemble_core.errors import Location, PluginError, closest, did_you_mean, i
 from ensemble_core.plugin import hookspecs
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normalize
 from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin
-from ensemble_core.plugin.load_guard import Watchdog, guard_load
+from ensemble_core.plugin.load_guard import stdout_to_stderr
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
-from ensemble_core.plugin.validation import FORMER_HOOKS, HOOKS, check_records
+from ensemble_core.plugin.validation import HOOKS, check_records
 
 __all__ = ["GROUP", "discover", "executor_record", "explain_failure", "use_registry"]
 
@@ -42,10 +42,9 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
 
     Raises :class:`PluginError` if one of the ``files`` is missing or broken.
     """
-    with Watchdog() as watchdog:
-        loader = _Loader(watchdog)
-        plugins = [plugin for found in _installed_entry_points() if (plugin := loader.load(found))]
-        plugins += [plugin for file in files if (plugin := loader.load_file(Path(file)))]
+    loader = _Loader()
+    plugins = [plugin for found in _installed_entry_points() if (plugin := loader.load(found))]
+    plugins += [plugin for file in files if (plugin := loader.load_file(Path(file)))]
     return Registry(plugins, loader.warnings)
 
 
@@ -80,7 +79,7 @@ def _installed_entry_points() -> list[EntryPoint]:
 
 
 class _Manager(pluggy.PluginManager):
-    """Pluggy's manager for the hooks of Ensemble. It accepts former names of hooks too."""
+    """Pluggy's manager for the hooks of Ensemble."""
 
     def __init__(self) -> None:
         super().__init__(PROJECT)
@@ -91,22 +90,14 @@ class _Manager(pluggy.PluginManager):
             value = vars(plugin).get(name)
             if not (inspect.isroutine(value) and hasattr(value, f"{PROJECT}_impl")):
                 return None
-        options = super().parse_hookimpl_opts(plugin, name)
-        former = (options.get("specname") or name) if options else ""
-        if former not in FORMER_HOOKS:
-            return options
-        hook = FORMER_HOOKS[former]
-        if hasattr(plugin, hook):  # the plugin supports old and new versions of Ensemble
-            return None
-        return {**(options or {}), "specname": hook, "former": former}
+        return super().parse_hookimpl_opts(plugin, name)
 
 
 class _Loader:
     """Loads plugins one by one and collects their records."""
 
-    def __init__(self, watchdog: Watchdog) -> None:
+    def __init__(self) -> None:
         self.warnings: list[str] = []
-        self._watchdog = watchdog
         self._manager = _Manager()
         #: Hook functions that were called already. If another module imports such a function, it is
         #: not called again.
@@ -131,13 +122,13 @@ class _Loader:
                 plugin = found.load()
                 if self._manager.is_registered(plugin):
                     return None
-                records, notes = self._register(plugin, shown, found.value)
+                records = self._register(plugin, shown, found.value)
         except BaseException as error:  # also SystemExit, and panics of compiled modules
             return done(error=_reason(error))
         file = getattr(plugin, "__file__", None)
         if file:
             self._files.add(_real(Path(file)))
-        return done(records=records, notes=notes)
+        return done(records=records)
 
     def load_file(self, path: Path) -> LoadedPlugin | None:
         """Load a plugin file.
@@ -170,7 +161,7 @@ class _Loader:
         with self._guard(shown):
             module = _import_file(path)
             try:
-                records, notes = self._register(module, shown, file)
+                records = self._register(module, shown, file)
             except BaseException as error:  # a plugin's code can raise anything
                 sys.modules.pop(module.__name__, None)
                 raise PluginError(
@@ -187,22 +178,17 @@ class _Loader:
             version="",
             module=file,
             records=records,
-            notes=notes,
         )
 
     @contextlib.contextmanager
     def _guard(self, shown: str) -> Iterator[None]:
-        with guard_load(shown, self._watchdog) as printed:
+        with stdout_to_stderr() as printed:
             yield
         if printed.anything:
             self.warnings.append(f"{shown} prints while it is loaded; its output went to stderr")
 
-    def _register(
-        self, plugin: object, shown: str, module: str
-    ) -> tuple[dict[str, tuple[Named, ...]], tuple[str, ...]]:
-        """Register a plugin and call its hooks.
-
-        Return the records by kind, and notes for its author.
+    def _register(self, plugin: object, shown: str, module: str) -> dict[str, tuple[Named, ...]]:
+        """Register a plugin and call its hooks. Return the records by kind.
 
         If anything fails, unregister the plugin and raise :class:`PluginError` or the error of the
         plugin's code.
@@ -219,9 +205,7 @@ class _Loader:
                 raise PluginError("; ".join(str(error).splitlines()[1:])) from error
             raise
 
-    def _collect(
-        self, plugin: object, shown: str
-    ) -> tuple[dict[str, tuple[Named, ...]], tuple[str, ...]]:
+    def _collect(self, plugin: object, shown: str) -> dict[str, tuple[Named, ...]]:
         hooks = [
             (caller.name, hook)
             for caller in self._manager.get_hookcallers(plugin) or ()
@@ -256,12 +240,7 @@ class _Loader:
             kind = HOOKS[name][0]
             records[kind] = records.get(kind, ()) + returned
         self._called.update(hook.function for _, hook in hooks)
-        notes = tuple(
-            f"hook {former} is deprecated: rename it to {name}"
-            for name, hook in hooks
-            if (former := hook.opts.get("former"))
-        )
-        return records, notes
+        return records
 
     def _check_unmarked(self, plugin: object, implemented: set[str], shown: str) -> None:
         """Raise an error or warn about a function that looks like a hook but is not marked as
@@ -276,7 +255,7 @@ class _Loader:
                 continue
             if home is not None and getattr(value, "__module__", home) != home:
                 continue
-            if name in HOOKS or name in FORMER_HOOKS:
+            if name in HOOKS:
                 raise PluginError(f"{name} is not marked with @hookimpl, so it would do nothing")
             near = closest(name, HOOKS, 0.85) if name.startswith("ensemble") else None
             if near and not implemented:

@@ -79,7 +79,6 @@ class LoadedPlugin(Value):
     records: Mapping[str, tuple[Named, ...]] = field(default_factory=lambda: _NOTHING)
     error: str | None = None  #: Why the plugin is broken.
     builtin: bool = False
-    notes: tuple[str, ...] = ()  #: Remarks for the plugin's author.
 
     def __str__(self) -> str:
         return f"plugin {self.name!r} of {self.distribution} {self.version}".rstrip()
@@ -96,7 +95,6 @@ class LoadedPlugin(Value):
                 kind: [record.name for record in records] for kind, records in self.records.items()
             },
             "error": self.error,
-            "notes": list(self.notes),
         }
 
 

@@ -30,7 +30,6 @@ __all__ = [
     "ANNOTATIONS",
     "CAPABILITIES",
     "CORE_EVENTS",
-    "FORMER_HOOKS",
     "HOOKS",
     "check_record",
     "check_records",
@@ -61,8 +60,6 @@ HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_generators": ("generator", GeneratorPlugin),
     "ensemble_environments": ("environment", EnvironmentPlugin),
 }
-#: Former names of hooks, which are still accepted.
-FORMER_HOOKS: Mapping[str, str] = {"ensemble_metrics": "ensemble_statistics"}
 
 #: The functions in each kind of record, with the names of the arguments that they get.
 _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {

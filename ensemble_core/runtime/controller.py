@@ -150,7 +150,7 @@ class Runtime:
         self._run_id = run_id or new_run_id()
         self.engine = engine or Engine(ensemble, shared=executor.shared)
         self._journal = journal
-        if journal is not None and journal.keeps_rows:
+        if journal is not None:
             self.engine.state.table.over = []
         self._snapshots = Snapshots(journal, self.engine, maker, self._warn) if journal else None
         self._state = state

@@ -238,7 +238,7 @@ class Inspection:
     def _stored_jobs(
         self, over: Iterable[JobRecord] = (), *, check: bool = True
     ) -> StoredJobs | None:
-        """Return the jobs from job rows, or ``None`` if the journal has no job rows or is damaged.
+        """Return the jobs from job rows, or ``None`` if the journal is damaged.
 
         The rows of active jobs and of jobs in ``over`` come from the engine.
         """
@@ -246,7 +246,7 @@ class Inspection:
         from ensemble_core.journal.stored_jobs import StoredJobs
 
         engine = self._engine
-        if engine is None or self.problem or not self._kept.journal.has_job_rows():
+        if engine is None or self.problem:
             return None
         known = map(row_of, chain(over, engine.state.table.records.values()))
         groups = engine.state.ensemble.groups

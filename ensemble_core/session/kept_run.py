@@ -236,10 +236,10 @@ class KeptRun:
 
         With ``attempts``, each attempt has a row, and all events are read.
         """
-        from ensemble_core.journal.job_history import EventJobs
+        if attempts:
+            from ensemble_core.journal.job_history import Attempts
 
-        if attempts or not self.journal.has_job_rows():
-            return EventJobs(self.journal, self.loading, attempts=attempts)
+            return Attempts(self.journal, self.loading)
         from ensemble_core.journal.job_rows import row_of
         from ensemble_core.journal.stored_jobs import StoredJobs
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.errors import UsageError
+from ensemble_core.journal.database import complete
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.ownership import require_own
-from ensemble_core.journal.reader import NAME, Journal, JournalError, Text, migrate
+from ensemble_core.journal.reader import NAME, Journal, JournalError, Text
 from ensemble_core.journal.request_files import forget_requests
 from ensemble_core.journal.run_store import HALT, LEAVE, STOP
 from ensemble_core.journal.writer import JournalWriter
@@ -92,7 +93,7 @@ def prepare_resume(
         forget_requests(folder)
         if not (folder / NAME).exists():
             check_not_lost(folder, find_plugins)
-        migrate(folder / NAME)
+        complete(folder / NAME)
         with open_kept() as past:
             _check(past, stop_first, may_reopen or request is not None, find_plugins)
             return _prepare(past, lock, changed, with_flags, stop_first, request)

@@ -146,7 +146,6 @@ def test_plugins_list_has_commands(site: Site) -> None:
         "builtin": False,
         "records": {"command": ["bell"]},
         "error": None,
-        "notes": [],
     } in listed
     assert "command: bell" in ensemble("plugins", "list").output
 

@@ -75,50 +75,6 @@ def test_broken_plugin_is_listed_with_the_reason(
     assert "ensemble_actions" in broken["error"]
 
 
-FORMER = """
-from ensemble_core import StatisticPlugin, hookimpl
-
-class Sum:
-    total = 0.0
-    def update(self, value):
-        self.total += value
-    def get(self):
-        return self.total
-
-@hookimpl
-def ensemble_metrics():
-    return [StatisticPlugin(name="total", summary="Sum", build=lambda options: Sum())]
-"""
-
-
-def test_former_hook_name_works_with_a_note(tmp_path: Path) -> None:
-    file = tmp_path / "former.py"
-    file.write_text(FORMER)
-    result = plugins("list", "--plugin", str(file))
-    assert result.exit_code == 0
-    assert "statistic: total" in result.output
-    note = "note: hook ensemble_metrics is deprecated: rename it to ensemble_statistics"
-    assert note in " ".join(result.output.split())
-    assert "warning" not in result.output
-    document = json.loads(plugins("list", "--json", "--plugin", str(file)).output)
-    (former,) = [plugin for plugin in document["plugins"] if plugin["name"] == "former"]
-    assert former["notes"] == [
-        "hook ensemble_metrics is deprecated: rename it to ensemble_statistics"
-    ]
-
-
-@pytest.mark.parametrize("former", [False, True])
-def test_statistics_are_registered_by_ensemble_statistics(tmp_path: Path, former: bool) -> None:
-    """A plugin may also have the deprecated hook. Its records are registered once."""
-    file = tmp_path / "both.py"
-    hook = "ensemble_statistics"
-    also = f"\n@hookimpl\ndef ensemble_metrics():\n    return {hook}()\n" if former else ""
-    file.write_text(FORMER.replace("ensemble_metrics", hook) + also)
-    result = plugins("list", "--plugin", str(file))
-    assert "statistic: total" in result.output
-    assert "deprecated" not in result.output
-
-
 def test_show_documents_every_option(ring: str) -> None:
     result = plugins("show", "ring", "--plugin", ring)
     assert result.exit_code == 0

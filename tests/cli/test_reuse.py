@@ -547,13 +547,13 @@ def test_run_that_others_can_write_is_not_reused() -> None:
     refused("others can write", "--reuse", "r1")
 
 
-def test_run_of_a_newer_version_is_not_reused() -> None:
+def test_run_of_another_version_is_not_reused() -> None:
     import sqlite3
 
     run("r1")
     with sqlite3.connect("state/runs/r1/journal.db") as journal:
         journal.execute("PRAGMA user_version=99")
-    refused("newer Ensemble", "--reuse", "r1")
+    refused("another version of Ensemble", "--reuse", "r1")
 
 
 def test_live_run_is_not_reused(study: Path) -> None:

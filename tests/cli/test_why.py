@@ -438,7 +438,9 @@ def test_replay_uses_each_version_of_a_changed_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["replay", "last"], ["why", "last", "r"], ["status", "last"]])
-def test_damaged_or_newer_journal_is_one_error(tmp_path: Path, command: list[str]) -> None:
+def test_damaged_journal_or_one_of_another_version_is_one_error(
+    tmp_path: Path, command: list[str]
+) -> None:
     told = played(tmp_path)
     told.keep()
     with sqlite3.connect(told.path) as connection:
@@ -446,7 +448,7 @@ def test_damaged_or_newer_journal_is_one_error(tmp_path: Path, command: list[str
     connection.close()
     result = ensemble(tmp_path, *command)
     assert result.exit_code == 2
-    assert "written by a newer Ensemble" in result.stderr
+    assert "written by another version of Ensemble" in result.stderr
     told.path.write_bytes(b"not a database at all, but long enough to look at" * 40)
     result = ensemble(tmp_path, *command, "--json")
     assert result.exit_code == 2

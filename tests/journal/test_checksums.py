@@ -211,8 +211,6 @@ def test_a_damaged_progress_file_is_ignored(tmp_path: Path, damage: bytes) -> No
     assert read_progress(tmp_path) == Progress(6, 7)
     (tmp_path / PERFORMED).write_bytes(Progress(6, 7).text().replace(b"7 ", b"5 ", 1))
     assert read_progress(tmp_path) == Progress()
-    (tmp_path / PERFORMED).write_bytes(b"%-20d\n" % 6)  # of version 1.0
-    assert read_progress(tmp_path) == Progress(6, 6)
 
 
 @pytest.mark.parametrize("last", [59, 1 << 40, 0, -1], ids=["one less", "huge", "zero", "negative"])

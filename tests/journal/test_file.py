@@ -15,7 +15,7 @@ import pytest
 
 from ensemble_core.journal import database as journal_module
 from ensemble_core.journal.codec import decisions_text, event_text, to_list
-from ensemble_core.journal.database import MIGRATIONS, NAME, JournalError, connect, migrate
+from ensemble_core.journal.database import FORMAT, NAME, JournalError, complete, connect
 from ensemble_core.journal.lock_owner import LOCK, this_process
 from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.writer import JournalWriter
@@ -47,7 +47,7 @@ def another_program(path: Path) -> bytes:
 def test_another_programs_database_is_rejected_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / NAME
     before = another_program(path)
-    for opening in (JournalWriter, Journal, migrate):
+    for opening in (JournalWriter, Journal, complete):
         with pytest.raises(JournalError, match="not the journal") as raised:
             opening(path)
         assert raised.value.exit_code == 2
@@ -55,46 +55,21 @@ def test_another_programs_database_is_rejected_and_unchanged(tmp_path: Path) -> 
     assert [each.name for each in tmp_path.iterdir()] == [NAME]
 
 
-def test_a_journal_of_a_newer_version_is_rejected_and_unchanged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [FORMAT - 1, FORMAT + 1])
+def test_a_journal_of_another_format_is_rejected_and_unchanged(
+    tmp_path: Path, version: int
+) -> None:
     path = written(tmp_path / NAME)
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA journal_mode=DELETE")
-        connection.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
+        connection.execute(f"PRAGMA user_version={version}")
     connection.close()
     before = path.read_bytes()
-    for opening in (JournalWriter, Journal, migrate):
-        with pytest.raises(JournalError, match="newer") as raised:
+    for opening in (JournalWriter, Journal, complete):
+        with pytest.raises(JournalError, match=f"its format is {version}") as raised:
             opening(path)
-        assert "use the version that wrote it" in str(raised.value.hint)
+        assert raised.value.hint == "use the version that wrote it"
     assert path.read_bytes() == before
-
-
-def test_an_older_journal_must_be_migrated_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written(tmp_path / NAME)
-    newer = (*MIGRATIONS, "CREATE TABLE notes (text); INSERT INTO notes VALUES ('moved')")
-    monkeypatch.setattr(journal_module, "MIGRATIONS", newer)
-    with pytest.raises(JournalError, match="older format"):
-        Journal(path)
-    migrate(path)
-    migrate(path)
-    with Journal(path) as journal:
-        assert [row.seq for row in journal.rows()] == [1, 2, 3, 4, 5]
-        assert journal._connection.execute("SELECT text FROM notes").fetchall() == [("moved",)]
-
-
-def test_a_migration_that_fails_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written(tmp_path / NAME)
-    broken = (*MIGRATIONS, "DELETE FROM events; INSERT INTO nowhere VALUES (1)")
-    with monkeypatch.context() as patch:
-        patch.setattr(journal_module, "MIGRATIONS", broken)
-        with pytest.raises(JournalError):
-            migrate(path)
-    with Journal(path) as journal:
-        assert journal.last() == 5
 
 
 class Odd:

@@ -11,7 +11,7 @@ from ensemble_testing import FakeExecutor
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.earlier_jobs import EarlierJobs
-from ensemble_core.journal.job_history import EventJobs, Jobs
+from ensemble_core.journal.job_history import Attempts, Jobs
 from ensemble_core.journal.job_rows import row_of
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import recover
@@ -71,7 +71,7 @@ def test_the_table_of_jobs_has_the_time_that_they_ran(journal: Path) -> None:
     with Journal(journal) as read:
         tables: list[Jobs] = [
             StoredJobs(read, ["a"], []),
-            EventJobs(read, lambda text: load_text(text.text, REGISTRY)),
+            Attempts(read, lambda text: load_text(text.text, REGISTRY)),
         ]
         for jobs in tables:
             rows = list(jobs.rows())

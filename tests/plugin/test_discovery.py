@@ -98,7 +98,6 @@ def test_installed_plugin_is_found(site: Site) -> None:
         "builtin": False,
         "records": {"action": ["ping"]},
         "error": None,
-        "notes": [],
     }
     assert "ping" in registry.actions
     assert registry.lookup("action", "ping").summary == "tell somebody"
@@ -224,7 +223,7 @@ def test_hooks_under_other_names_are_called_and_optional_ones_may_be_unknown(sit
         def actions(more=()):
             return [ActionPlugin(name="other", summary="x", run=lambda context: None)]
 
-        @hookimpl(specname="ensemble_metrics")
+        @hookimpl(specname="ensemble_statistics")
         def statistics():
             return [StatisticPlugin(name="other", summary="x", build=lambda options: None)]
 
@@ -236,9 +235,6 @@ def test_hooks_under_other_names_are_called_and_optional_ones_may_be_unknown(sit
     registry = discover()
     plugin = found(registry, "ensemble-other")
     assert plugin.error is None
-    assert plugin.notes == (
-        "hook ensemble_metrics is deprecated: rename it to ensemble_statistics",
-    )
     assert {"action", "statistic"} == set(plugin.records)
 
 

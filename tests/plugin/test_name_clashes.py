@@ -21,7 +21,7 @@ class Middle:
     def get(self): return self.value
 
 @hookimpl
-def ensemble_metrics():
+def ensemble_statistics():
     yield StatisticPlugin(name="middle", summary="m", build=lambda options: Middle())
 
 @hookimpl

@@ -62,7 +62,6 @@ def list_plugins(plugins: tuple[str, ...], as_json: bool) -> None:
         ]
         if plugin.error is not None:
             told = [f"broken: {plugin.error}"]
-        told += [f"note: {text}" for text in plugin.notes]
         first = (plugin.name, plugin.distribution, plugin.version)
         for number, text in enumerate(_wrap(told or ["nothing"])):
             rows.append((*(first if number == 0 else ("", "", "")), printable(text)))

@@ -156,7 +156,7 @@ class VirtualRuntime:
         self._answers = answers
         self._look_up = look_up
         self._journal = journal
-        if journal is not None and journal.keeps_rows:
+        if journal is not None:
             self.engine.state.table.over = []
         self._maker = maker
         self._folder = folder

@@ -29,7 +29,8 @@ from ensemble_testing.crash.rounds import Round
 
 from ensemble_core.config import load_text
 from ensemble_core.journal import writer as writer_module
-from ensemble_core.journal.reader import NAME, Journal, migrate
+from ensemble_core.journal.database import complete
+from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import recover
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, StopRequested
@@ -168,7 +169,7 @@ def control(folder: Path, chance: random.Random) -> int:
     path = folder / NAME
     engine = None
     if path.exists():
-        migrate(path)  # the kill may have interrupted its creation
+        complete(path)  # the kill may have interrupted its creation
         with Journal(path) as journal:
             if journal.texts():
                 engine = recover(journal, lambda text: load_text(text.text, REGISTRY), None).engine
