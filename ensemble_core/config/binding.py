@@ -13,7 +13,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.firing_limits import FiringLimits, listed_actions, read_firing_limits
 from ensemble_core.config.placeholders import words_of
 from ensemble_core.config.triggers import BoundTrigger, bind_trigger
-from ensemble_core.metrics.store import is_gauge, parse_path
+from ensemble_core.metrics.store import is_gauge, parse_path, split_filter
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.filters import split_name
 from ensemble_core.model.rules import UNLIMITED, BoundAction, BoundRule
@@ -179,7 +179,7 @@ def _handled_failures(
                 handled |= outcomes
     for path in paths:
         for counter, outcomes in _COUNTED.items():
-            if path.group and path.variable.endswith(counter):
+            if path.group and split_filter(path.variable)[0].endswith(counter):
                 groups.add(path.group)
                 handled |= outcomes
     return frozenset(handled), groups.pop() if len(groups) == 1 else None

@@ -17,6 +17,7 @@ from ensemble_core.errors import (
     raised_at,
     written_at,
 )
+from ensemble_core.metrics.recent_counts import WITHIN
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import (
     ROWS,
@@ -449,12 +450,16 @@ class Context:
         """
         if "(" in text:
             path_of, condition = split_filter(text)
+            if WITHIN in condition and text.endswith(")"):
+                return self._recent_count(text, condition.rpartition(WITHIN)[2], path)
             name = path_of.rpartition("-")[2] if "-" in path_of else path_of.rpartition(".")[2]
             written = f"{path_of.partition('.')[0]}.{name}({condition})"
             self.report(
                 path,
                 f"the metric {text!r} takes no filter",
-                hint=f"write {written} in a rule with 'name: GROUP'",
+                hint=f"write {written} in a rule with 'name: GROUP'"
+                if text.endswith(")")
+                else "close the bracket",
                 code="no-such-metric",
             )
             return None
@@ -505,6 +510,31 @@ class Context:
             code="no-such-metric",
         )
         return None
+
+    def _recent_count(self, text: str, time: str, path: Path) -> MetricPath | None:
+        """Return the path of a count within a time, or ``None`` after reporting an error."""
+        found: MetricPath | EnsembleError | None
+        found = self._paths[text] = self._paths.get(text) or self._parse(text)
+        try:
+            if isinstance(found, EnsembleError):
+                raise found
+            if not found.recent:
+                count = found.kind == "count"
+                raise EnsembleError(
+                    f"{text!r} has 'within' and a condition, but 'within' stands alone"
+                    if count
+                    else f"{text!r} is no count: only counts have 'within'",
+                    hint=f"write a path such as count.GROUP.failed({WITHIN}{time})",
+                    code="no-such-metric",
+                )
+            if not seconds(time):
+                raise EnsembleError(
+                    f"the time in {text!r} is 0", hint=f"write {WITHIN}10m", code="out-of-range"
+                )
+        except EnsembleError as error:
+            self.attach(error, path)
+            return None
+        return found
 
     def _check_generator_gauge(self, text: str, path: Path) -> bool:
         """Return False after reporting a gauge whose generator or objective does not exist."""

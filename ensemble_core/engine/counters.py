@@ -9,6 +9,7 @@ from ensemble_core.engine.group_state import CHANGES, Change, GroupState
 from ensemble_core.engine.records import JobRecord
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.metrics.store import MetricStore
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.filters import attempt_fields, filter_of
 
 __all__ = ["Counters"]
@@ -69,6 +70,10 @@ class Counters:
                     self._gauges.count_active(by)
         for counter, by in group.spoken_changes[change]:
             record.index.count(counter, by)
+        for variable, recent in self._metrics.recent.get(record.job.group, NOTHING).items():
+            if (recent.counter, 1) in CHANGES[change]:
+                recent.add(record.newest)
+                self.index.touched[group.watches[variable]] = None
 
     def count_reused(self, group: GroupState, record: JobRecord) -> None:
         """Count a reused job."""

@@ -308,6 +308,8 @@ class Engine:
             self._view = self._metrics_view()
         if state.metrics.reports:
             self._report_metric_problems()
+        if state.metrics.recent:
+            state.rules.await_drops(state.now)
         if state.look_for_end:
             state.sources = {}
             if state.started and state.ended is None:
@@ -758,8 +760,8 @@ class Engine:
             self._rules.consider(rule_state, Match(event))
             state.look_for_end = True
             return [(self._keep_interval, rule_state)]
-        if event.timer == "for":
-            self._rules.look_at_lasting(event)
+        if event.timer in ("for", "within"):
+            self._rules.look_at_time(event)
             state.look_for_end = True
             return ()
         if event.timer == "silent":

@@ -179,13 +179,21 @@ class RuleEvaluation:
             if not foreign or rule_state.rule.queue_scope:
                 self.consider(rule_state, match)
 
-    def look_at_lasting(self, event: TimerElapsed) -> None:
-        """Look again at a condition that has been true for the time that its rule needs."""
+    def look_at_time(self, event: TimerElapsed) -> None:
+        """Look at a count within a time that has become smaller, or look again at a condition that
+        has been true for the time that its rule needs.
+        """
+        index = self.state.rules.index
+        if event.timer == "within":
+            if event.key in index.watches:
+                index.touched[index.watches[event.key]] = None
+            self.react((), None, event)
+            return
         found = self.state.rules.lasting.elapsed(event.key)
         if found is None:
             return
         if found.state.watch is not None:
-            self.state.rules.index.touch(found.state)
+            index.touch(found.state)
             self.react((), None, event)
         else:
             record = found.match.record

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -316,6 +317,12 @@ class Watch:
             self._drop_held(state)
             self._put(state)
 
+    @property
+    def falls(self) -> bool:
+        """True if a rule may become true because the metric gets smaller."""
+        states = chain(self._below.states, *self._equal.values(), self._other)
+        return any(comparison_of(each.rule)[0] not in (">", ">=") for each in states)
+
     def _drop_held(self, state: RuleState) -> None:
         del self.held[state]
         self._held(_OPPOSITE[comparison(state)[0]]).discard(state)
@@ -383,6 +390,11 @@ class Watch:
             return list(self.held)
         above, below = self._held_above, self._held_below
         return above.states[: above.until(value)] + below.states[below.until(value) :]
+
+
+def comparison_of(rule: BoundRule) -> tuple[str, float]:
+    """Return the operator and the number of a rule's condition, if it is a single comparison."""
+    return (rule.condition and rule.condition.comparison) or ("", 0.0)
 
 
 def comparison(state: RuleState) -> tuple[str, float]:

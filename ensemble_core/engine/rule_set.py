@@ -10,7 +10,15 @@ from ensemble_core.engine.report import InstanceReport, RuleReport, Standing
 from ensemble_core.engine.rule_index import Instance, InUse, RuleIndex, RuleState
 from ensemble_core.engine.timers import Timers
 from ensemble_core.errors import EnsembleError
-from ensemble_core.metrics.store import FIRINGS, MetricPath, MetricStore, parse_path
+from ensemble_core.metrics.recent_counts import WITHIN, RecentCount
+from ensemble_core.metrics.store import (
+    FIRINGS,
+    MetricPath,
+    MetricStore,
+    parse_path,
+    split_filter,
+)
+from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.rules import BoundRule
 
@@ -239,12 +247,34 @@ class RuleSet:
         """Return a parsed metric path, or ``None`` if the metric does not exist."""
         if text not in self._paths:
             try:
-                self._paths[text] = parse_path(
+                self._paths[text] = path = parse_path(
                     text, self._ensemble.groups, self._ensemble.statistics
                 )
+                if path.recent:
+                    self._count_recent(path)
             except EnsembleError:
                 self._paths[text] = None
         return self._paths[text]
+
+    def _count_recent(self, path: MetricPath) -> None:
+        """Count within a time from now on."""
+        counter, condition = split_filter(path.variable)
+        kept = self._metrics.recent.setdefault(path.group, {})
+        if path.variable not in kept:
+            time = seconds(condition.removeprefix(WITHIN))
+            kept[path.variable] = RecentCount(counter, time)
+        self.index.watch(path)
+
+    def await_drops(self, now: float) -> None:
+        """Start the timers of counts within a time that may trigger a rule when they drop."""
+        for group, kept in self._metrics.recent.items():
+            for variable, recent in kept.items():
+                text = f"count.{group}.{variable}"
+                watch = self.index.watches.get(text)
+                if watch is not None and (watch.falls or watch.held):
+                    due = recent.next_drop(now)
+                    if due is not None:
+                        self.lasting.timers.once(due, "within", text)
 
     def idle(self) -> list[RuleState]:
         """Return the live rules on ``idle``, narrowest scope first, then in file order."""
@@ -306,6 +336,10 @@ class RuleSet:
         """
         if any(True for _ in self.intervals()):
             return True
+        if self._metrics.recent:
+            watches = self.index.watches.values()
+            if any(each.path.recent and each.falls and each.read(now) for each in watches):
+                return True
         if not self._ensemble.heartbeat:
             return False
         if self.waits("heartbeat"):

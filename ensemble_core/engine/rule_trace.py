@@ -89,7 +89,7 @@ def event_words(event: Event) -> str:
     if isinstance(event, JobEvent):
         return f"{event.name} of {event.job}" + ("" if event.ours else " (not ours)")
     if isinstance(event, TimerElapsed):
-        return event.timer
+        return f"drop of {event.key}" if event.timer == "within" else event.timer
     if isinstance(event, Requested):
         return f"{event.action.get('name')} requested by {event.by}"
     job = getattr(event, "job", None)

@@ -307,7 +307,7 @@ class State:
         if path is None:
             return
         self.metrics.keep(path)
-        if path.variable.endswith(")"):
+        if path.variable.endswith(")") and not path.recent:
             counts = path.kind == "count"
             spoken = f"count.{path.variable}" if counts else path.variable
             self.table.groups[path.group].keep_variables([spoken])

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 __all__ = ["Kind", "Timer", "Timers"]
 
-Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent", "for"]
+Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent", "for", "within"]
 
 
 class Timer(NamedTuple):

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from ensemble_core.errors import EnsembleError, closest, did_you_mean, raised_at
+from ensemble_core.metrics.recent_counts import WITHIN, RecentCount
 from ensemble_core.metrics.series import NoNumber, Series, StatisticSpec
 
 __all__ = [
@@ -63,6 +64,8 @@ OUTCOMES = ("success", "failed", "cancelled")
 RESOURCES = ("core_hours", "node_hours", "gpu_hours")
 USED = "used."
 COMMITTED = "committed."
+#: Counters that cannot be counted within a time: two can also decrease, and rows are too many.
+_LEVELS = ("active", "open", "rows")
 #: Gauges of the queue and of the run. ``queue.active``, ``queue.suspended`` and the ``waiting.*``
 #: gauges (except ``waiting.nodes``) count only jobs of this run.
 GAUGES = (
@@ -114,6 +117,11 @@ class MetricPath(NamedTuple):
     variable: str = ""
     statistic: str = ""
 
+    @property
+    def recent(self) -> bool:
+        """True for a count within a time: ``count.GROUP.failed(within 10m)``."""
+        return self.kind == "count" and split_filter(self.variable)[1].startswith(WITHIN)
+
 
 def parse_path(
     text: str,
@@ -129,9 +137,16 @@ def parse_path(
     """
     head, _, rest = text.partition(".")
     if head == "count" and rest:
-        base, condition = split_filter(rest)
+        base, condition = split_filter(rest) if rest.endswith(")") else (rest, "")
         group, _, counter = base.rpartition(".")
         if group in groups and counter in COUNTS:
+            if condition.startswith(WITHIN) and counter in _LEVELS:
+                raise EnsembleError(
+                    f"{text!r} counts nothing: {counter!r} is no number of ends or submits",
+                    hint=f"write count.{group}.failed({condition}), or another of "
+                    + ", ".join(each for each in COUNTS if each not in _LEVELS),
+                    code="no-such-metric",
+                )
             filtered = f"{counter}({condition})" if condition else counter
             return MetricPath(text, "count", group, filtered)
     elif head in statistics and rest:
@@ -262,6 +277,8 @@ class MetricStore:
         self.series: dict[tuple[str, str], Series] = {}
         #: The counters in ``KEPT`` for attempts that pass a filter, by group and filter.
         self.filtered: dict[str, dict[str, dict[str, int]]] = {}
+        #: Counts within a time, by group and ``COUNTER(within TIME)``.
+        self.recent: dict[str, dict[str, RecentCount]] = {}
         self.adopt(groups, statistics, everything=everything)
 
     def adopt(
@@ -331,7 +348,7 @@ class MetricStore:
         if path.kind == "series":
             self._asked.add((path.group, path.variable, path.statistic))
             self.add(path.group, path.variable).keep(self.statistics[path.statistic])
-        elif path.kind == "count" and path.variable.endswith(")"):
+        elif path.kind == "count" and path.variable.endswith(")") and not path.recent:
             _, condition = split_filter(path.variable)
             counts = self.filtered.setdefault(path.group, {})
             counts.setdefault(condition, dict.fromkeys(KEPT, 0))
@@ -351,6 +368,9 @@ class MetricStore:
     def get(self, path: MetricPath, now: float) -> float | None:
         """Return a metric's value, or ``None`` if the metric has no value yet."""
         if path.kind == "count":
+            if self.recent and path.recent:
+                recent = self.recent.get(path.group, {}).get(path.variable)
+                return None if recent is None else recent.count(now)
             return self.count(path.group, path.variable)
         if path.kind == "gauge":
             return self.gauges.get(path.text)
@@ -406,6 +426,9 @@ class MetricStore:
             for condition, counts in filters.items():
                 for counter in COUNTS:
                     values[f"count.{group}.{counter}({condition})"] = counted(counts, counter)
+        for group, counts_within in self.recent.items():
+            for variable, recent in counts_within.items():
+                values[f"count.{group}.{variable}"] = recent.count(now)
         for (group, variable), series in self.series.items():
             for name in series.names:
                 value = series.get(name, now)

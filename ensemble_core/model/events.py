@@ -148,9 +148,9 @@ class TimerElapsed(Event):
     """A timer of the engine has elapsed."""
 
     type: ClassVar[str] = "timer"
-    timer: Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent", "for"]
-    #: The timer's rule (``interval``), group (``silent``), resize request or job; with ``for``, a
-    #: number.
+    timer: Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent", "for", "within"]
+    #: The timer's rule (``interval``), group (``silent``), metric (``within``), resize request or
+    #: job; with ``for``, a number.
     key: str = ""
 
 

@@ -287,6 +287,12 @@ def parse(
     try:
         whole = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, SyntaxError) and (recent := _RECENT.search(text)) is not None:
+            group = recent[1] or "GROUP."
+            raise refused(
+                f"{what} does not parse: a count within a time is a metric",
+                f"write metric('count.{group}{recent[2]}')",
+            ) from None
         if isinstance(error, SyntaxError) and (words := _WHERE.search(text)) is not None:
             raise _no_filter(what, f"{words[1]}({words[2].strip()})") from None
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deep"
@@ -329,6 +335,8 @@ def _check_lists(node: ast.Compare, source: str, text: str) -> None:
             )
 
 
+#: A common mistake: ``count.sim.failed(within 10m)`` without ``metric``.
+_RECENT = re.compile(r"(?<!['\"])\bcount\.([\w-]+\.)?(\w+\(within [^()]*\))")
 #: A common mistake: ``mean.U where L == 16`` instead of ``mean.U(L == 16)``.
 _WHERE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+)\s+where\s+(.+)")
 

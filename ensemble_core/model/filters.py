@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from ensemble_core.metrics.recent_counts import WITHIN
 from ensemble_core.metrics.store import split_filter
 from ensemble_core.model import conditions
 from ensemble_core.model.compiler import refused
@@ -123,6 +124,9 @@ def filter_of(text: str, key: str = "filter") -> Filter:
 
     Raises :class:`EnsembleError` if the condition is invalid.
     """
+    if text.startswith(WITHIN):
+        better = f"metric('count.GROUP.failed({text})')"
+        raise refused("a count within a time is a metric of a group", f"write {better}")
     condition = conditions.parse(text, has_value=False, key=key)
     conditions.check_nan(condition, ())
     asked = {
