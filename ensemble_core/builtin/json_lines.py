@@ -8,7 +8,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 from ensemble_core.builtin.line_observer import MOST_TOLD, LineObserver, count_of
 from ensemble_core.model.numbers import MOST_EXACT, finite_or_none, read_number
@@ -20,6 +21,19 @@ _LONGEST_DICT = 1 << 16
 #: How many levels of nested objects a complaint searches for a field.
 _DEPTH = 4
 _BRACE = re.compile(rb"\{")
+#: How many objects are searched for names that are similar to a missing one.
+_SURVEYED = 1000
+_MISSING = object()
+_INFINITE = (math.inf, -math.inf)
+
+
+def _finite(text: str) -> float | None:
+    return finite_or_none(float(text))
+
+
+_DECODER = json.JSONDecoder()
+#: 1e999 is not infinity, but a number too large for a float.
+_STRICT = json.JSONDecoder(parse_float=_finite)
 
 
 class JsonLines(LineObserver):
@@ -34,6 +48,11 @@ class JsonLines(LineObserver):
     _noun = "a JSON object"
     #: Number of lines that begin with ``{`` but are no valid object.
     _broken = 0
+
+    @cached_property
+    def _printed(self) -> tuple[str, ...]:
+        """The listed names, and that of the clock."""
+        return (*self._wanted, *((self._clock,) if self._clock else ())) if self._wanted else ()
 
     def _unread_complaint(self) -> str | None:
         broken = None
@@ -64,11 +83,14 @@ class JsonLines(LineObserver):
                     number = read_number(value) if isinstance(value, str) else None
                     values[name] = self._unreadable(name, value) if number is None else number
             return values
-        for printed in (*self._wanted, *((self._clock,) if self._clock else ())):
-            there, value = _look_up(found, printed)
-            if not there:
-                if len(self._unasked) < MOST_TOLD and self._wanted.get(printed) not in self._found:
-                    self._unasked |= dict.fromkeys(_similar(found, printed))
+        for printed in self._printed:
+            value = found.get(printed, _MISSING)
+            if value is _MISSING:
+                value = _nested(found, printed)
+                if value in _INFINITE:
+                    value = _nested(_object_in(line, _STRICT) or {}, printed)
+            if value is _MISSING:
+                self._look_for(printed, found)
                 continue
             number = read_number(value) if isinstance(value, str) else _number(value)
             if number is not None:
@@ -77,20 +99,29 @@ class JsonLines(LineObserver):
                 values[printed] = self._unreadable(printed, value)
         return values
 
+    def _look_for(self, printed: str, found: Mapping[str, Any]) -> None:
+        """Remember, for the complaint, which fields an object has instead of this one."""
+        if self._understood >= _SURVEYED or len(self._unasked) >= MOST_TOLD:
+            return
+        if (self._wanted or {}).get(printed) not in self._found:
+            self._unasked |= dict.fromkeys(_similar(found, printed))
 
-def _object_in(line: bytes) -> dict[str, Any] | None:
+
+def _object_in(line: bytes, decoder: json.JSONDecoder = _DECODER) -> dict[str, Any] | None:
     """Return the JSON object or the printed Python dict in a line, or ``None``."""
     if not line.startswith(b"{"):
         return None
     text = line.decode("utf-8", "replace")
     try:
-        found: dict[str, Any] = json.loads(text)
-        if math.inf in found.values() or -math.inf in found.values():
-            # 1e999 is not infinity, but a number too large for a float.
-            found = json.loads(text, parse_float=_finite)
+        found, end = decoder.raw_decode(text)
+        if end != len(text):
+            raise ValueError("there is more than an object")
+        values = found.values()
+        if math.inf in values or -math.inf in values:
+            found, _ = _STRICT.raw_decode(text)
     except (ValueError, RecursionError):
         return _dict_in(text) if len(line) <= _LONGEST_DICT else None
-    return found
+    return cast("dict[str, Any]", found)
 
 
 def _dict_in(text: str) -> dict[str, Any] | None:
@@ -125,17 +156,17 @@ def _literal(node: ast.AST) -> Any:
     return None
 
 
-def _look_up(found: Mapping[str, Any], printed: str) -> tuple[bool, Any]:
-    """Return whether an object has a field, and its value. ``a.b`` is a field ``a.b``, or the field
-    ``b`` of the object ``a``.
+def _nested(found: Mapping[str, Any], printed: str) -> Any:
+    """Return the value of a field of an object, or ``_MISSING``. ``a.b`` is a field ``a.b``, or the
+    field ``b`` of the object ``a``.
     """
     if printed in found:
-        return True, found[printed]
+        return found[printed]
     first, dot, rest = printed.partition(".")
-    inner = found.get(first)
     if not dot or first not in found:
-        return False, None
-    return _look_up(inner, rest) if isinstance(inner, Mapping) else (True, inner)
+        return _MISSING
+    inner = found[first]
+    return _nested(inner, rest) if isinstance(inner, Mapping) else inner
 
 
 def _similar(found: Mapping[str, Any], printed: str) -> Iterator[str]:
@@ -167,7 +198,3 @@ def _number(value: object) -> float | None:
         return float(value)
     except OverflowError:
         return None
-
-
-def _finite(text: str) -> float | None:
-    return finite_or_none(float(text))

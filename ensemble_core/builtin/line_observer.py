@@ -239,9 +239,7 @@ class LineObserver(Observer):
     def _row_with(self, found: Mapping[str, float]) -> Row | None:
         """Return the row with the wanted ones of these values, by their printed names."""
         self._understood += 1
-        values = {
-            name: value for printed, value in found.items() if (name := self._name_of(printed))
-        }
+        values = self._wanted_of(found)
         if not values:
             return None
         if self._clock is None:
@@ -263,22 +261,23 @@ class LineObserver(Observer):
         self._unread[name] = (count + 1, first, line)
         return UNREADABLE
 
-    def _name_of(self, printed: str) -> str | None:
-        """Return the column's name for a printed name, or ``None`` if it is not wanted."""
-        if self._wanted is not None:
-            name = self._wanted.get(printed)
-            if name is not None:
-                self._found.add(name)
-            elif len(self._unasked) < MOST_TOLD and printed != self._clock:
-                self._unasked[printed] = None
-            return name
-        if printed in VARIABLES:
-            return None
-        if printed not in self._seen:
-            if len(self._seen) >= MOST_FIELDS:
-                return None
-            self._seen.add(printed)
-        return printed
+    def _wanted_of(self, found: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the wanted ones of these values by the names of their columns."""
+        wanted = self._wanted
+        if wanted is not None:
+            values = {wanted[name]: value for name, value in found.items() if name in wanted}
+            if len(self._found) < len(wanted):
+                self._found.update(values)
+            if self._understood <= _SURVEYED and len(self._unasked) < MOST_TOLD:
+                others = (name for name in found if name not in wanted and name != self._clock)
+                self._unasked |= dict.fromkeys(others)
+            return values
+        if not self._seen.issuperset(found):
+            for name in found:
+                if name and len(self._seen) < MOST_FIELDS and name not in VARIABLES:
+                    self._seen.add(name)
+            return {name: value for name, value in found.items() if name in self._seen}
+        return found
 
     def complaint(self) -> str | None:
         if not self._lines:
@@ -290,7 +289,8 @@ class LineObserver(Observer):
             return f"{lines}, none of them {self._noun}{self._suggestion()}"
         missing = sorted(set((self._wanted or {}).values()) - self._found)
         if missing:
-            there = f"; found {', '.join(map(repr, self._unasked))}" if self._unasked else ""
+            others = ", ".join(map(repr, [*self._unasked][:MOST_TOLD]))
+            there = f"; found {others}" if others else ""
             several = "s" if len(missing) > 1 else ""
             return f"no field{several} {', '.join(map(repr, missing))}{there}"
         if self._wanted is None and not self._seen:

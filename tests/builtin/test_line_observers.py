@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from ensemble_core.builtin import json_lines
 from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.patterns import Patterns
@@ -69,6 +70,10 @@ def test_json_value_that_is_no_number_is_nan_and_reported() -> None:
     )
     assert same(column(observer, text), [1, math.nan, -2.5, math.nan, math.nan, math.nan])
     assert observer.complaint() == "E could not be read in 3 of 7 lines, first: 'None' in line 4"
+    nested = JsonLines(fields={"E": "a.E"})
+    assert same(
+        column(nested, '{"a": {"E": 1e999}}\n{"a": {"E": Infinity}}\n'), [math.nan, math.inf]
+    )
 
 
 def test_dicts_that_python_prints_are_read() -> None:
@@ -99,6 +104,15 @@ def test_complaint_proposes_the_field_that_it_sees() -> None:
     observer = JsonLines(fields=["loss"])
     rows(observer, '{"step": 1, "train/loss": 0.5}\n')
     assert observer.complaint() == "no field 'loss'; found 'train/loss'"
+
+
+def test_names_like_a_missing_one_are_searched_in_few_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[str] = []
+    monkeypatch.setattr(json_lines, "_similar", lambda found, name: searched.append(name) or ())
+    rows(JsonLines(fields=["loss", "E"]), '{"E": 1}\n' * 2000)
+    assert len(searched) == json_lines._SURVEYED
 
 
 def test_labels_with_blanks_are_read_if_they_are_named() -> None:

@@ -200,5 +200,7 @@ class ObserverFeed:
 
     def _event(self, timestamp: float, row: Row) -> Observed:
         values, anew, self._anew = row.values, self._anew, False
-        unread = [name for name, value in values.items() if value is UNREADABLE]
-        return Observed(timestamp, self._job, self.name, values, row.clock, anew, (*unread,))
+        unread: tuple[str, ...] = ()
+        if UNREADABLE in values.values():  # no other nan is equal to it
+            unread = tuple(name for name, value in values.items() if value is UNREADABLE)
+        return Observed(timestamp, self._job, self.name, values, row.clock, anew, unread)
