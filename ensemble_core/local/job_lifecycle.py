@@ -52,7 +52,10 @@ class JobLifecycle:
         poller: Poller[Token],
         tree: ProcessTree[LocalJob],
         grace: float,
+        tied: bool = False,
     ) -> None:
+        #: Whether this is a pilot, where no end is reported of a job that is interrupted.
+        self._tied = tied
         self._active = active
         self._slots = slots
         self._log = log
@@ -69,6 +72,8 @@ class JobLifecycle:
         self._suspensions = Suspensions(active, log, poller)
         self._memory_limits = MemoryLimits(active, poller, tree, self._exceed_memory)
         self._tidying = False
+        # A queue that ends a pilot may kill the processes of a job before this one.
+        self._held_codes = _SIGNAL_CODES | {128 + signal.SIGKILL} if tied else _SIGNAL_CODES
 
     def started(self, record: LocalJob) -> None:
         if not self._tidying:
@@ -149,6 +154,8 @@ class JobLifecycle:
         if self._log.ledger is not None:
             self._log.ledger.interrupting(record.job.id)
         if not (record.started or record.pids or record.inherited):
+            if self._tied and self._log.ledger is not None:
+                self._log.ledger.postpone(record.job.id)
             self.leave(record)
         elif not self._release(record):
             self.terminator.end(record)
@@ -197,7 +204,7 @@ class JobLifecycle:
         if record.phase is not Phase.NONE:
             self._log.add(record, *self._finish(record))
             self.terminator.task_ended(record)
-        elif record.caught or code_of(record.status()) in _SIGNAL_CODES:
+        elif record.caught or code_of(record.status()) in self._held_codes:
             ended = self._log.tick()
 
             def release() -> None:
@@ -229,8 +236,9 @@ class JobLifecycle:
         finish = encode_value("finish", "status", status)
         if record.reason != "interrupted":
             return (finish,)
-        record.reason = "leftover"  # from now on, only its processes matter
-        return (finish,) if status == 0 else (_INTERRUPTED, finish)
+        if status == 0 or not self._tied:
+            record.reason = "leftover"  # from now on, only its processes matter
+        return (finish,) if status == 0 else () if self._tied else (_INTERRUPTED, finish)
 
     def _tidy(self) -> None:
         self._tidying = bool(self._active.running)
@@ -248,9 +256,9 @@ class JobLifecycle:
             self._tree.forget(record.job.id)
             if not record.reason:
                 self._log.add_exception(record, "lost", lost)
-        if record.reason == "interrupted":
+        if record.reason == "interrupted" and not self._tied:
             first = (_INTERRUPTED, *first)
-        if note:
+        if note and not self._is_untold(record):
             self._log.add_exception(record, "leftover", note, severity=1)
         job = record.job
         del self._active.running[record]
@@ -275,7 +283,12 @@ class JobLifecycle:
         record.stop_timers()
         name = record.job.id
         self._active.records.pop(name, None)
-        self._log.add(record, *first, _CLEAN)
+        if not self._is_untold(record):
+            self._log.add(record, *first, _CLEAN)
+
+    def _is_untold(self, record: LocalJob) -> bool:
+        """Return whether the pilot of a job has ended it, so that its end is not its own."""
+        return self._tied and record.reason == "interrupted"
 
 
 def _catches(pid: int) -> bool:

@@ -14,12 +14,14 @@ as eight hexadecimal digits. A truncated last line is ignored. The file has the 
   interrupted.
 - ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]``: a resize was answered.
 - ``["f",[ID,…]]``: the controller no longer needs these jobs, so a compaction may remove them.
+- ``["q",TIME]``: in a pilot, the supervisor has exited, and no process of its jobs was left.
 - ``["t",TIME]``: the time of the newest event when the file was compacted.
 
 In format 1, lines have no checksum.
 
 Events of waiting jobs and answers to resizes are synced to disk. Events of started jobs are not, so
-they may be missing after a power cut. If the journal has a newer event of a job than the ledger,
+they may be missing after a power cut. (In a pilot, a line is synced before the spawn: see
+``fence``.) If the journal has a newer event of a job than the ledger,
 the job had started: it is reported as lost, and not started again.
 """
 
@@ -36,7 +38,7 @@ from ensemble_core.errors import ExecutorError
 from ensemble_core.local.ledger_lines import LedgerJob, is_newer, strip_checksum, with_checksum
 from ensemble_core.local.protocol import decode, line, line_job
 
-__all__ = ["Ledger", "boot"]
+__all__ = ["Ledger", "boot", "sync_folder"]
 
 NAME, LOCK = "local.log", "local.lock"
 #: Version of the file format. Version 1 had no checksums.
@@ -325,8 +327,19 @@ class Ledger:
         os.fdatasync(self._fd)
         if self._nameless:
             for folder in (os.path.dirname(self.path), os.path.dirname(os.path.dirname(self.path))):
-                _sync_folder(folder)
+                sync_folder(folder)
         self._to_keep = self._nameless = False
+
+    def copy_descriptor(self) -> int:
+        """Return a new descriptor of the file, with which another thread can sync it."""
+        return os.dup(self._fd)
+
+    def quit(self, now: float) -> None:
+        """Record that no process of any job is left. Nothing is written after that."""
+        self._buffer.append(line(["q", now]))
+        with contextlib.suppress(OSError):
+            self._write()
+            self._sync()
 
     def _write(self) -> None:
         fresh = b"".join(self._buffer).splitlines(keepends=True)
@@ -394,7 +407,7 @@ class Ledger:
                 total = os.fstat(fd).st_size
                 os.fsync(fd)  # before the new file replaces the old one
                 os.replace(fresh, self.path)
-                _sync_folder(os.path.dirname(self.path))
+                sync_folder(os.path.dirname(self.path))
             except BaseException:
                 os.close(fd)
                 raise
@@ -422,7 +435,7 @@ class Ledger:
                 yield raw
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
     """Sync a folder, if the file system supports it, so that new names in it survive a power
     cut.
     """

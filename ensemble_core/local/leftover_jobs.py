@@ -12,13 +12,13 @@ from pathlib import Path
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.ledger import NAME, boot
-from ensemble_core.local.ledger_lines import LedgerJob, strip_checksum
-from ensemble_core.local.protocol import decode
+from ensemble_core.local.ledger_lines import LedgerJob
+from ensemble_core.local.ledger_reader import ledger_messages
 from ensemble_core.local.supervisor import peer
 from ensemble_core.local.supervisor_client import SECRET, address
 from ensemble_core.plugin.executor import Executor, Run
 
-__all__ = ["leftover_jobs"]
+__all__ = ["leftover_jobs", "supervisor_pid"]
 
 #: How many seconds to wait, after the longest ``grace``, until a supervisor has ended its jobs, and
 #: then until it exits.
@@ -32,14 +32,14 @@ def leftover_jobs(tag: str, state: Path, ending: Executor | None) -> int:
 
     The executor must not be open. Raises :class:`ExecutorError` if the jobs do not end.
     """
-    supervisor = _supervisor(state)
+    supervisor = supervisor_pid(state)
     unfinished = _unfinished(state / NAME)
     running = [name for name, job in unfinished.items() if job.launched]
     count = max(1, len(unfinished)) if supervisor else len(running)
     if ending is not None and count:
         # If it has none, a new supervisor ends the jobs of the previous one.
         ending.open(Run(tag, state.parent / "output", time.time, state), lambda events: None)
-        supervisor = _supervisor(state)
+        supervisor = supervisor_pid(state)
         unfinished = _unfinished(state / NAME)
         ending.cancel(list(unfinished))
         _wait_for_ends(state, unfinished)
@@ -54,14 +54,14 @@ def _wait_for_ends(state: Path, jobs: dict[str, LedgerJob]) -> None:
     graces = ((jobs[name].data or {}).get("grace") or 0.0 for name in running)
     deadline = time.monotonic() + max(graces, default=0.0) + _ENDING
     while running.intersection(_unfinished(state / NAME)) and time.monotonic() < deadline:
-        if not _supervisor(state):
+        if not supervisor_pid(state):
             return
         time.sleep(_LOOK)
 
 
 def _wait_for_exit(tag: str, state: Path, supervisor: int) -> None:
     deadline = time.monotonic() + _ENDING
-    while _supervisor(state):
+    while supervisor_pid(state):
         if time.monotonic() > deadline:
             raise ExecutorError(
                 f"the jobs of run {tag} have not ended within {_ENDING:g} s",
@@ -72,7 +72,7 @@ def _wait_for_exit(tag: str, state: Path, supervisor: int) -> None:
         time.sleep(0.05)
 
 
-def _supervisor(state: Path) -> int:
+def supervisor_pid(state: Path) -> int:
     """Return the process id of the run's supervisor, or 0 if this user has none."""
     if not (state / SECRET).exists():
         return 0
@@ -89,12 +89,13 @@ def _unfinished(ledger: Path) -> dict[str, LedgerJob]:
     """Return the jobs in a ledger that are not over. ``launched`` ones may run on this machine."""
     jobs: dict[str, LedgerJob] = {}
     try:
-        lines = ledger.read_bytes().splitlines(keepends=True)
+        data = ledger.read_bytes()
     except OSError:
         return {}
-    for raw in lines:
+    for message in ledger_messages(data):
+        if message is None:
+            continue  # a damaged line
         try:
-            message = decode(strip_checksum(raw, True).decode("ascii"))
             if message[0] == "k":
                 if message[1] == os.uname().nodename and message[2] != boot():
                     for job in jobs.values():

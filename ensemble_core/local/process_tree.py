@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ensemble_core.local.launch import LINEAGE
 
-__all__ = ["Process", "ProcessTree", "become_subreaper", "parent_of", "pin"]
+__all__ = ["Process", "ProcessTree", "become_subreaper", "kill_descendants", "parent_of", "pin"]
 
 _SET_CHILD_SUBREAPER = 36
 
@@ -107,6 +109,38 @@ def pin(process: Process) -> int | None:
         os.close(fd)
         return None
     return fd
+
+
+def kill_descendants(patience: float = 60.0) -> bool:
+    """Kill and reap all descendants of this process, which must be a subreaper.
+
+    Return False if some are left after ``patience`` seconds: they cannot be killed.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return True  # orphans become children of this process, so there are none
+        if time.monotonic() > deadline:
+            return False
+        children: dict[int, list[_Entry]] = {}
+        for name in os.listdir("/proc"):
+            if name.isdigit() and (seen := _entry(name)) is not None:
+                children.setdefault(seen.parent, []).append(seen)
+        todo = children.get(os.getpid(), [])
+        while todo:
+            seen = todo.pop()
+            todo += children.get(seen.pid, ())
+            with contextlib.suppress(OSError):
+                fd = pin(Process(seen.pid, seen.born))
+                if fd is not None:
+                    try:
+                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+                    finally:
+                        os.close(fd)
+        time.sleep(0.005)
 
 
 @dataclass(slots=True)

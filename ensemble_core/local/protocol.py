@@ -28,6 +28,7 @@ from ensemble_core.model.jobs import Job
 
 __all__ = [
     "JOB_FIELDS",
+    "TIE",
     "VERSION",
     "Splitter",
     "decode",
@@ -45,6 +46,8 @@ __all__ = [
 
 #: Version of the protocol. A supervisor may be older than its controller.
 VERSION = 1
+#: Descriptor of the process to which a supervisor in a pilot is tied.
+TIE = 3
 #: The fields of a job in this version of Ensemble. If the jobs of a controller have other fields,
 #: the supervisor rejects the controller, because it would ignore these fields.
 JOB_FIELDS = layout(Job).names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ensemble_core.local.event_log import EventLog
 from ensemble_core.local.launch import Launcher, LaunchError, SystemBusy
@@ -16,6 +17,9 @@ from ensemble_core.local.queue import Queue
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.terminator import Terminator, Token
 from ensemble_core.model.jobs import Job
+
+if TYPE_CHECKING:  # most runs have no pilots
+    from ensemble_core.local.fence import Fence
 
 __all__ = ["Starter", "uptime"]
 
@@ -49,6 +53,7 @@ class Starter:
         terminator: Terminator,
         started: Callable[[LocalJob], None],
         leave: Callable[[LocalJob], None],
+        fence: Fence | None = None,
     ) -> None:
         self._launcher = launcher
         self._poller = poller
@@ -59,6 +64,9 @@ class Starter:
         self._terminator = terminator
         self._started = started  # called with each job that was started
         self._leave = leave  # called with each job that cannot be started
+        self._fence = fence
+        if fence is not None:
+            fence.attach(poller, log)
         self._stalled: LocalJob | None = None
         #: Jobs that hold slots and will be spawned when the ledger is written.
         #: After a crash, the ledger shows which jobs may have started, so none starts twice.
@@ -81,10 +89,15 @@ class Starter:
                 self._looking = True
                 self._poller.at(time.monotonic() + _LOOK, self._allow_look)
             self._report_waiting()
-            if not self._ready or not log.flush():
+            ready = self._ready
+            if not (ready or self._fence) or not log.flush():
                 return
-            while self._ready and self._stalled is None:
-                record = self._ready.popleft()
+            if self._fence is not None:
+                ready = self._fence.pass_jobs(ready)
+                if not ready:
+                    return
+            while ready and self._stalled is None:
+                record = ready.popleft()
                 if not record.over and record.phase is Phase.NONE:
                     self._launch(record)
             self._launcher.unbind()

@@ -8,6 +8,11 @@ to all processes of an allocation that ends. It starts no job, and running jobs 
 The supervisor then exits. Waiting jobs stay in the ledger, from where the next supervisor starts
 them. Without a ledger, all jobs are cancelled.
 
+In a pilot, it is *tied* to the process that has started it, and *fenced* (see ``fence``). When that
+process is gone, or the fence is there, it kills all jobs. It then exits, as after a drain, with a
+last line in the ledger that none is left. A job that a pilot ends has no end in the ledger, unless
+its exit code is 0: its exit code would not be its own.
+
 Messages are JSON lines. The controller begins with ``["hello",{...}]``, and the supervisor answers
 ``["hello",{...}]`` or ``["refused",{...}]`` (the fields of an error). Requests are:
 
@@ -35,26 +40,32 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.allocation import ALLOCATION_END, allocation_process
 from ensemble_core.local.ledger import Ledger
-from ensemble_core.local.process_tree import become_subreaper
-from ensemble_core.local.protocol import JOB_FIELDS, VERSION, Splitter, line, to_job
+from ensemble_core.local.process_tree import become_subreaper, kill_descendants
+from ensemble_core.local.protocol import JOB_FIELDS, TIE, VERSION, Splitter, line, to_job
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.plugin.executor import Run
+
+if TYPE_CHECKING:  # most runs have no pilots
+    from ensemble_core.local.fence import Fence
 
 __all__ = ["main", "peer"]
 
 #: How many seconds a new connection has to send its hello.
 _PATIENCE = 30.0
 _SET_NAME = 15
+#: How many seconds the loop has to end when the tie is gone. It may hang in a file system.
+_HANGING = 10.0
 _PIECE = 1 << 18
 
 
@@ -119,7 +130,9 @@ class Connection:
 class Supervisor:
     """Accepts controllers, one at a time, and passes their requests to the loop."""
 
-    def __init__(self, hello: Mapping[str, Any], listener: socket.socket) -> None:
+    def __init__(
+        self, hello: Mapping[str, Any], listener: socket.socket, fence: str | None = None
+    ) -> None:
         self._tag: str = hello["tag"]
         self._state: str | None = hello["state"]
         self._listener: socket.socket | None = listener
@@ -133,6 +146,11 @@ class Supervisor:
         if self._state is not None:
             self._ledger = Ledger(self._state, self._tag, run.clock(), run.id)
             run = replace(run, id=self._ledger.run_id)
+        self._fence: Fence | None = None
+        if fence is not None and self._ledger is not None:
+            from ensemble_core.local.fence import Fence
+
+            self._fence = Fence(fence, self._ledger, lambda: self._loop.quit())
         #: From the ledger: if the journal is lost, a controller does not know the identity.
         self._run_id = run.id
         self._loop = SupervisorLoop(
@@ -144,6 +162,7 @@ class Supervisor:
             hello["folder"],
             self._may_end,
             self._ledger,
+            self._fence,
         )
         if unshared:
             self._loop.log.problem(
@@ -163,9 +182,25 @@ class Supervisor:
         # They were blocked since the start of this process, so that none is lost.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ALLOCATION_END)
         self._loop.start()
+        if self._fence is not None:
+            threading.Thread(target=self._wait_for_tie, name="ensemble-tie", daemon=True).start()
         self._loop.join()
+        if self._fence is not None and self._ledger is not None:
+            self._loop.postpone_unspawned(self._ledger)
+            if kill_descendants():
+                self._ledger.quit(self._loop.log.clock())
         self._close_listener()
         self._loop.close()
+
+    def _wait_for_tie(self) -> None:
+        """Quit when the process to which this one is tied is gone."""
+        poll = select.poll()
+        poll.register(TIE, select.POLLIN)
+        poll.poll()
+        self._loop.quit()
+        if not self._loop.join(_HANGING):  # it hangs in a file system
+            kill_descendants()
+            os._exit(1)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         name = signal.Signals(number).name
@@ -428,10 +463,16 @@ def _environment(hello: Mapping[str, Any]) -> dict[bytes, bytes]:
     return {os.fsencode(key): os.fsencode(value) for key, value in hello["environment"].items()}
 
 
-def _inherited_socket() -> socket.socket:
-    """Close all inherited descriptors except the socket to the controller, and return that."""
+def _inherited_socket(*, tied: bool) -> socket.socket:
+    """Close all inherited descriptors except the socket to the controller and the tie. Return the
+    socket.
+    """
+    keep = {0, 1, 2}
+    if tied:
+        os.set_inheritable(TIE, False)
+        keep.add(TIE)
     sock = socket.socket(fileno=os.dup(0))
-    keep = {0, 1, 2, sock.fileno()}
+    keep.add(sock.fileno())
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in keep:
             with contextlib.suppress(OSError):  # the descriptor for listing the folder
@@ -479,13 +520,16 @@ def _hello(sock: socket.socket, splitter: Splitter) -> Mapping[str, Any] | None:
 
 
 def main() -> None:
-    """Run the supervisor. ``sys.argv`` ends with the run's tag and the socket's name."""
-    sock = _inherited_socket()
+    """Run the supervisor. ``sys.argv`` has the run's tag, the socket's name and, in a pilot, the
+    fence's path.
+    """
+    _, _, name, *fence = sys.argv
+    sock = _inherited_socket(tied=bool(fence))
     splitter = Splitter()
     try:
         listener = socket.socket(socket.AF_UNIX)
         try:
-            listener.bind("\0" + sys.argv[-1])
+            listener.bind("\0" + name)
         except OSError as error:
             raise ExecutorError(
                 "this run already has a supervisor", cause=error.strerror, code="keeper-there"
@@ -505,7 +549,7 @@ def main() -> None:
         # Thousands of waiting jobs are not garbage, so collect less often.
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
-        supervisor = Supervisor(hello, listener)
+        supervisor = Supervisor(hello, listener, *fence)
     except ExecutorError as error:
         with contextlib.suppress(OSError):
             sock.sendall(line(["refused", error.to_dict()]))

@@ -18,7 +18,7 @@ from typing import Any
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.allocation import ALLOCATION_END
-from ensemble_core.local.protocol import Splitter, encode_job, line, to_event
+from ensemble_core.local.protocol import TIE, Splitter, encode_job, line, to_event
 from ensemble_core.model.events import Event, ExecutorLost, Resources
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Run, job_environment
@@ -344,9 +344,20 @@ class StartedSupervisor:
 
     Raises :class:`ExecutorError` if the supervisor cannot be started. The supervisor exits if the
     socket is closed before the first message.
+
+    In a pilot, ``fence`` is the file that forbids every further start. The supervisor is then tied
+    to this process: when this process is gone, it kills its jobs. It needs a ``state`` folder.
     """
 
-    def __init__(self, tag: str, state: Path | None, run_id: str, name: str = "") -> None:
+    def __init__(
+        self,
+        tag: str,
+        state: Path | None,
+        run_id: str,
+        name: str = "",
+        *,
+        fence: Path | None = None,
+    ) -> None:
         name = name or address(run_id, state)
         with contextlib.ExitStack() as stack:
 
@@ -366,14 +377,20 @@ class StartedSupervisor:
                 null = hold(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
                 errors = hold(_log(state))
                 began = os.lseek(errors, 0, os.SEEK_END)
+                command = _command(tag, name)
+                tie: tuple[tuple[int, int, int], ...] = ()
+                if fence is not None:
+                    command.append(os.path.abspath(fence))
+                    tie = ((os.POSIX_SPAWN_DUP2, hold(os.pidfd_open(os.getpid())), TIE),)
                 self._child = os.posix_spawn(
                     sys.executable,
-                    _command(tag, name),
+                    command,
                     job_environment(),
                     file_actions=(
                         (os.POSIX_SPAWN_DUP2, theirs, 0),
                         (os.POSIX_SPAWN_DUP2, null, 1),
                         (os.POSIX_SPAWN_DUP2, errors, 2),
+                        *tie,
                     ),
                     setsid=True,
                     setsigmask=ALLOCATION_END,  # until the supervisor can handle them

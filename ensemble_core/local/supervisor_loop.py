@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from ensemble_core.local.event_log import Deliver, EventLog
 from ensemble_core.local.job_lifecycle import JobLifecycle
@@ -29,6 +30,9 @@ from ensemble_core.local.starter import Starter
 from ensemble_core.local.terminator import Token
 from ensemble_core.model.events import ExecutorLost
 from ensemble_core.plugin.executor import Run
+
+if TYPE_CHECKING:  # most runs have no pilots
+    from ensemble_core.local.fence import Fence
 
 __all__ = ["SupervisorLoop"]
 
@@ -52,7 +56,10 @@ class SupervisorLoop:
         folder: str,
         may_end: Callable[[], bool],
         ledger: Ledger | None = None,
+        fence: Fence | None = None,
     ) -> None:
+        #: True: this loop ends at once, whatever runs.
+        self.quitting = False
         self.active = ActiveJobs()
         self.poller: Poller[Token] = Poller()
         self.slots = slots
@@ -66,7 +73,9 @@ class SupervisorLoop:
         self._launcher = Launcher(
             run, environment, folder, None if ledger is None else ledger.began
         )
-        self._lifecycle = JobLifecycle(self.active, slots, self.log, self.poller, self._tree, grace)
+        self._lifecycle = JobLifecycle(
+            self.active, slots, self.log, self.poller, self._tree, grace, tied=fence is not None
+        )
         self._terminator = self._lifecycle.terminator
         self._starter = Starter(
             self._launcher,
@@ -78,6 +87,7 @@ class SupervisorLoop:
             self._terminator,
             self._lifecycle.started,
             self._lifecycle.leave,
+            fence,
         )
         self._requests = RequestHandler(
             self.active,
@@ -101,13 +111,25 @@ class SupervisorLoop:
         self._requests.add(request)
         self.poller.wake()
 
+    def quit(self) -> None:
+        """End the loop without an end of any job. Any thread may call this."""
+        self.quitting = True
+        self.poller.wake()
+
+    def postpone_unspawned(self, ledger: Ledger) -> None:
+        """Record that jobs whose start was in preparation when the loop ended have not started."""
+        for record in self.active.running:
+            if not (record.pids or record.inherited):
+                ledger.postpone(record.job.id)
+
     def take(self, request: Request) -> None:
         """Queue a request on the loop's own thread. It is carried out in the same turn."""
         self._requests.add(request)
 
-    def join(self) -> None:
-        """Wait until the thread ends."""
-        self._thread.join()
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until the thread ends. Return False if it has not."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def close(self) -> None:
         self.poller.close()
@@ -144,7 +166,7 @@ class SupervisorLoop:
                 self._recover(self._ledger)
             while not self._is_over():
                 self._turn()
-            if self.draining:
+            if self.draining and not self.quitting:
                 self._report_drained()
         except Exception as error:  # always tell the controller that no more events will come
             traceback.print_exc(file=sys.stderr)
@@ -160,6 +182,8 @@ class SupervisorLoop:
                 self.log.publish()
 
     def _is_over(self) -> bool:
+        if self.quitting:
+            return True
         if self.draining:
             return not self.active.running and not self.waiting
         return not self.busy and self._may_end()

@@ -16,7 +16,7 @@ from ensemble_testing.session import alive, wait_until
 
 from ensemble_core.cli.main import main
 from ensemble_core.journal.reader import NAME
-from ensemble_core.local.leftover_jobs import _supervisor
+from ensemble_core.local.leftover_jobs import supervisor_pid
 
 FILE = """
 jobs: [{name: a, command: "sh -c 'echo $$ > pid.$ENSEMBLE_INDEX; exec sleep 1000'", count: 3}]
@@ -100,7 +100,7 @@ def left(
     monkeypatch.chdir(tmp_path)
     found = Left(tmp_path, getattr(request, "param", FILE))
     yield found
-    for pid in (_supervisor(found.run / "executor"), *found.jobs):
+    for pid in (supervisor_pid(found.run / "executor"), *found.jobs):
         if pid and alive(pid):
             os.kill(pid, signal.SIGKILL)
 
@@ -127,7 +127,7 @@ def test_jobs_of_a_run_without_a_journal_are_reported_and_can_be_ended(
     assert cancelled.exit_code == 0, cancelled.output
     assert "without its journal" in cancelled.output
     assert not any(map(alive, left.jobs))
-    assert _supervisor(left.run / "executor") == 0
+    assert supervisor_pid(left.run / "executor") == 0
     assert not left.run.parent.parent.parent.joinpath("pid.2").exists(), "one that waited ran"
 
     left.ensemble("clean", "--all", "--yes")
@@ -136,7 +136,7 @@ def test_jobs_of_a_run_without_a_journal_are_reported_and_can_be_ended(
 
 def test_without_a_supervisor_leftover_jobs_are_found_in_the_ledger(left: Left) -> None:
     tag = left.run.name
-    supervisor = _supervisor(left.run / "executor")
+    supervisor = supervisor_pid(left.run / "executor")
     os.kill(supervisor, signal.SIGKILL)
     wait_until(lambda: not alive(supervisor))
     left.lose(empty)
@@ -151,7 +151,7 @@ def test_without_a_supervisor_leftover_jobs_are_found_in_the_ledger(left: Left) 
 @pytest.mark.parametrize("supervised", [True, False])
 def test_leftover_jobs_have_their_grace(left: Left, supervised: bool) -> None:
     if not supervised:
-        supervisor = _supervisor(left.run / "executor")
+        supervisor = supervisor_pid(left.run / "executor")
         os.kill(supervisor, signal.SIGKILL)
         wait_until(lambda: not alive(supervisor))
     left.lose(empty)
