@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -38,7 +38,7 @@ DIST = BUILD / "dist"
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 LINT = ("ruff", "format", "types", "layers")
 #: Requirements of the tests in a fresh environment.
-TEST_TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
+TEST_TOOLS = ("pytest", "pytest-timeout", "hypothesis")
 #: Our distributions that tests need: contract suites, fakes, the virtual runtime of rule tests.
 OUR_TEST_TOOLS = ("ensemble-testing", "ensemble-simulate")
 #: Further requirements of single parts.
@@ -52,7 +52,8 @@ MORE_TOOLS: dict[str, tuple[str, ...]] = {
 PARTS_AT_ONCE = 4
 _MANY = min(4, len(os.sched_getaffinity(0)))
 #: Slow parts, slowest first, so that they start early, with the number of processes of their tests.
-#: Other parts use one process, because each additional one imports and collects all tests again.
+#: Each process has its own files: the processes of pytest-xdist would each rewrite and collect all
+#: files, which takes as long as a tenth of the tests. Other parts use one process.
 #: The core's tests need a third of the whole time, and therefore more of the cores than others.
 LONGEST: Mapping[str, int] = {
     "core": _MANY + 1,
@@ -63,13 +64,13 @@ LONGEST: Mapping[str, int] = {
     "ensemble-slurm": _MANY,
     "ensemble-testing": _MANY,
     "ensemble-batch": _MANY,
-    "types": 0,
-    "ensemble-plot": 0,
-    "ensemble-lammps": 0,
-    "ensemble-jobspec": 0,
+    "types": 1,
+    "ensemble-plot": 1,
+    "ensemble-lammps": 1,
+    "ensemble-jobspec": 1,
     "ensemble-minicluster": _MANY,
-    "ensemble-simulate": 0,
-    "ensemble-dashboard": 0,
+    "ensemble-simulate": 1,
+    "ensemble-dashboard": 1,
     "ensemble-gridengine": _MANY,
 }
 #: The last line of pytest, with or without its frame.
@@ -163,25 +164,45 @@ def environment(programs: Path = BIN) -> dict[str, str]:
     return env
 
 
-def pytest(name: str, programs: Path, where: Path, *arguments: str) -> None:
-    """Run pytest; its skips and its last line go into the last section."""
-    report = BUILD / f"{name}.xml"
-    report.parent.mkdir(parents=True, exist_ok=True)
+def pytest(name: str, programs: Path, where: Path, files: Sequence[Path], mark: str) -> None:
+    """Run the tests of these files, in concurrent processes; skips go into the last section."""
+    BUILD.mkdir(parents=True, exist_ok=True)
     env = {**environment(programs), "ENSEMBLE_DIST": str(DIST), "UV": str(UV)}
-    workers = LONGEST.get(name, 0)  # 0: in the process of pytest itself
-    code, lines = show(
-        programs / "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider", f"--junitxml={report}",
-        "-n", str(workers), "--dist", "worksteal", *arguments,
-        env=env, cwd=where,
-    )  # fmt: skip
-    endings = [match[1] for line in lines if (match := CLOSING.match(line))]
-    RESULTS.closing[name] = endings[-1] if endings else "pytest printed no closing line"
-    if report.exists():
-        cases = ET.parse(report).getroot()
-        RESULTS.skipped[name] = reported(cases, "skipped")
-        RESULTS.broken[name] = reported(cases, "failure") + reported(cases, "error")
-    if code or not endings:
+
+    def tests(number: int, share: Sequence[Path]) -> tuple[int, str]:
+        report = BUILD / f"{name}-{number}.xml"
+        code, lines = show(
+            programs / "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider",
+            f"--junitxml={report}", "-m", mark, *share, env=env, cwd=where,
+        )  # fmt: skip
+        endings = [match[1] for line in lines if (match := CLOSING.match(line))]
+        if report.exists():
+            cases = ET.parse(report).getroot()
+            skipped, broken = reported(cases, "skipped"), reported(cases, "failure")
+            RESULTS.skipped.setdefault(name, []).extend(skipped)
+            RESULTS.broken.setdefault(name, []).extend(broken + reported(cases, "error"))
+        return code if endings else 1, endings[-1] if endings else "pytest printed no closing line"
+
+    shares = shared_out(files, LONGEST.get(name, 1))
+    with ThreadPoolExecutor(len(shares)) as pool:
+        begun = [
+            pool.submit(copy_context().run, partial(tests, number, share))
+            for number, share in enumerate(shares)
+        ]
+    codes, closing = zip(*(each.result() for each in begun), strict=True)
+    RESULTS.closing[name] = " | ".join(closing)
+    # 5: all tests of a share were deselected.
+    if set(codes) - {0, 5} or 0 not in codes:
         raise Failed
+
+
+def shared_out(files: Sequence[Path], processes: int) -> list[list[Path]]:
+    """Return files in shares of similar size: large files are assumed to take more time."""
+    shares: list[tuple[int, list[Path]]] = [(0, []) for _ in range(min(processes, len(files)))]
+    for file in sorted(files, key=lambda file: (-file.stat().st_size, file)):
+        size, share = shares.pop(shares.index(min(shares, key=lambda each: each[0])))
+        shares.append((size + file.stat().st_size, [*share, file]))
+    return [sorted(share) for _, share in shares]
 
 
 def reported(cases: ET.Element, outcome: str) -> list[tuple[str, str]]:
@@ -233,9 +254,9 @@ def checkout() -> None:
     """Run the tests that need a checkout."""
     built()  # tests inspect the distributions if they exist
     files = (file for place in ("tests", "plugins") for file in ROOT.glob(f"{place}/**/test_*.py"))
-    # Importing all tests to deselect most of them takes each worker several times as long.
-    marked = sorted(str(file) for file in files if "mark.checkout" in file.read_text("utf-8"))
-    pytest("checkout", BIN, ROOT, "-m", "checkout", *marked)
+    # Importing all tests to deselect most of them takes several times as long.
+    marked = [file for file in files if "mark.checkout" in file.read_text("utf-8")]
+    pytest("checkout", BIN, ROOT, marked, "checkout")
 
 
 def wheel(distribution: str) -> Path:
@@ -281,7 +302,8 @@ def alone(name: str, plugin: Path | None) -> None:
         for each in ("deploy", "examples"):  # read by its tests
             if (plugin / each).is_dir():
                 shutil.copytree(plugin / each, folder / tests.parent / each)
-    pytest(name, venv / "bin", folder, "-m", "not checkout", str(tests))
+    files = list((folder / tests).rglob("test_*.py"))
+    pytest(name, venv / "bin", folder, files, "not checkout")
 
 
 def link_compiled_modules(venv: Path) -> None:
