@@ -28,6 +28,7 @@ from ensemble_core import (
 from ensemble_kubernetes.api import Api, ApiError, Kind
 from ensemble_kubernetes.deletions import Deletions
 from ensemble_kubernetes.life import Life
+from ensemble_kubernetes.log_copy import LogCopy
 from ensemble_kubernetes.manifest import INDEX, JOB, RUN, Settings, job_name, manifest, wrong
 from ensemble_kubernetes.pods import Failure, read_pod
 from ensemble_kubernetes.quotas import is_about_quota, never_fits
@@ -620,19 +621,23 @@ class KubernetesRun:
         """Append the missing part of a pod's log to its file."""
         path = life.files["stdout"]
         with life.log_lock:
-            if rank not in life.written:
-                # An earlier controller may have written part of the file.
+            copy = life.copies.get(rank)
+            if copy is None:
                 mine = life.resumed and (life.notes.get("kept") or life.notes.get("observed"))
-                there = life.tasks == 1 and mine and os.path.exists(path)
-                life.written[rank] = os.path.getsize(path) if there else 0
-            skip = life.written[rank]
-            with self._api.log(life.pods[rank].name, follow=follow) as pieces:
-                for piece in pieces:
-                    new, skip = piece[skip:], max(0, skip - len(piece))
-                    if new:
-                        with open(path, "ab") as file:
-                            file.write(new)
-                        life.written[rank] += len(new)
+                copy = life.copies[rank] = LogCopy(path, resumed=bool(life.tasks == 1 and mine))
+            pod = life.pods[rank].name
+            with self._api.log(pod, follow=follow) as pieces:
+                same = copy.add(pieces)
+            if same:
+                return
+            with self._api.log(pod) as pieces:
+                whole = b"".join(pieces)
+            if whole and not copy.add_rotated(whole):
+                self._outlet.warn(
+                    f"the log of {life.job} was rotated on its node while it was not read, so "
+                    f"lines of {path} may be missing\n"
+                    "  hint: let the job print less, or write to a file"
+                )
 
     # -- events ----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 from ensemble_batch import JobEvents
 
 from ensemble_core import Job, JobEvent
+from ensemble_kubernetes.log_copy import LogCopy
 from ensemble_kubernetes.pods import Failure, Pod
 
 __all__ = ["Life"]
@@ -21,9 +22,9 @@ class Life(JobEvents):
     """State of a job until it is over."""
 
     __slots__ = (
-        "accepted_at", "condition", "ending", "followed", "gone", "incomplete", "job_body",
-        "log_lock", "missed", "name", "notes", "overdue", "pods", "resumed", "sent", "stuck",
-        "tasks", "verdict", "written",
+        "accepted_at", "condition", "copies", "ending", "followed", "gone", "incomplete",
+        "job_body", "log_lock", "missed", "name", "notes", "overdue", "pods", "resumed", "sent",
+        "stuck", "tasks", "verdict",
     )  # fmt: skip
 
     def __init__(self, job: str, name: str, notes: Mapping[str, Any], out: list[JobEvent]) -> None:
@@ -47,8 +48,8 @@ class Life(JobEvents):
         self.verdict: Failure | None = None
         #: Kubernetes' condition for the end of the Job, and its message.
         self.condition: tuple[str, str] | None = None
-        #: Bytes of each pod's log that are already in its file, and the lock for writing the files.
-        self.written: dict[int, int] = {}
+        #: What is already copied of each pod's log, and the lock for writing the files.
+        self.copies: dict[int, LogCopy] = {}
         self.log_lock = threading.Lock()
 
     def was_accepted(self, when: float) -> bool:

@@ -14,6 +14,7 @@ from conftest import ACCESS, IMAGE, MISSING
 from ensemble_kubernetes import kubernetes_run
 from ensemble_kubernetes.executor import KubernetesExecutor
 from ensemble_kubernetes.life import Life
+from ensemble_kubernetes.log_copy import LogCopy
 from ensemble_kubernetes.manifest import Settings, manifest
 from ensemble_kubernetes.pods import Pod, read_pod
 from ensemble_testing import Session
@@ -405,6 +406,45 @@ def test_output_of_an_observed_job_is_available_while_it_runs(
     (session.folder / "gate").touch()
     session.wait_clean(job)
     assert file.read_text() == "one\ntwo\n"
+
+
+def test_a_log_that_its_node_rotates_while_the_server_is_away_is_read_from_its_new_start(
+    world: Cluster, session: Session
+) -> None:
+    job, file = observed(session)
+    world.wait(lambda: file.exists() and file.read_text() == "one\n")
+    pod = world.kubelet.pod(session.queue_id(job)).name
+    log = world.cluster.logs(world.namespace, pod)
+    assert log is not None
+    world.cluster.trouble = lambda _, path: (503, "away") if path.endswith("/log") else None
+    world.cluster.cut()
+    os.truncate(log, 0)
+    (session.folder / "gate").touch()
+    world.wait(lambda: log.read_text() == "two\n")
+    world.cluster.trouble = lambda _, path: None
+    session.wait_clean(job)
+    assert file.read_text() == "one\ntwo\n"
+    assert any("was rotated on its node" in each for each in session.problems())
+
+
+def test_what_was_copied_of_a_log_is_known_again_after_a_rotation(tmp_path: Path) -> None:
+    lines = [f"{number} \u00e9\n".encode() for number in range(2000)]
+    path = tmp_path / "out"
+    copy = LogCopy(str(path), resumed=False)
+    assert copy.add(iter([*lines[:1000], lines[1000][:-2]]))  # cut within a character
+    assert copy.add(iter(lines[:1500]))
+    rotated = b"".join(lines[1200:1800])
+    assert not copy.add(iter(lines[1200:1800]))
+    assert copy.add_rotated(rotated)
+    later = LogCopy(str(path), resumed=True)
+    assert not later.add(iter([rotated + lines[1800][:3]]))
+    assert later.add_rotated(rotated + lines[1800][:3])
+    assert path.read_bytes() == b"".join(lines[:1800]) + lines[1800][:3]
+    assert not later.add_rotated(b"".join(lines[1900:]))
+    assert later.add(iter(lines[1900:]))
+    *_, broken, first = path.read_bytes().split(b"\n")[:-100]
+    assert broken == b"180\0 (the pod's log was rotated here)"
+    assert first + b"\n" == lines[1900]
 
 
 def test_a_cancelled_job_that_ends_with_0_is_cancelled_if_its_log_is_gone(

@@ -261,6 +261,8 @@ class _Handler(BaseHTTPRequestHandler):
                     ended = "running" not in state()
                 except Refusal:
                     ended = True
+                if path.stat().st_size < file.tell():  # the log was rotated
+                    file.seek(0)
                 while piece := file.read(65536):
                     self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                 if ended or query.get("follow") not in ("1", "true", "True"):
