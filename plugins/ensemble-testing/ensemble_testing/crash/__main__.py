@@ -31,6 +31,7 @@ from ensemble_testing.crash.rounds import (
     plan,
     play,
     replay_journal,
+    tag_of,
 )
 from ensemble_testing.run_process import cancel_runs, held_jobs, slots_at_once
 
@@ -109,9 +110,10 @@ def ran(folder: Path) -> Counter[str]:
     return Counter(path.read_text().split() if path.exists() else ())
 
 
-def leftover_processes(folder: Path) -> list[str]:
-    """Return processes that still work in this folder, after a short wait."""
-    deadline = time.monotonic() + 120
+def leftover_processes(folder: Path, tag: str, patience: float = 120) -> list[str]:
+    """Return processes that still work in this folder or belong to its run, after a short wait."""
+    deadline = time.monotonic() + patience
+    mark = f"ENSEMBLE_RUN={tag}\0".encode()
     while True:
         found = []
         for entry in Path("/proc").iterdir():
@@ -119,9 +121,10 @@ def leftover_processes(folder: Path) -> list[str]:
                 try:
                     inside = os.readlink(entry / "cwd") == str(folder)
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    ours = mark in (entry / "environ").read_bytes()
                 except OSError:
                     continue
-                if inside or str(folder) in command:
+                if inside or ours or str(folder) in command:
                     found.append(f"{entry.name}: {command}")
         if not found or time.monotonic() > deadline:
             return found
@@ -146,7 +149,9 @@ def one(
     round_.jobs += len(counts)
     round_.doubled += [job for job, count in counts.items() if count > 1]
     round_.lost += sorted(record.decided - counts.keys())
-    round_.other += [f"left behind: {each}" for each in leftover_processes(folder)]
+    round_.other += [
+        f"left behind: {each}" for each in leftover_processes(folder, tag_of(folder) or "")
+    ]
     return Outcome(code, record, counts), reached
 
 

@@ -97,14 +97,14 @@ def _pause_decorator(pause: float) -> Callable[[Callable[..., None]], Callable[.
     return paused
 
 
-def _wrap_handle(original: Callable[..., None]) -> Callable[..., None]:
-    def handle(self: Any, event: Any) -> None:
-        if type(event) is Resumed:
-            reach("before Resumed")
-            original(self, event)
-            reach("after Resumed")
-        else:
-            original(self, event)
+def _wrap_handle(original: Callable[..., Any]) -> Callable[..., Any]:
+    def handle(self: Any, event: Any, **how: Any) -> Any:
+        if type(event) is not Resumed:
+            return original(self, event, **how)
+        reach("before Resumed")
+        decisions = original(self, event, **how)
+        reach("after Resumed")
+        return decisions
 
     return handle
 

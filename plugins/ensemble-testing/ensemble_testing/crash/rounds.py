@@ -33,12 +33,15 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import JournalRow
 from ensemble_core.journal.replay import Replay
 from ensemble_core.model.decisions import Fired, Submit
+from ensemble_core.model.events import Problem
 from ensemble_core.session import executor_choice, interrupts, run_control  # noqa: F401  (the same)
 from ensemble_testing.crash import kill_points
 from ensemble_testing.crash.instrumentation import instrument
 
 __all__ = ["Kill", "Outcome", "Record", "Round", "compare", "plan", "play", "replay_journal"]
 
+#: Words of the message about an executor whose events are wrong, which the controller corrects.
+BROKEN = "violates its contract"
 #: Seconds after which a controller counts as stuck.
 _PATIENCE = float(os.environ.get("ENSEMBLE_CRASH_PATIENCE", "100"))
 
@@ -198,7 +201,7 @@ class Record:
 def replay_journal(folder: Path, code: int, round_: Round) -> Record:
     """Read a run's journal and replay it."""
     tag = tag_of(folder)
-    assert tag is not None
+    assert tag is not None, last_output(folder)
     rows: list[JournalRow] = []
     fired: Counter[str] = Counter()
     decided: set[str] = set()
@@ -208,6 +211,9 @@ def replay_journal(folder: Path, code: int, round_: Round) -> Record:
         try:
             for row, _, decisions in replay.steps():
                 rows.append(row)
+                event = row.event()
+                if isinstance(event, Problem) and BROKEN in event.message:
+                    round_.other.append(event.message)
                 for decision in decisions:
                     if isinstance(decision, Fired):
                         fired[str(decision.rule)] += 1
