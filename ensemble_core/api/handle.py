@@ -359,8 +359,16 @@ class EnsembleRun:
         return [each["job"].partition("-")[0] for each in decided if each["type"] == "retry"]
 
     def set(self, group: str, **fields: Any) -> None:
-        """Change fields of a group. The change applies to later submits."""
+        """Change fields of a group.
+
+        The change applies to later submits; that of ``at_once``, ``uses`` and ``retry`` (such as
+        ``retry={"times": 6}``) also to jobs that are not over.
+        """
         self._request({"name": "set", "label": group, "with": fields})
+
+    def set_limits(self, **limits: Any) -> None:
+        """Change limits of the run, such as ``core_hours=500``; ``None`` removes a limit."""
+        self._request({"name": "set", "limits": limits})
 
     def enable(self, *rules: str) -> None:
         """Enable these rules."""

@@ -416,6 +416,7 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
             **{
                 "with": {
                     **_fields("The group's fields to change, with their new values."),
+                    "x-ensemble-whole-group": True,
                     "minProperties": 1,
                 }
             },

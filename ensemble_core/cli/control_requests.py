@@ -56,7 +56,12 @@ def _decision_text(decision: Mapping[str, Any]) -> str:
         return f"submitted {shown}" if shown else "accepted, not submitted yet"
     if kind == "set-group":
         fields = format_fields(decision["fields"])
-        return f"{decision['group']}: {fields}, for jobs submitted from now on"
+        at_once = {"at_once", "uses", "retry"}.issuperset(decision["fields"])
+        return f"{decision['group']}: {fields}, " + (
+            "also for jobs that are not over" if at_once else "for jobs submitted from now on"
+        )
+    if kind == "set-limits":
+        return f"limits: {format_fields(decision['limits'])}"
     if kind in ("enable-rule", "disable-rule"):
         return f"{kind.partition('-')[0]}d {', '.join(decision['rules'])}"
     if kind == "fired":

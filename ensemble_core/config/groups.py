@@ -25,6 +25,7 @@ from ensemble_core.errors import EnsembleError, call_plugin, closest
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.option_values import merged
+from ensemble_core.model.retry_policy import RetryPolicy
 from ensemble_core.model.sizes import memory_bytes
 
 __all__ = ["change_group", "make_group", "restore_spelling"]
@@ -181,10 +182,20 @@ def change_group(
         removed = [name for name, value in spec["parameters"].items() if value is None]
         fields["parameters"] = {**fields["parameters"], **dict.fromkeys(removed)}
     reset = {name: _DEFAULTS[name] for name in RESET_BY_NULL if name in spec and spec[name] is None}
+    if "at_once" in spec and spec["at_once"] is None:
+        reset |= {"at_once": None, "at_once_each": ()}
+    if "uses" in spec and spec["uses"] is None:
+        reset["uses"] = ()
     if spec.get("observe") is not None:
         _check_removed_observers(context, (*path, "observe"), spec["observe"], group)
     changed, *more = (
-        _with_changes(context, path, replace(entry, **reset), fields, spec.get("observe"))
+        _with_changes(
+            context,
+            path,
+            _with_retry(context, path, replace(entry, **reset), spec),
+            fields,
+            spec.get("observe"),
+        )
         for entry in (group, *group.more)
     )
     if more:
@@ -192,6 +203,32 @@ def change_group(
     for old, entry in zip((group, *group.more), (changed, *more), strict=True):
         _check_whole_group(context, path, spec, entry, old)
     return changed if len(context.errors) == before else None
+
+
+def _with_retry(context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any]) -> JobGroup:
+    """Return the group with the changes of its ``retry``; null removes it."""
+    if "retry" not in spec:
+        return group
+    changes = spec["retry"]
+    if changes is None:
+        return replace(group, retry=None)
+    if group.retry is None and "times" not in changes:
+        context.report(
+            (*path, "retry"),
+            f"{group.name!r} has no 'retry' that could change",
+            hint="add 'times': how often a failed job is retried",
+            code="bad-value",
+        )
+        return group
+    given: dict[str, Any] = {}
+    if "times" in changes:
+        given["times"] = int(changes["times"])
+    if "wait" in changes:
+        given["wait"] = context.duration((*path, "retry", "wait"), changes["wait"]) or 0.0
+    if "continue" in changes:
+        given["resume"] = bool(changes["continue"])
+    policy = RetryPolicy(**given) if group.retry is None else replace(group.retry, **given)
+    return replace(group, retry=policy)
 
 
 def _check_removed_observers(

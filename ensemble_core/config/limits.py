@@ -13,7 +13,7 @@ from ensemble_core.model.ensemble import Limits, amount
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.sizes import memory_bytes
 
-__all__ = ["bind_limits", "check_uses_of_limits", "hours_hint"]
+__all__ = ["bind_limits", "check_uses_of_limits", "hours_hint", "live_limits"]
 
 
 def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> Limits:
@@ -41,6 +41,14 @@ def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> 
         strict=bool(given.get("strict", False)),
         at_once=_shared(context, given.get("at_once"), groups),
     )
+
+
+def live_limits(
+    context: Context, given: Mapping[str, Any], groups: Iterable[JobGroup]
+) -> dict[str, Any]:
+    """Return limits that change in a live run, as arguments of :class:`Limits`."""
+    found = bind_limits(context, {k: v for k, v in given.items() if v is not None}, groups)
+    return {} if context.errors else {name: getattr(found, name) for name in given}
 
 
 def _shared(context: Context, given: object, groups: Iterable[JobGroup]) -> Mapping[str, int]:

@@ -18,7 +18,7 @@ from ensemble_core.config.expansion import expand_sources
 from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.instances import check_uses, expand_uses, expanded_data
 from ensemble_core.config.job_options import convert_options
-from ensemble_core.config.limits import bind_limits, check_uses_of_limits
+from ensemble_core.config.limits import bind_limits, check_uses_of_limits, live_limits
 from ensemble_core.config.name_clashes import warn_of_rows_meant
 from ensemble_core.config.output_collisions import warn_of_shared_files
 from ensemble_core.config.overrides import apply
@@ -479,7 +479,7 @@ def _binder(context: Context) -> Binder:
         known = replace(context.known, rules=None, reads=False)
         inner = Context(Document(plain(spec)), context.validators, context.executor, known)
         data = inner.document.data
-        if part != "job-fields":
+        if part in ("rule", "action"):
             _canonical(data, inner.registry, _NAMING["rules"])
         elif isinstance(data, dict) and "options" in data:
             data["options"] = convert_options(inner.registry, data["options"])
@@ -496,7 +496,7 @@ def _binder(context: Context) -> Binder:
         if bound is None:
             raise EnsembleError(
                 f"the {part} is not complete",
-                code="bad-fields" if part == "job-fields" else f"bad-{part}",
+                code=f"bad-{part}" if part in ("rule", "action") else "bad-fields",
             )
         return bound
 
@@ -512,5 +512,11 @@ def _binder(context: Context) -> Binder:
         ),
         options=lambda options: checked(
             "job-fields", {"options": options}, lambda inner, data: data
+        ),
+        settings=lambda group, fields: checked(
+            "group-fields", fields, lambda inner, data: change_group(inner, (), group, data)
+        ),
+        limits=lambda limits, groups: checked(
+            "live-limits", limits, lambda inner, data: live_limits(inner, data, groups)
         ),
     )

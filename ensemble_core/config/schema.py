@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from ensemble_core.config.deferred_values import relaxed
 from ensemble_core.errors import PluginError
+from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.plugin.hookspecs import ActionPlugin, StatisticPlugin, TriggerPlugin
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.plugin.validation import required_options
@@ -128,8 +129,39 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
         "Fields of a job group to change. Mappings are merged key by key, and null removes a key."
     )
     definitions["job-fields"] = fields
+    definitions["group-fields"] = _whole_group(fields, job)
+    definitions["live-limits"] = _live_limits(schema["properties"]["limits"])
     _compose_profiles(schema, fields["properties"])
     return schema
+
+
+def _whole_group(fields: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of the changes of a whole group: of its jobs, and of its own keys."""
+    found = {**fields, "properties": dict(fields["properties"])}
+    for name in ("at_once", "uses", "retry"):
+        own = copy.deepcopy(job["properties"][name])
+        own["type"] = [*dict.fromkeys([*_listed(own["type"]), "null"])]
+        found["properties"][name] = own
+    retry = found["properties"]["retry"]
+    del retry["required"]
+    for name in ("when", "with"):
+        del retry["properties"][name]
+    retry["minProperties"] = 1
+    return found
+
+
+#: Limits that the engine applies, so that they can change in a live run.
+_LIVE_LIMITS = (*RESOURCES, "jobs", "at_once", "submits_per_second", "chain")
+
+
+def _live_limits(limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of the limits that can change in a live run. Null removes a limit."""
+    properties = {
+        name: {**limits["properties"][name], "type": [*_listed(inner["type"]), "null"]}
+        for name, inner in limits["properties"].items()
+        if name in _LIVE_LIMITS
+    }
+    return {**limits, "type": "object", "minProperties": 1, "properties": properties}
 
 
 def _compose_profiles(schema: dict[str, Any], fields: Mapping[str, Any]) -> None:
@@ -356,7 +388,8 @@ def _plain(value: Any, key: str) -> Any:
             if reference.startswith(word):
                 moved["$ref"] = f"#/$defs/{key}-{reference.removeprefix(word)}"
     if moved.get("x-ensemble") == "fields":
-        moved["$ref"] = "#/$defs/job-fields"
+        whole = moved.get("x-ensemble-whole-group")
+        moved["$ref"] = f"#/$defs/{'group' if whole else 'job'}-fields"
     elif moved.get("x-ensemble") == "parameters":
         moved["$ref"] = "#/$defs/job-fields/properties/parameters"
     elif moved.get("x-ensemble") == "action":

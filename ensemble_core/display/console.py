@@ -40,6 +40,7 @@ from ensemble_core.model.decisions import (
     Retry,
     SetGenerator,
     SetGroup,
+    SetLimits,
     Signal,
     Submit,
     Switch,
@@ -178,6 +179,7 @@ class Narrator:
             Switch: self._switch_instances,
             SetGenerator: self._set_generator,
             SetGroup: self._set_group,
+            SetLimits: self._set_limits,
             Call: self._call,
             Log: self._log,
             Notify: self._notify,
@@ -429,6 +431,9 @@ class Narrator:
 
     def _set_group(self, change: SetGroup) -> Iterator[OutputLine]:
         yield self._action(f"set {change.group}: {format_fields(change.fields)}")
+
+    def _set_limits(self, change: SetLimits) -> Iterator[OutputLine]:
+        yield self._action(f"set limits: {format_fields(change.limits)}")
 
     def _call(self, call: Call) -> Iterator[OutputLine]:
         self._calls[call.call] = call

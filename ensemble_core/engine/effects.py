@@ -23,6 +23,7 @@ from ensemble_core.model.decisions import (
     Retry,
     SetGenerator,
     SetGroup,
+    SetLimits,
     Signal,
     Submit,
     Switch,
@@ -71,12 +72,15 @@ class Effects:
         elif isinstance(decision, Signal):
             state.signals[decision.request] = decision
         elif isinstance(decision, SetGroup):
-            standing = state.table.groups[decision.group]
-            standing.group = state.ensemble.binder.group(standing.group, decision.fields)
-            state.table.gauges.taken(decision.group)
-            state.table.recount_places()
+            self._change_group(decision)
+            return
+        elif isinstance(decision, SetLimits):
+            groups = [each.group for each in state.table.groups.values()]
+            state.set_limits(state.ensemble.binder.limits(decision.limits, groups))
             state.out.append(decision)
-            self.submission.hand_over(decision.group)  # the new fields may have a larger at_once
+            self.submission.release()
+            for name in state.table.groups:
+                self.submission.hand_over(name)
             return
         elif isinstance(decision, SetGenerator):
             self._steer(decision)
@@ -90,6 +94,29 @@ class Effects:
         elif not isinstance(decision, Decision):
             raise TypeError(f"{decision!r} is not a decision")
         state.out.append(decision)
+
+    def _change_group(self, decision: SetGroup) -> None:
+        state, fields = self.state, decision.fields
+        table, settings = state.table, state.ensemble.binder.settings
+        standing = table.groups[decision.group]
+        changed = settings(standing.group, fields)
+        for name in changed.uses:
+            if name not in table.places.shared:
+                known = ", ".join(filter(None, table.places.shared)) or "none"
+                raise EnsembleError(
+                    f"there is no limit {name!r} under limits.at_once",
+                    hint=f"known: {known}; add it: 'ensemble set RUN limits.at_once.{name}=4'",
+                    code="no-such-limit",
+                )
+        standing.group = changed
+        if "retry" in fields:
+            retry = {"retry": fields["retry"]}
+            waiting = state.attempts.values()
+            table.renew_sources(decision.group, lambda one: settings(one, retry), waiting)
+        table.gauges.taken(decision.group)
+        table.recount_places()
+        state.out.append(decision)
+        self.submission.hand_over(decision.group)  # the new fields may have a larger at_once
 
     def check_enabled(self, states: Iterable[RuleState]) -> None:
         """Check newly enabled rules, because their metrics may already satisfy them."""

@@ -159,6 +159,8 @@ class Engine:
     ) -> None:
         if isinstance(ensemble, Ensemble):
             ensemble = State(ensemble, everything=everything, shared=shared)
+        else:
+            ensemble.keep_limits()
         self.state = ensemble
         ensemble.table.over = None
         self._rules = RuleEvaluation(ensemble)

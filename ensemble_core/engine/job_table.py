@@ -6,7 +6,7 @@ A job is in the table from the decision to submit it until its last event, ``cle
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ensemble_core.engine.budget import JOBS, Budget, Usage
@@ -128,6 +128,24 @@ class JobTable:
                 place = entries.index(source)
                 if place < len(changed) and changed[place].names == source.names:
                     index.record.source = changed[place]
+
+    def renew_sources(
+        self, group: str, change: Callable[[JobGroup], JobGroup], waiting: Iterable[Index]
+    ) -> None:
+        """Change the definition by which the group's jobs are retried: those that are not over,
+        those that are lost, and those that are ``waiting`` for a retry.
+        """
+        made: dict[int, tuple[JobGroup, JobGroup]] = {}
+        records = [*self.records.values()]
+        records += [index.record for index in (*self.lost.values(), *waiting)]
+        for record in records:
+            source = record.source
+            if record.job.group != group or source is None:
+                continue
+            if id(source) not in made:
+                made[id(source)] = changed = source, change(source)
+                made[id(changed[1])] = changed[1], changed[1]
+            record.source = made[id(source)][1]
 
     def add(
         self,

@@ -17,7 +17,7 @@ from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.records import Index, Match, Origin, Step, Steps
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
-from ensemble_core.model.decisions import Decision, Log, Submit
+from ensemble_core.model.decisions import Decision, Log, SetLimits, Submit
 from ensemble_core.model.events import Event, Requested
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.placeholders import placeholders
@@ -60,6 +60,8 @@ def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
         except EnsembleError as error:
             return error
         return None
+    if name == "set" and "limits" in action:
+        return _no_limits(state, action["limits"])
     label, rules = action.get("label"), action.get("rules", ())
     if label is not None and label not in state.table.groups:
         return _no_such(
@@ -99,6 +101,21 @@ def _no_cancel(state: State, jobs: object) -> UsageError | None:
         if _newest(state, str(job)) is None:
             hint = "'ensemble jobs' shows the jobs that are not over"
             return UsageError(f"{job} is over already", hint=hint, code="job-is-over")
+    return None
+
+
+def _no_limits(state: State, limits: object) -> UsageError | None:
+    """Return the reason why these limits cannot change now, or ``None``."""
+    groups = [each.group for each in state.table.groups.values()]
+    try:
+        state.ensemble.binder.limits(limits, groups)  # type: ignore[arg-type]
+    except EnsembleError as error:
+        hint = error.hint
+        if isinstance(limits, Mapping) and not {"wall", "stop", "output", "strict"}.isdisjoint(
+            limits
+        ):
+            hint = "the other limits can change when the run is resumed: --set limits.wall=2h"
+        return UsageError(error.what, cause=error.cause, hint=hint, code=error.code)
     return None
 
 
@@ -234,6 +251,8 @@ def _decisions(state: State, firing: EngineFiring, action: Mapping[str, Any]) ->
     if action.get("name") == "cancel" and "jobs" in action:
         named = (_newest(state, str(job)) for job in action["jobs"])
         return [firing.cancel([job for job in named if job is not None])]
+    if action.get("name") == "set" and "limits" in action:
+        return [SetLimits(limits=action["limits"])]
     return firing.perform(state.ensemble.binder.action(action))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ensemble_core.engine import retention
@@ -95,13 +96,13 @@ class State:
 
     # With more than thirty attributes, slots are faster.
     __slots__ = (
-        "_serial", "all_tables", "attempts", "beating", "calls", "deepest", "dropped", "end_due",
-        "ended", "ended_for_now", "ensemble", "errors", "events", "firings", "foreign_jobs",
-        "generators", "generators_due", "heeds", "held_at", "index_over", "limits_met",
-        "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics", "notices", "now",
-        "out", "rate_limit", "resizes", "retries", "rules", "shared", "shared_files", "signals",
-        "silence", "sources", "started", "stop", "table", "timers", "unhandled_cancels",
-        "unhandled_failures", "via", "warnings", "withdrawn",
+        "_serial", "all_tables", "attempts", "beating", "calls", "changed_limits", "deepest",
+        "dropped", "end_due", "ended", "ended_for_now", "ensemble", "errors", "events", "firings",
+        "foreign_jobs", "generators", "generators_due", "heeds", "held_at", "index_over",
+        "limits_met", "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics",
+        "notices", "now", "out", "rate_limit", "resizes", "retries", "rules", "shared",
+        "shared_files", "signals", "silence", "sources", "started", "stop", "table", "timers",
+        "unhandled_cancels", "unhandled_failures", "via", "warnings", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +111,9 @@ class State:
         if everything is None:
             everything = _may_read_any_metric(ensemble)
         self.ensemble = ensemble
+        #: Limits that users have changed in the live run, as arguments of ``Limits``: each value in
+        #: the file, and the new one.
+        self.changed_limits: dict[str, tuple[Any, Any]] = {}
         self.shared = shared
         self.now = float("-inf")
         self.metrics = MetricStore(ensemble.groups, ensemble.statistics, everything=everything)
@@ -198,6 +202,8 @@ class State:
         names that they use.
         """
         before, self.ensemble = self.ensemble, ensemble
+        self.keep_limits()
+        ensemble = self.ensemble
         self.tabulate()
         earlier = list(self.rules.states.values())
         everything = _may_read_any_metric(ensemble)
@@ -242,6 +248,31 @@ class State:
         self.look_for_end = True
         return dropped
 
+    def set_limits(self, given: Mapping[str, Any]) -> None:
+        """Change limits of the run, from now on. ``given``: arguments of ``Limits``."""
+        limits = self.ensemble.limits
+        if given.get("at_once"):
+            given = {**given, "at_once": {**limits.at_once, **given["at_once"]}}
+        for name, value in given.items():
+            was, _ = self.changed_limits.get(name, (getattr(limits, name), None))
+            self.changed_limits[name] = (was, value)
+            self.limits_told.pop(name, None)  # reported again if it holds jobs again
+        self.ensemble = replace(self.ensemble, limits=replace(limits, **given))
+        self.rate_limit.adopt(self.ensemble.limits.submits_per_second)
+        self._serve_limits()
+
+    def keep_limits(self) -> None:
+        """Apply the limits that users have changed to those of the file, which was read again.
+
+        A limit that differs in the file since then is the file's.
+        """
+        limits, changed = self.ensemble.limits, self.changed_limits
+        for name in [name for name, (was, _) in changed.items() if getattr(limits, name) != was]:
+            del changed[name]
+        if changed:
+            given = {name: value for name, (_, value) in changed.items()}
+            self.ensemble = replace(self.ensemble, limits=replace(limits, **given))
+
     def tabulate(self) -> None:
         """Prepare the tables of the file, which snapshots do not contain."""
         self.all_tables = Tables(self.ensemble.tables, self.table.done, self.ensemble.statistics)
@@ -269,10 +300,7 @@ class State:
         With ``everything``, combinations and usage are collected too, because rules that are added
         later may read them.
         """
-        if ensemble.limits.holds or self.table.budget is not None:
-            self.table.keep_budget(ensemble.limits)
-        if ensemble.limits.at_once or self.table.holds:
-            self.table.limit_places(ensemble.limits.at_once)
+        self._serve_limits()
         for name, spec in ensemble.generators.items():
             generator = self.generators.get(name)
             if generator is None:
@@ -300,6 +328,13 @@ class State:
         if everything:
             retention.remember(self.table, ensemble.groups)
             self.table.usage.keep()
+
+    def _serve_limits(self) -> None:
+        limits = self.ensemble.limits
+        if limits.holds or self.table.budget is not None:
+            self.table.keep_budget(limits)
+        if limits.at_once or self.table.holds:
+            self.table.limit_places(limits.at_once)
 
     def _collect_metric(self, text: str) -> None:
         """Collect the values for a metric, including those that its filter needs."""

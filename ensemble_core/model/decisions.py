@@ -25,6 +25,7 @@ __all__ = [
     "Retry",
     "SetGenerator",
     "SetGroup",
+    "SetLimits",
     "Signal",
     "Submit",
     "Switch",
@@ -194,11 +195,21 @@ class Switch(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SetGroup(Decision):
-    """Change fields of a job group. The change applies to later submits."""
+    """Change fields of a job group. The change applies to later submits; that of ``at_once``,
+    ``uses`` and ``retry`` at once.
+    """
 
     type: ClassVar[str] = "set-group"
     group: str
     fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SetLimits(Decision):
+    """Change limits of the run at once; ``None`` removes a limit."""
+
+    type: ClassVar[str] = "set-limits"
+    limits: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

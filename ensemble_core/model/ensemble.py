@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -83,6 +83,9 @@ class Binder(Value):
     - ``action`` takes a specification.
     - ``group`` takes a group and the fields to change.
     - ``options`` takes the options of a job, with placeholders filled in.
+    - ``settings`` is like ``group``, for a group whose fields all later jobs have, so it also takes
+      ``at_once``, ``uses`` and ``retry``.
+    - ``limits`` takes limits to change and the groups, and returns arguments of ``Limits``.
 
     The default functions reject all rules and actions, and accept changes of groups and options
     without a check.
@@ -94,6 +97,12 @@ class Binder(Value):
         group, **fields
     )
     options: Callable[[Mapping[str, Any]], object] = lambda options: options
+    settings: Callable[[JobGroup, Mapping[str, Any]], JobGroup] = lambda group, fields: replace(
+        group, **fields
+    )
+    limits: Callable[[Mapping[str, Any], Iterable[JobGroup]], Mapping[str, Any]] = (
+        lambda limits, groups: limits
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -15,7 +15,7 @@ from ensemble_core.model.value import Value
 __all__ = ["LITERAL_FIELDS", "RetryPolicy", "changed_fields"]
 
 #: Fields whose texts never contain expressions, because they hold patterns or columns of files.
-LITERAL_FIELDS = frozenset({"observe", "points"})
+LITERAL_FIELDS = frozenset({"observe", "points", "retry"})
 #: Names by which a condition refers to the cause of a failure.
 _CAUSE_NAMES = frozenset({"cause", "cancelled_by", "type"})
 

@@ -97,6 +97,10 @@ def test_submitted_jobs_are_recorded_with_the_requester(under: Under) -> None:
     other = under.ensemble("set", "b", "command=echo {V}", given)
     assert other.exit_code == 0, other.output
     assert under.ensemble("disable", "other").output == "disabled other\n"
+    more = under.ensemble("set", "b", "at_once=4", "retry.times=6")
+    assert more.output == "b: at_once=4, retry={'times': 6}, also for jobs that are not over\n"
+    limit = under.ensemble("set", "limits.core_hours=500", "limits.at_once=100")
+    assert limit.output == "limits: core_hours=500, at_once=100\n"
     under.go()
     told = under.ensemble("events").output
     assert "requested submit" in told
@@ -125,6 +129,12 @@ def test_json_has_the_decisions(under: Under) -> None:
         (["set", "b", "nodse=2"], "did you mean 'nodes'?"),
         (["set", "b", "nodse=2"], "unknown key 'nodse' in the job group 'b'"),
         (["set", "b", "nodes"], "for example: nodes=4"),
+        (["set", "b"], "for example: nodes=4"),
+        (["set", "b", "limits.jobs=4"], "limits are those of the run, not of 'b'"),
+        (["set", "nodes=4"], "'nodes' is not a limit of the run"),
+        (["set", "limits.core_hour=4"], "did you mean 'core_hours'?"),
+        (["set", "limits.wall=4h"], "the other limits can change when the run is resumed"),
+        (["set", "b", "retry=1", "retry.times=2"], "'retry.times' and 'retry' are both set"),
         (["set", "b", "command=x"], "the parameter 'T' of 'b' would no longer be used, so jobs"),
         (["set", "b", "command=x {T}"], "the parameter 'U' of 'b' would no longer be used"),
     ],

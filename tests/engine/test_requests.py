@@ -9,8 +9,17 @@ from ensemble_testing import Story
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.requests import refusal
+from ensemble_core.journal import snapshot
 from ensemble_core.journal.codec import decisions_text
-from ensemble_core.model.decisions import Cancel, DisableRule, EnableRule, Log, SetGroup, Submit
+from ensemble_core.model.decisions import (
+    Cancel,
+    DisableRule,
+    EnableRule,
+    Log,
+    SetGroup,
+    SetLimits,
+    Submit,
+)
 from ensemble_core.model.events import Event, Requested
 
 FILE = """
@@ -119,3 +128,106 @@ def test_requests_are_replayed_exactly() -> None:
     texts = [decisions_text(again.handle(Event.from_dict(each.to_dict()))) for each in told.events]
     once = Engine(told.ensemble)
     assert texts == [decisions_text(once.handle(each)) for each in told.events]
+
+
+LIMITED = """
+limits: {jobs: 3, at_once: {gpu: 2}}
+jobs:
+  - {name: a, command: 'x {T}', parameters: {T: [1, 2, 3, 4, 5]}, at_once: 1, retry: {times: 1, wait: 0}}
+  - {name: b, command: x, uses: gpu}
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: job-success, name: b, action: {name: set, label: a, with: {at_once: 9, retry: {times: 2}}}}
+"""
+
+
+def queued(told: Story) -> int:
+    return len(told.engine.in_queue())
+
+
+def test_a_larger_at_once_submits_held_jobs_and_null_removes_it() -> None:
+    told = Story(LIMITED.replace("jobs: 3", "jobs: 100"))
+    told.start()
+    change, submit = ask(told, "set", label="a", **{"with": {"at_once": 3}})
+    assert isinstance(change, SetGroup)
+    assert [job.id for job in submit.jobs] == ["a.1", "a.2"]
+    _, submit = ask(told, "set", label="a", **{"with": {"at_once": None}})
+    assert [job.id for job in submit.jobs] == ["a.3", "a.4"]
+    ask(told, "set", label="a", **{"with": {"uses": ["gpu"], "at_once": 1}})
+    assert (queued(told), told.engine.state.table.groups["a"].group.uses) == (5, ("gpu",))
+
+
+def test_further_retries_hold_for_jobs_that_run_and_after_a_snapshot() -> None:
+    told = Story(LIMITED.replace("jobs: 3", "jobs: 100"))
+    told.start()
+    ask(told, "set", label="a", **{"with": {"at_once": 9}})
+    told.play("a.0", status=256)
+    told.play("a.0-1", status=256)
+    assert told.metric("count.a.lost") == 1
+    (change,) = ask(told, "set", label="a", **{"with": {"retry": {"times": 3}}})
+    assert isinstance(change, SetGroup)
+    for attempt in ("a.1", "a.1-1", "a.1-2"):
+        told.play(attempt, status=256)
+    again = snapshot.load(snapshot.dump(told.engine), told.ensemble)
+    assert again is not None
+    told.engine = again
+    told.play("a.1-3", status=256)
+    assert told.metric("count.a.lost") == 2
+    assert told.metric("count.a.failed") == 6
+
+
+def test_limits_of_a_live_run_can_change_also_after_a_snapshot_and_a_changed_file() -> None:
+    told = Story(LIMITED)
+    told.start()
+    ask(told, "set", label="a", **{"with": {"at_once": 5}})
+    assert queued(told) == 3
+    change, submit = ask(told, "set", limits={"jobs": 4})
+    assert isinstance(change, SetLimits)
+    assert [job.id for job in submit.jobs] == ["a.3"]
+    again = snapshot.load(snapshot.dump(told.engine), told.ensemble)
+    assert again is not None
+    told.engine = again
+    assert told.engine.state.ensemble.limits.jobs == 4
+    told.engine.adopt(Story(LIMITED.replace("gpu: 2", "gpu: 1")).ensemble)
+    assert told.engine.state.ensemble.limits.jobs == 4
+    told.engine.adopt(Story(LIMITED.replace("jobs: 3", "jobs: 5")).ensemble)
+    assert told.engine.state.ensemble.limits.jobs == 5
+    _, submit = ask(told, "set", limits={"jobs": None, "at_once": {"gpu": 3}})
+    assert [job.id for job in submit.jobs] == ["a.4"]
+    assert told.engine.state.table.places.shared == {"gpu": 3}
+
+
+def test_a_rule_can_change_at_once_and_retries() -> None:
+    told = Story(LIMITED.replace("jobs: 3", "jobs: 100"))
+    told.start()
+    ask(told, "submit", label="b")
+    told.play("b.0")
+    assert queued(told) == 5
+    for attempt in ("a.0", "a.0-1", "a.0-2"):
+        told.play(attempt, status=256)
+    assert told.metric("count.a.lost") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"label": "a", "with": {"at_once": 0}}, "0"),
+        ({"label": "a", "with": {"retry": {"times": 0}}}, "0"),
+        ({"label": "a", "with": {"retry": {"when": "T > 1"}}}, "unknown key 'when'"),
+        ({"label": "b", "with": {"retry": {"wait": 5}}}, "'b' has no 'retry' that could change"),
+        ({"label": "a", "with": {"uses": "cpu"}}, "there is no limit 'cpu' under limits.at_once"),
+        ({"limits": {"wall": "1h"}}, "unknown key 'wall'"),
+        ({"limits": {"core_hours": -1}}, "-1"),
+        ({"limits": {"at_once": {"cpu": 1}}}, "no job group uses the limit 'cpu'"),
+        ({"limits": {}}, "the specification is empty"),
+        ({"limits": 5}, "5"),
+    ],
+)
+def test_impossible_changes_have_no_effect(options: dict[str, Any], said: str) -> None:
+    told = Story(LIMITED)
+    told.start()
+    before = told.engine.state.ensemble.limits, told.engine.state.table.groups["a"].group
+    decided = ask(told, "set", **options)
+    assert [type(each) for each in decided] == [Log]
+    assert said in decided[0].message
+    assert before == (told.engine.state.ensemble.limits, told.engine.state.table.groups["a"].group)

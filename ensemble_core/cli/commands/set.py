@@ -1,28 +1,66 @@
-"""``ensemble set RUN GROUP FIELD=VALUE…``: changes a job group in a live run."""
+"""``ensemble set RUN [GROUP] FIELD=VALUE…``: changes a job group, or limits, of a live run."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from ensemble_core.cli.control_requests import given_values, request
 from ensemble_core.cli.options import json_option, run_argument, state_option
+from ensemble_core.errors import UsageError
 
 __all__ = ["set"]
 
 
 @click.command()
 @run_argument
-@click.argument("group", metavar="GROUP")
-@click.argument("fields", metavar="FIELD=VALUE...", nargs=-1, required=True)
+@click.argument("changes", metavar="[GROUP] FIELD=VALUE...", nargs=-1, required=True)
 @state_option
 @json_option
-def set(  # noqa: A001 - name of the command
-    run: str, group: str, fields: tuple[str, ...], state: str | None, as_json: bool
-) -> int:
-    """Change fields of a job group in a live run, like the action 'set'.
+def set(run: str, changes: tuple[str, ...], state: str | None, as_json: bool) -> int:  # noqa: A001 - name of the command
+    """Change fields of a job group, or limits, of a live run.
 
-    Jobs that are submitted later get these fields, such as nodes=4 duration=10m. The run's journal
-    records who made the request.
+    Jobs that are submitted later get the fields, such as nodes=4 duration=10m. The fields at_once,
+    uses and retry (retry.times=6) also apply to jobs that are not over. Without GROUP, limits of
+    the run change: limits.core_hours=500. The run's journal records who made the request.
     """
-    values = given_values(fields, "nodes=4")
-    return request(run, state, as_json, {"name": "set", "label": group, "with": values})
+    group, *fields = changes
+    if "=" in group:
+        group, fields = "", [*changes]
+    values = _nested(given_values(fields, "nodes=4" if group else "limits.core_hours=500"))
+    if group and "limits" not in values:
+        if not fields:
+            raise UsageError(
+                f"nothing to set in {group!r}", hint="for example: nodes=4", code="bad-override"
+            )
+        return request(run, state, as_json, {"name": "set", "label": group, "with": values})
+    if group or values.keys() != {"limits"}:
+        other = next((each for each in values if each != "limits"), "")
+        raise UsageError(
+            f"{other!r} is not a limit of the run"
+            if not group
+            else f"limits are those of the run, not of {group!r}",
+            hint="write 'ensemble set RUN GROUP FIELD=VALUE' or "
+            "'ensemble set RUN limits.NAME=VALUE'",
+            code="bad-override",
+        )
+    return request(run, state, as_json, {"name": "set", **values})
+
+
+def _nested(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values with dotted names as mappings.
+
+    >>> _nested({"retry.times": 6, "retry.wait": 5, "nodes": 2})
+    {'retry': {'times': 6, 'wait': 5}, 'nodes': 2}
+    """
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        *parents, last = name.split(".")
+        inner = found
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise UsageError(f"{name!r} and {parent!r} are both set", code="bad-override")
+        inner[last] = value
+    return found
