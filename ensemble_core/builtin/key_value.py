@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from ensemble_core.builtin.line_observer import LineObserver
+from ensemble_core.builtin.line_observer import MOST_TOLD, LineObserver
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.model.numbers import NUMBER, read_number
 
@@ -25,6 +25,11 @@ _LABEL = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}([=:])[ \t
 #: What can be the sign and the first character of a pair's number.
 _VALUE = "[=:][ \\t]{0,40}[-+.0-9nNiI\u2212\u221e]".encode()
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+#: The words before a name, and a further number after a pair.
+_WORDS = re.compile(r"(?:[^\W\d][\w.'-]* ){0,5}$")
+_FURTHER = re.compile(rf"[ \t]+{NUMBER}(?=\s|$)")
+#: In how many lines names are compared.
+_SURVEYED = 1000
 
 
 class KeyValue(LineObserver):
@@ -36,6 +41,38 @@ class KeyValue(LineObserver):
 
     _noun = "with name=NUMBER or name: NUMBER"
 
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        #: How each name is printed, with the words before it, and names before several numbers.
+        self._labels: dict[str, dict[str, None]] = {}
+        self._lists: dict[str, str] = {}
+
+    def _survey(self, text: str) -> None:
+        """Remember what shows that a name does not stand for one value."""
+        known = self._seen if self._wanted is None else self._wanted
+        for pair in _PAIR.finditer(text):
+            name = pair[1]
+            if name in known:
+                words = _WORDS.search(text[max(0, pair.start() - 100) : pair.start()])
+                label = f"{words[0]}{name}" if words else name
+                self._labels.setdefault(name, {})[label] = None
+                if _FURTHER.match(text, pair.end()):
+                    self._lists.setdefault(name, text[pair.start() :].strip()[:40])
+
+    def _unread_complaint(self) -> str | None:
+        texts = [super()._unread_complaint()]
+        for name, labels in self._labels.items():
+            if len(labels) > 1:
+                first, second = [*labels][:2]
+                longer = max(first, second, key=len)
+                texts.append(
+                    f"{name!r} is printed as {first!r} and {second!r}, and all of them were read: "
+                    f"name the one that you mean, as in fields: {{{name}: {longer!r}}}"
+                )
+        for name, shown in self._lists.items():
+            texts.append(f"only the first of the numbers after {name!r} was read: {shown!r}")
+        return "; ".join(filter(None, texts[:MOST_TOLD])) or None
+
     @cached_property
     def _odd(self) -> re.Pattern[str] | None:
         """Pattern of wanted labels that are not single words, such as ``Temperature (K)``."""
@@ -44,7 +81,7 @@ class KeyValue(LineObserver):
             return None
         names = "|".join(map(re.escape, sorted(odd, key=len, reverse=True)))
         return re.compile(
-            rf"(?:^|[\t,;|]|  )[ \t]*({names})(?:[ \t]*([=:])[ \t]*|[ \t]{{2,}}|\t)(\S+)"
+            rf"(?:^|[\t,;|]|  |(?<=\d) )[ \t]*({names})(?:[ \t]*([=:])[ \t]*|[ \t]{{2,}}|\t)(\S+)"
         )
 
     def _finder(self, text: bytes) -> Callable[[bytes, int], Any]:
@@ -84,4 +121,6 @@ class KeyValue(LineObserver):
                 number = read_number(spelled.rstrip(",;"))
                 if number is not None or sign:  # otherwise, the line may be a header
                     found[name] = self._unreadable(name, spelled) if number is None else number
+        if self._understood < _SURVEYED and pairs:
+            self._survey(text)
         return found or None

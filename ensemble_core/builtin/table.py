@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Literal
@@ -34,10 +34,19 @@ _RULE = "-=+|:~_ \t" + "".join(map(chr, range(0x2500, 0x2580)))
 _DRAWN = str.maketrans("\u2502\u2503\u2551", "|||")
 #: Legends of grace files (``.xvg``).
 _LEGEND = re.compile(r'@\s*(?:s(\d+)\s+legend|([xy])axis\s+label)\s+"(.*)"')
+#: A word before the numbers of each row, as in ``ENERGY:   100   12.5``. Only if fields are listed,
+#: it may be any word.
+_ROW_LABEL = re.compile(r"\s*(?:@|[^\W\d]\w*:)(?=\s)")
+_ROW_WORD = re.compile(r"\s*[^\W\d]\w*(?=\s)")
 #: Longest line that can be a header.
 _LONGEST_HEADER = 1 << 14
 #: After how many lines of text a table can continue without its header.
 _MOST_BETWEEN = 2
+
+
+def _blanked(text: str, found: re.Match[str]) -> str:
+    """Return a text with blanks in the place of a match."""
+    return " " * found.end() + text[found.end() :]
 
 
 class Table(LineObserver):
@@ -80,6 +89,8 @@ class Table(LineObserver):
         self._names: list[str] = []
         self._reads: list[tuple[int, str]] = []
         self._words: set[int] = set()
+        #: The word before the numbers of the first row.
+        self._label = ""
         #: The first and the latest row, which show where columns end.
         self._first = self._latest = self._shown = ""
         #: For the complaint: why a header was not used, and how many rows were left out because of
@@ -113,12 +124,13 @@ class Table(LineObserver):
         # Some blanks of Unicode are no blanks in bytes.
         if not self._open or text.isspace() or (len(text) > 1 and not text.strip(_RULE)):
             return None
-        if text[0] in "@&":
-            self._grace(text)
+        if text[0] in "@&" and (self._is_grace(text) or self._legends or text[1:2] != " "):
             return None
         if text.lstrip()[0] in "#%!":
             text = without_mark(text)
             self._comments = {*self._comments.intersection(self._texts), text}
+            if len(self._texts) > _MOST_BETWEEN and self._texts[1] in self._comments:
+                del self._texts[1]  # comments are often between a header and its rows
             self._keep(text)
             return None
         return self._line_of_table(text)
@@ -128,7 +140,8 @@ class Table(LineObserver):
         if self._header is None and len(text) <= _LONGEST_HEADER:
             self._texts.append(text)
 
-    def _grace(self, text: str) -> None:
+    def _is_grace(self, text: str) -> bool:
+        """Return True for the legend of a grace file, which is the name of a column."""
         found = _LEGEND.match(text)
         if found is not None:
             number, axis, label = found.groups()
@@ -137,19 +150,33 @@ class Table(LineObserver):
                 self._legends[int(number) + 1] = label
             else:
                 self._legends.setdefault("xy".index(axis), label)
+        return found is not None
 
     def _line_of_table(self, text: str) -> Mapping[str, float] | None:
+        numbers = self._numbers_of(text) if self._label else text
         if self._width and not self._texts:
-            row = self._row_of(text)
+            row = self._row_of(numbers) if numbers else None
             if row is not None:
                 return row
         elif self._begin(text):
-            return self._row_of(text)
-        elif self._width and self._continues(text):
+            return self._row_of(self._numbers_of(text) if self._label else text)
+        elif self._width and numbers and self._continues(numbers):
             self._texts.clear()
-            return self._row_of(text)
+            return self._row_of(numbers)
         self._keep(text)
         return None
+
+    def _numbers_of(self, text: str) -> str:
+        """Return a row without its label, or an empty text if it is no row."""
+        found = _ROW_LABEL.match(text) or _ROW_WORD.match(text)
+        if found is None:
+            return ""
+        numbers = _blanked(text, found)
+        if found[0].split() == self._label.split():
+            return numbers
+        # VASP prints DAV: and RMM: in one table.
+        alike = found[0].endswith(":") and self._label.endswith(":")
+        return numbers if alike and len(numbers.split()) == self._width else ""
 
     # -- headers -------------------------------------------------------------------------------
 
@@ -161,9 +188,19 @@ class Table(LineObserver):
                 names = [self._legends.get(at, f"s{at - 1}") for at in range(len(cells))]
                 self._adopt(names, cells, text, None)
                 return True
-        found = [each for each in map(partial(self._fit, text), reversed(self._texts)) if each]
+        label, numbers, found = "", text, self._fits(text, self._texts)
+        maybe = None if self._given else _ROW_LABEL.match(text)
+        if maybe is None and not found and self._wanted is not None and self._given is None:
+            maybe = _ROW_WORD.match(text)
+        if maybe and all(map(self._is_numeric, text.split()[1:])):
+            others = _blanked(text, maybe)
+            texts = [_blanked(each, own) if (own := _ROW_LABEL.match(each)) else each
+                     for each in self._texts]  # fmt: skip
+            if fits := [each for each in self._fits(others, texts) if self._wants(each[0])]:
+                label, numbers, found = maybe[0], others, fits
         if not found:
             return False
+        self._label, text = label, numbers
         # Below the names may be a line with units, or any other line.
         names, cells, separator = next((each for each in found if self._wants(each[0])), found[0])
         if separator is None and len(self._texts) > 1:
@@ -172,6 +209,13 @@ class Table(LineObserver):
         self._adopt(names, cells, text, separator)
         return True
 
+    def _fits(
+        self, text: str, headers: Iterable[str]
+    ) -> list[tuple[list[str], list[str], str | None]]:
+        """Return the fits of a first row below each of these lines, the nearest one first."""
+        found = map(partial(self._fit, text), reversed([*headers]))
+        return [each for each in found if each is not None]
+
     def _fit(self, text: str, header: str) -> tuple[list[str], list[str], str | None] | None:
         """Return the names, cells and separator if this can be the first row below this header."""
         separator = self._separator_of(header, text)
@@ -179,6 +223,9 @@ class Table(LineObserver):
         if separator is None and len(names) != len(cells):
             names = names_above(header, text)
         if not self._is_first_row(names, cells, separator):
+            return None
+        unnamed = separator is None and spans_of(header)[0][0] >= spans_of(text)[0][1]
+        if unnamed and not self._is_numeric(cells[0]):  # a word left of the first name
             return None
         if len(names) != len(cells):
             if self._header is not None:
@@ -197,6 +244,8 @@ class Table(LineObserver):
     ) -> bool:
         """Return True if enough of these cells are numbers."""
         numbers = sum(map(self._is_numeric, cells))
+        if all(self._number(cell) is None for cell in cells):
+            return False
         if self._wanted is None and self._header is None:
             return len(cells) > 1 and numbers >= (1 if separator else len(cells))
         if separator or (self._wanted or {}).keys() <= places_of(names, self._take).keys():
@@ -206,7 +255,8 @@ class Table(LineObserver):
     def _wants(self, names: Sequence[str]) -> bool:
         """Return True if a column of this header is wanted."""
         if self._wanted is None:
-            return not all(map(is_unit, names))
+            words = all(any(map(str.isalnum, name)) for name in names)
+            return words and not all(map(is_unit, names))
         clock = {self._clock} if self._clock else set()
         return not {*self._wanted, *clock}.isdisjoint(places_of(names, self._take))
 
@@ -324,6 +374,9 @@ class Table(LineObserver):
             if 2 * numbers < len(cells) or not numbers:
                 return None
         elif not all(map(self._is_numeric, cells)):
+            ends = len(cells) > 1 and self._is_numeric(cells[0]) and self._is_numeric(cells[-1])
+            if ends and 2 * sum(map(self._is_numeric, cells)) >= len(cells) and self._reads:
+                self._leave_out()
             return None
         else:
             pieces = divided(text, self._first, self._latest)

@@ -280,3 +280,32 @@ def test_bytes_that_are_zero_are_no_end_of_a_number() -> None:
     for observer in (KeyValue(None, ["E"]), Patterns({"E": "E=([0-9.]+)"}), Table(), JsonLines()):
         assert not [*observer.feed("E=1.5\n".encode("utf-16-le"))]
         assert "zero bytes: if it is UTF-16" in str(observer.complaint())
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "Total DFT energy = -76.4\nOne electron energy = -123.0\n",
+            (
+                "'energy' is printed as 'Total DFT energy' and 'One electron energy', and all of them "
+                "were read: name the one that you mean, as in fields: {energy: 'One electron energy'}"
+            ),
+        ),
+        ("p: initial energy = 1, final energy = 0.5\n", "'initial energy' and 'final energy'"),
+        ("energy:  100   12.5  -3\n", "only the first of the numbers after 'energy' was read"),
+        ("step 1 energy=2\nstep 2 energy=3 |\n[12:00] energy: 5\n", None),
+    ],
+)
+def test_a_name_that_stands_for_several_values_is_reported(
+    text: str, complaint: str | None
+) -> None:
+    observer = KeyValue(fields=["energy"])
+    assert rows(observer, text)
+    said = observer.complaint()
+    assert said is None if complaint is None else complaint in (said or "")
+
+
+def test_a_label_with_blanks_may_follow_a_number() -> None:
+    fields = {"E": "val loss"}
+    assert column(KeyValue(fields=fields), "epoch 3 train loss: 0.5 val loss: 0.7\n") == [0.7]

@@ -256,3 +256,79 @@ def test_times_of_probes_are_named_below_the_names_of_the_others() -> None:
 """
     shown = observe(text, fields={"p1": "1"}, clock="Time")
     assert shown == ([({"p1": 0.745768}, 0.005), ({"p1": -0.02169}, 0.01)], None)
+
+
+#: Tables as programs print them, the options, and the rows: the clock and the value of E.
+PRINTED: dict[str, tuple[str, dict[str, Any], list[tuple[Any, float | None]]]] = {
+    "NAMD: a label before each row, two lines of text between rows": (
+        (
+            "ETITLE:      TS       BOND       TOTAL\n\n"
+            "ENERGY:       0    12.3034   -775.1234\n\n"
+            "WRITING COORDINATES\nTIMING: 100  CPU: 1.23, 0.0123/step\n"
+            "ENERGY:     100    14.3034   *********\n"
+        ),
+        {"fields": {"E": "TOTAL"}, "clock": "TS"},
+        [(-775.1234, 0), (NAN, 100)],
+    ),
+    "VASP: the label is left of the first name, and a name has a blank": (
+        (
+            "       N       E               dE             d eps       ncg     rms          rms(c)\n"
+            "DAV:   1   0.123456789E+03   0.12346E+03   -0.12345E+04   512   0.123E+02\n"
+            "RMM:   2  -0.123456789E+02  -0.13580E+03   -0.12345E+03   640   0.223E+01\n"
+        ),
+        {"fields": ["E"], "clock": "N"},
+        [(123.456789, 1), (-12.3456789, 2)],
+    ),
+    "ABINIT: the label has no colon": (
+        (
+            "     iter   Etot(hartree)      deltaE(h)  residm     vres2\n"
+            " ETOT  1  -8.8604027841568    -8.860E+00 1.233E-03 9.874E+00\n"
+        ),
+        {"fields": {"E": "Etot"}, "clock": "iter"},
+        [(-8.8604027841568, 1)],
+    ),
+    "NWChem: the label is in all lines": (
+        (
+            "@ Step       Energy      Delta E   Gmax\n@ ---- ------------ -------- --------\n"
+            "@    0     -76.43622273  0.0D+00  0.00123\n"
+        ),
+        {"fields": {"E": "Energy"}, "clock": "Step"},
+        [(-76.43622273, 0)],
+    ),
+    "ORCA: text with as many words as columns below the header": (
+        (
+            "ITER   Energy         Delta-E   RMS-DP\n   ***  Starting  incremental ***\n"
+            "  0    -76.3211234567   0.00    0.031\n"
+        ),
+        {"fields": {"E": "Energy"}, "clock": "ITER"},
+        [(-76.3211234567, 0)],
+    ),
+    "Stan: comments between the header and the rows": (
+        "E,theta\n# Adaptation terminated\n# Step size = 0.9\n# Diagonal elements:\n# 0.5\n-6.7,0.2\n",
+        {"fields": ["E"]},
+        [(-6.7, None)],
+    ),
+    "R: the first column has no name": (
+        "            E        Std. Error t\nwt      -5.3445     0.5591 -9.559\n",
+        {"fields": ["E"]},
+        [(-5.3445, None)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PRINTED)
+def test_tables_of_programs_are_read_or_left_out(case: str) -> None:
+    text, options, right = PRINTED[case]
+    assert [(row["E"], clock) for row, clock in observe(text, **options)[0]] == right
+
+
+def test_rows_with_further_words_are_reported() -> None:
+    text = "Step  Method      E\n   1  Diag     -32.2\n   2  OT DIIS  -31.1\n"
+    found, complaint = observe(text, fields=["E"], clock="Step")
+    assert found == [({"E": -32.2}, 1)]
+    assert complaint == "not read: 1 line of numbers below 'Step Method E'"
+
+
+def test_lines_of_text_are_no_names_without_fields() -> None:
+    text = "IT  E  dE\n***  Starting  ***\n 0  -76.3  0.5\n"
+    assert observe(text)[0] == [({"IT": 0, "E": -76.3, "dE": 0.5}, None)]
