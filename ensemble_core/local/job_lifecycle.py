@@ -55,7 +55,7 @@ class JobLifecycle:
         tied: bool = False,
     ) -> None:
         #: Whether this is a pilot, where no end is reported of a job that is interrupted.
-        self._tied = tied
+        self.tied = tied
         self._active = active
         self._slots = slots
         self._log = log
@@ -154,7 +154,7 @@ class JobLifecycle:
         if self._log.ledger is not None:
             self._log.ledger.interrupting(record.job.id)
         if not (record.started or record.pids or record.inherited):
-            if self._tied and self._log.ledger is not None:
+            if self.tied and self._log.ledger is not None:
                 self._log.ledger.postpone(record.job.id)
             self.leave(record)
         elif not self._release(record):
@@ -236,9 +236,9 @@ class JobLifecycle:
         finish = encode_value("finish", "status", status)
         if record.reason != "interrupted":
             return (finish,)
-        if status == 0 or not self._tied:
+        if status == 0 or not self.tied:
             record.reason = "leftover"  # from now on, only its processes matter
-        return (finish,) if status == 0 else () if self._tied else (_INTERRUPTED, finish)
+        return (finish,) if status == 0 else () if self.tied else (_INTERRUPTED, finish)
 
     def _tidy(self) -> None:
         self._tidying = bool(self._active.running)
@@ -256,7 +256,7 @@ class JobLifecycle:
             self._tree.forget(record.job.id)
             if not record.reason:
                 self._log.add_exception(record, "lost", lost)
-        if record.reason == "interrupted" and not self._tied:
+        if record.reason == "interrupted" and not self.tied:
             first = (_INTERRUPTED, *first)
         if note and not self._is_untold(record):
             self._log.add_exception(record, "leftover", note, severity=1)
@@ -288,7 +288,7 @@ class JobLifecycle:
 
     def _is_untold(self, record: LocalJob) -> bool:
         """Return whether the pilot of a job has ended it, so that its end is not its own."""
-        return self._tied and record.reason == "interrupted"
+        return self.tied and record.reason == "interrupted"
 
 
 def _catches(pid: int) -> bool:

@@ -209,6 +209,8 @@ class RequestHandler:
         for record in running:
             self._starter.stop_waiting(record)
             self._lifecycle.interrupt(record)
+        if self._lifecycle.tied:  # the controller of pilots says what becomes of their jobs
+            return
         ended, waiting = len(running), len(self._active.records) - len(self._active.running)
         self._log.problem(
             f"{why}, as at the end of an allocation: no more jobs start; running jobs get SIGTERM "

@@ -106,7 +106,7 @@ job.at_once.each job.command job.environment job.environment_from job.executor j
   job.options.gridengine.queue job.options.gridengine.resources
   job.options.kubernetes.container job.options.kubernetes.image job.options.kubernetes.pod job.options.local
   job.options.minicluster job.options.pbs.account job.options.pbs.project job.options.pbs.queue
-  job.options.pbs.resources job.options.remote job.options.slurm.account job.options.slurm.constraint
+  job.options.pbs.resources job.options.pilot job.options.remote job.options.slurm.account job.options.slurm.constraint
   job.options.slurm.gres job.options.slurm.licenses job.options.slurm.mem
   job.options.slurm.mem_per_cpu job.options.slurm.partition job.options.slurm.qos
   job.options.slurm.reservation job.parameters job.points job.points.columns job.points.file
@@ -128,7 +128,7 @@ any-profile config.^x- config.default profile.executor profile.jobs.environment
   profile.jobs.options.kubernetes.image profile.jobs.options.kubernetes.pod
   profile.jobs.options.local profile.jobs.options.minicluster profile.jobs.options.pbs.account
   profile.jobs.options.pbs.project profile.jobs.options.pbs.queue
-  profile.jobs.options.pbs.resources profile.jobs.options.remote
+  profile.jobs.options.pbs.resources profile.jobs.options.pilot profile.jobs.options.remote
   profile.jobs.options.slurm.account profile.jobs.options.slurm.constraint
   profile.jobs.options.slurm.gres profile.jobs.options.slurm.licenses
   profile.jobs.options.slurm.mem profile.jobs.options.slurm.mem_per_cpu

@@ -1,0 +1,343 @@
+"""Task of a pilot on one node: ``python -m ensemble_pilot.node FOLDER`` in the outer queue's job.
+
+It starts a local supervisor, connects to the controller, and copies bytes between the two. The
+supervisor is tied to this process: it ends its jobs and exits if this process is gone. If the
+controller is gone, the supervisor continues, and this process looks for a controller's address
+until one is there.
+
+The end of the pilot is announced by a signal, or it is ``margin`` seconds before the time limit of
+the pilot. Then the supervisor drains, so that jobs get SIGTERM and their grace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import select
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ensemble_core import job_environment
+from ensemble_core.local.allocation import ALLOCATION_END
+from ensemble_core.local.leftover_jobs import supervisor_pid
+from ensemble_core.local.process_tree import become_subreaper, kill_descendants
+from ensemble_core.local.protocol import JOB_FIELDS, VERSION, line
+from ensemble_core.local.slots import bindable_cores, machine_memory, visible_gpus
+from ensemble_core.local.supervisor_client import StartedSupervisor, address
+from ensemble_pilot.credentials import NAME, client_context, token
+from ensemble_pilot.link import keep_alive
+
+__all__ = ["RANKS", "main", "without_queue"]
+
+#: The variable with the rank of a task, for each outer queue.
+RANKS = {"local": "ENSEMBLE_TASK_RANK", "slurm": "SLURM_PROCID"}
+#: Beginnings of the names of variables that describe the pilot's own job to programs in it.
+_QUEUE = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PMI2_", "OMPI_", "PRTE_")
+_OWN = (
+    *("ENSEMBLE_JOB_ID", "ENSEMBLE_GROUP", "ENSEMBLE_INDEX", "ENSEMBLE_ATTEMPT", "ENSEMBLE_RUN"),
+    *("ENSEMBLE_TASK_RANK", "ENSEMBLE_TASK_COUNT", "ENSEMBLE_CORES"),
+)
+#: Variables of Slurm that locate the cluster.
+_WHERE = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_CONF_SERVER"})
+_PIECE = 1 << 18
+#: Seconds between two looks at the controller's address, for a connection, and between attempts.
+_LOOK, _CONNECTING, _LONGEST_PAUSE = 5.0, 20.0, 5.0
+
+
+def without_queue(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what describes the pilot's own job."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _WHERE or not (name.startswith(_QUEUE) or name in _OWN)
+    }
+
+
+class _Gone(Exception):
+    """Raised if a connection has ended."""
+
+
+class Task:
+    """The task of a pilot on this node."""
+
+    def __init__(self, folder: Path) -> None:
+        self._plan = json.loads((folder / "pilot.json").read_text())
+        plan, nodes = self._plan, self._plan["nodes"]
+        self._rank = int(os.environ.get(RANKS[plan["queue"]], "0")) if nodes > 1 else 0
+        self._folder, self._link = folder, folder.parent / "link"
+        self._state = os.path.realpath(folder / f"node-{self._rank}")
+        self._began = time.monotonic()
+        self._deadline = None
+        if plan["duration"]:
+            self._deadline = self._began + max(0.0, plan["duration"] - plan["margin"])
+        self._ending = self._drained = self._said_alone = False
+        self._connected = time.monotonic()
+        self._address: bytes = b""
+        self._problem = ""
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        self._down: socket.socket | None = None
+        gpus = visible_gpus(plan["gpus"] or None, os.environ) if plan["gpus"] else ()
+        environment = without_queue(job_environment())
+        os.environ.clear()
+        os.environ.update(environment)
+        #: The part of the hello that is known here.
+        self._hello: dict[str, Any] = {
+            "version": VERSION,
+            "job_fields": JOB_FIELDS,
+            "tag": plan["tag"],
+            "id": plan["id"],
+            "environment": environment,
+            "folder": plan["start"],
+            "output": plan["output"],
+            "state": self._state,
+            "slots": [plan["cores"]] * 3,
+            "gpus": list(gpus),
+            "grace": plan["grace"],
+            "pool": None,
+            "machine": None,
+            "bound": list(bindable_cores()),
+            "memory": machine_memory(),
+        }
+
+    def run(self) -> None:
+        """Serve controllers until the pilot ends."""
+        become_subreaper()
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        for number in ALLOCATION_END:
+            signal.signal(number, self._on_signal)
+        pause = 0.1
+        while not self._over():
+            self._check_supervisor()
+            try:
+                up = self._connect()
+            except OSError as error:
+                if str(error) != self._problem and pause >= _LONGEST_PAUSE:
+                    self._problem = str(error)
+                    self._print(f"no connection to the controller: {error}")
+                self._wait(pause * random.uniform(0.5, 1.0))
+                pause = min(_LONGEST_PAUSE, 2 * pause)
+                continue
+            pause = 0.1
+            with contextlib.suppress(_Gone, OSError), contextlib.closing(up):
+                self._serve(up)
+            self._connected = time.monotonic()
+            self._close_down()
+
+    # The end.
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._end(f"got {signal.Signals(number).name}")
+
+    def _end(self, why: str) -> None:
+        if self._ending:
+            return
+        self._ending = True
+        self._print(f"the pilot ends: {why}")
+        with contextlib.suppress(OSError):
+            (self._folder / f"ending-{self._rank}").write_text(repr(time.time()))
+        self._drain()
+
+    def _drain(self) -> None:
+        """Let the supervisor end its jobs, once there is one."""
+        pid = 0 if self._drained else supervisor_pid(Path(self._state))
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            self._drained = True
+
+    def _check_supervisor(self) -> None:
+        """If the supervisor was killed, end what it has started, and exit."""
+        if supervisor_pid(Path(self._state)) == 0 and _jobs_left():
+            kill_descendants()
+            self._print("the supervisor of this node's jobs was killed")
+            sys.exit(1)
+
+    def _over(self) -> bool:
+        """Return True if this process can exit: nothing of its node's jobs is left."""
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._end("its time limit is near")
+        alone = time.monotonic() - self._connected >= self._plan["orphan"]
+        if self._ending:
+            self._drain()
+        elif not alone:
+            return False
+        if supervisor_pid(Path(self._state)):
+            if alone and not self._said_alone:
+                self._said_alone = True
+                self._print("no controller has connected; the jobs go on")
+            return False
+        self._check_supervisor()
+        if not self._ending:
+            self._print("the pilot ends: no controller has connected, and no job is left")
+        return True
+
+    def _print(self, text: str) -> None:
+        print(f"pilot {self._plan['number']}, node {self._rank}: {text}", file=sys.stderr)
+
+    def _wait(self, seconds: float) -> None:
+        select.select([self._woken], [], [], seconds)
+        self._read_woken()
+
+    def _read_woken(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(4096)
+
+    # The controller.
+
+    def _connect(self) -> ssl.SSLSocket:
+        """Return a connection to the controller. Raises :class:`OSError`."""
+        text = (self._link / "address.json").read_bytes()
+        context = client_context(self._link)
+        problem: OSError = OSError("the controller has no address")
+        for host, port in json.loads(text)["addresses"]:
+            try:
+                plain = socket.create_connection((host, port), _CONNECTING)
+                keep_alive(plain)
+                up = context.wrap_socket(plain, server_hostname=NAME)
+            except OSError as error:
+                problem = error
+                continue
+            self._address = text
+            return up
+        raise problem
+
+    def _serve(self, up: ssl.SSLSocket) -> None:
+        plan, hello = self._plan, self._hello
+        first = {
+            "pilot": plan["number"],
+            "rank": self._rank,
+            "token": token(self._link, plan["number"], self._rank),
+            "version": VERSION,
+            "job_fields": list(JOB_FIELDS),
+            "age": time.monotonic() - self._began,
+            "cores": hello["slots"][0],
+            "gpus": len(hello["gpus"]),
+            "memory": hello["memory"],
+        }
+        up.settimeout(_CONNECTING)
+        up.sendall(line(["node", first]))
+        # Nothing follows this line before the supervisor has answered.
+        answer = b""
+        while not answer.endswith(b"\n"):
+            piece = up.recv(_PIECE)
+            if not piece:
+                raise _Gone
+            answer += piece
+        what, said = json.loads(answer)
+        if what == "leave":
+            self._print(f"the controller has no use for this pilot: {said}")
+            self._end("the controller has no use for it")
+            self._wait_for_supervisor()
+            raise _Gone
+        down = self._down = self._supervisor()
+        clock = [said["clock"], time.monotonic()]
+        down.sendall(line(["hello", {**hello, "clock": clock}]))
+        up.settimeout(60)
+        down.settimeout(60)
+        self._copy(up, down)
+
+    def _copy(self, up: ssl.SSLSocket, down: socket.socket) -> None:
+        """Copy bytes both ways until one side ends, or another controller has taken over."""
+        poll = select.poll()
+        for each in (up, down, self._woken):
+            poll.register(each, select.POLLIN)
+        looked = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if self._deadline is not None and now >= self._deadline:
+                self._end("its time limit is near")
+            if self._ending:
+                self._drain()
+            if now - looked >= _LOOK:
+                looked = now
+                with contextlib.suppress(OSError):
+                    if (self._link / "address.json").read_bytes() != self._address:
+                        raise _Gone
+            rest = _LOOK
+            if self._deadline is not None and not self._ending:
+                rest = max(0.0, self._deadline - now)
+            ready = {fd for fd, _ in poll.poll(1000 * min(_LOOK, rest) + 1)}
+            if self._woken.fileno() in ready:
+                self._read_woken()
+            if down.fileno() in ready:
+                piece = down.recv(_PIECE)
+                if not piece:
+                    raise _Gone
+                up.sendall(piece)
+            while up.fileno() in ready:
+                piece = up.recv(_PIECE)
+                if not piece:
+                    raise _Gone
+                down.sendall(piece)
+                if not up.pending():
+                    break
+
+    # The supervisor.
+
+    def _supervisor(self) -> socket.socket:
+        """Return a socket to the node's supervisor. Start the supervisor if there is none."""
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.connect("\0" + address(self._plan["id"], Path(self._state)))
+        except ConnectionRefusedError:
+            sock.close()
+            if self._ending:
+                raise _Gone from None
+            self._check_supervisor()
+            started = StartedSupervisor(
+                self._plan["tag"],
+                Path(self._state),
+                self._plan["id"],
+                fence=self._folder / "fence",
+            )
+            return started.sock
+        return sock
+
+    def _close_down(self) -> None:
+        if self._down is not None:
+            self._down.close()
+            self._down = None
+
+    def _wait_for_supervisor(self) -> None:
+        while supervisor_pid(Path(self._state)):
+            self._wait(0.1)
+
+
+def _jobs_left() -> bool:
+    """Return True if a process is left that a supervisor has started."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            children = file.read().split()
+    except OSError:
+        return True
+    for pid in children:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
+            if not file.read().startswith("ensemble-keeper"):  # it is about to exit
+                return True
+    return False
+
+
+def main() -> None:
+    """Run the task of a pilot. The argument is the pilot's folder."""
+    try:
+        Task(Path(sys.argv[1])).run()
+    except (OSError, ValueError, KeyError) as error:
+        print(f"this pilot cannot work on {socket.gethostname()}: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
