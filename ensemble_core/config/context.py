@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.config.document import Document, Path
@@ -41,6 +41,7 @@ from ensemble_core.plugin.hookspecs import (
     TriggerPlugin,
 )
 from ensemble_core.plugin.registry import Registry
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec

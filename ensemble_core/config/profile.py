@@ -9,7 +9,7 @@ ensemble file before the file is checked. Each value keeps the position where it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ensemble_core.config.context import Context, Known
@@ -22,6 +22,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.option_values import merged
 from ensemble_core.model.value import Value
 from ensemble_core.plugin.registry import Registry
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
     "NO_PROFILE",

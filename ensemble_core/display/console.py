@@ -10,7 +10,6 @@ import os
 import shlex
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +58,7 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.model.jobs import INTERRUPTIONS, Job
 from ensemble_core.model.rules import UNLIMITED
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["FAILURES_SHOWN", "Narrator", "OutputLine", "describe_status", "is_relevant"]
 

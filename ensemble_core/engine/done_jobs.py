@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Any
 
 from ensemble_core.model.jobs import Job
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["DoneJob", "DoneJobs", "TableRow"]
 

@@ -5,13 +5,13 @@ Only rules with ``scope: queue`` need them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ensemble_core.engine.job_states import TRANSITIONS, exit_code
 from ensemble_core.model.causes import Cause, cause_of, reported_cause
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobState
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["ForeignJobs"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from ensemble_core.engine.past_submits import PastSubmits
@@ -12,6 +12,7 @@ from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.rule_index import Watch
 from ensemble_core.metrics.store import counted, split_filter
 from ensemble_core.model.jobs import JobGroup
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["CHANGES", "Change", "GroupState"]
 

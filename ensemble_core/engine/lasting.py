@@ -7,11 +7,12 @@ index only considers the rule if the condition becomes false, or when the timer 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ensemble_core.engine.records import Match
 from ensemble_core.engine.rule_index import Instance, RuleState
 from ensemble_core.engine.timers import Timers
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Lasting", "Pending"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.jobs import JobGroup
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["PastSubmit", "PastSubmits", "added", "pairs", "same_sweep"]
 

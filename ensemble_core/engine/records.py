@@ -12,7 +12,7 @@ Some terms:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ensemble_core.engine.job_states import (
@@ -30,6 +30,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, Resize, Retry, Terminate
 from ensemble_core.model.events import Event
 from ensemble_core.model.jobs import Job, JobGroup, JobState
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
     "BY_OTHERS",

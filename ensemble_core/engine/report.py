@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from ensemble_core.model.codec import NOTHING, Record
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["GroupReport", "InstanceReport", "Progress", "Report", "RuleReport", "Standing"]
 

@@ -6,7 +6,6 @@ Callers first check a request with :func:`refusal`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -21,6 +20,7 @@ from ensemble_core.model.decisions import Decision, Log, SetLimits, Submit
 from ensemble_core.model.events import Event, Requested
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.placeholders import placeholders
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["ACTIONS", "carry_out", "check_parameters", "refusal"]
 

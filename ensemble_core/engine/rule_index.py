@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from ensemble_core.engine.job_states import events_of
 from ensemble_core.metrics.series import Series
 from ensemble_core.metrics.store import GAUGES, MetricPath, MetricStore
 from ensemble_core.model.rules import BoundRule
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
     "Asleep",

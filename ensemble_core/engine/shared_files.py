@@ -6,11 +6,12 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ensemble_core.engine.replicas import combination
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.placeholders import fill, placeholders
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["SharedFiles"]
 

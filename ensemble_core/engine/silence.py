@@ -6,10 +6,11 @@ A job is reported once per attempt.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ensemble_core.engine.records import JobRecord
 from ensemble_core.engine.timers import Timers
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Quiet", "Silence"]
 

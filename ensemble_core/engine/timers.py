@@ -6,8 +6,10 @@ The runtime asks when the next timer is due, and sends the event ``TimerElapsed`
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple
+
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Kind", "Timer", "Timers"]
 

@@ -9,7 +9,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.model.identity import parts_of
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.running_time import RunningTime
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["EarlierJob", "EarlierJobs", "Identity", "identities"]
 

@@ -14,7 +14,6 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from ensemble_core.journal.database import (
 )
 from ensemble_core.journal.job_rows import Layout, read_layouts
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
     "DAMAGED",

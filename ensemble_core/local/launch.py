@@ -13,11 +13,11 @@ import os
 import signal
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["LINEAGE", "LaunchError", "Launcher", "Prepared", "SystemBusy"]
 

@@ -56,7 +56,7 @@ class LedgerReading:
 
     @property
     def problem(self) -> str:
-        """What to tell the user about damaged lines; empty if there are none."""
+        """Message for the user about damaged lines; empty if there are none."""
         if not self.damaged:
             return ""
         return (

@@ -17,10 +17,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 from ensemble_core.local.launch import LINEAGE
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Process", "ProcessTree", "become_subreaper", "kill_descendants", "parent_of", "pin"]
 

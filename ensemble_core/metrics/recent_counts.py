@@ -5,7 +5,9 @@ ten minutes.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["WITHIN", "RecentCount"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol
 
 from ensemble_core.errors import returned_wrong
 from ensemble_core.metrics.statistic_state import NoState, put_state, state_of
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
     "UNREADABLE",

@@ -15,7 +15,6 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ensemble_core.model import expressions
@@ -28,6 +27,7 @@ from ensemble_core.model.expressions import (
     called,
 )
 from ensemble_core.model.formula_mistakes import suggested_formula
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["EVENT_FIELDS", "FUNCTIONS", "NAN_HINT", "Condition", "check_nan", "parse"]
 

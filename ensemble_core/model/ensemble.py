@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+from ensemble_core.quick_dataclass import dataclass
+=======
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+>>>>>>> 1cd68576 (A run of one job takes a quarter less CPU: dataclasses of the core compile their constructors when they are first called)
 from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core.errors import EnsembleError
@@ -13,6 +19,7 @@ from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec

@@ -6,10 +6,11 @@ The engine has no clock other than the timestamps of events (seconds since the e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Literal
 
 from ensemble_core.model.codec import NOTHING, Record, quick_to_make
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
     "CallFailed",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -28,6 +28,7 @@ from ensemble_core.model.compiler import (
 from ensemble_core.model.formula_mistakes import suggested_formula
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format, placeholders
 from ensemble_core.model.sweeps import rounded, without_noise
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
     "EVENT_FIELDS",

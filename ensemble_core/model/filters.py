@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import called
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
     "ALL",

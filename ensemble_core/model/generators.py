@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.sweeps import Range
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ensemble_core.model.conditions import Condition

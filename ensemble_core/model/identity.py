@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ensemble_core.model.codec import dumps
@@ -17,6 +16,7 @@ from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.option_values import fill_options
 from ensemble_core.model.placeholders import fill
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Source", "identity_of", "parts_of", "short", "written"]
 

@@ -6,7 +6,7 @@ import enum
 import glob
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.model.codec import NOTHING, Record
@@ -15,6 +15,7 @@ from ensemble_core.model.placeholders import fill, placeholders
 from ensemble_core.model.signals import SIGNALS
 from ensemble_core.model.sweeps import GivenBy
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ensemble_core.model.conditions import Condition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ensemble_core.model.codec import NOTHING
@@ -11,6 +11,7 @@ from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import evaluate_options
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["LITERAL_FIELDS", "RetryPolicy", "changed_fields"]
 

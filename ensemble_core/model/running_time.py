@@ -5,7 +5,7 @@ For readers of events. The engine keeps the same sums in ``JobRecord``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["RunningTime"]
 

@@ -8,12 +8,13 @@ fragments.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 from ensemble_core.errors import Location
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["AlgorithmPlugin", "AlgorithmView", "Fragment", "SourcePlugin", "SourceView"]
 

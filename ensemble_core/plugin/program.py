@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.records import ActionPlugin, StatisticPlugin, TriggerPlugin
 from ensemble_core.plugin.registry import LoadedPlugin, Named, Registry
 from ensemble_core.plugin.validation import check_records
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Program"]
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -15,6 +15,7 @@ from ensemble_core.metrics.series import Accepts, Statistic, StatisticSpec, Time
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import Action, Plan, Rule, Trigger
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Rendered", "shell_line"]
 

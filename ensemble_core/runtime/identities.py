@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, Identified, JobEvent, LookedUp, Observed, Problem
 from ensemble_core.model.identity import Source, identity_of, parts_of, short
 from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.file_digests import unknown
 from ensemble_core.runtime.input_files import Inputs
 from ensemble_core.runtime.required_outputs import has_outputs

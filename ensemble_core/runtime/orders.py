@@ -9,12 +9,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import Cancel, Notify, Resize, Signal, Submit
 from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome, Signalled
 from ensemble_core.model.jobs import Job
+from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.generator_calls import MakeSuggestion

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from stat import S_ISREG
 from typing import Any
 
@@ -23,6 +22,7 @@ from ensemble_core.model.events import Event, JobEvent, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.sizes import memory_text
 from ensemble_core.plugin.hookspecs import ObserverPlugin
+from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.tail.parts import is_pattern, matching
 from ensemble_core.runtime.watcher import Watcher
 

@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from stat import S_ISDIR, S_ISREG
 from typing import Any
 
@@ -21,6 +21,7 @@ from ensemble_core.model.causes import OUTPUT_MISSING
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["OutputCheck", "folder_of", "has_outputs", "why_unseen"]
 

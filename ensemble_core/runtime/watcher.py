@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from ensemble_core.engine.report import Report
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Outcome", "Watcher"]
 

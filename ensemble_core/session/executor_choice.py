@@ -9,11 +9,12 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError, call_plugin, did_you_mean, plugin_raised
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ensemble_core.config.profile import Profile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Mapping
 from configparser import ConfigParser
 from graphlib import CycleError, TopologicalSorter
@@ -200,7 +201,14 @@ def riddle(docstring: str | None) -> bool:
 
 def test_the_core_has_no_other_top_level_files() -> None:
     files = {path.name for path in CORE.iterdir() if path.is_file()}
-    assert files == {"__init__.py", "errors.py", "py.typed"}
+    assert files == {"__init__.py", "errors.py", "py.typed", "quick_dataclass.py"}
+
+
+def test_the_core_uses_its_own_decorator_of_dataclasses() -> None:
+    """That of the standard library compiles methods during the import."""
+    line = re.compile(r"^from dataclasses import .*\bdataclass\b|@dataclasses\.", re.M)
+    modules = [path for path in CORE.rglob("*.py") if line.search(path.read_text("utf-8"))]
+    assert modules == []
 
 
 @pytest.mark.parametrize("room", [room.name for room in ROOMS])

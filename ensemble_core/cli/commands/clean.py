@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -28,6 +27,7 @@ from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.removal import is_run, remove
 from ensemble_core.journal.run_store import RunInfo, find, folders, look, state_folder
 from ensemble_core.model.durations import seconds
+from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.session.leftover_jobs import leftover_jobs
 
 __all__ = ["clean"]

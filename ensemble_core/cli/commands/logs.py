@@ -8,7 +8,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +26,7 @@ from ensemble_core.display.text_style import (
 )
 from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.journal.ownership import RunFiles
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["logs"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import load_plugins, plugin_option
 from ensemble_core.display.text_style import count_of, format_table, printable, style_of
 from ensemble_core.errors import UsageError, call_plugin, raised_at
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ensemble_core.model.jobs import JobGroup

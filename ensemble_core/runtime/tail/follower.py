@@ -11,12 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.observer import Observer
+from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.tail.change_detection import ChangeDetector
 from ensemble_core.runtime.tail.file import File
 from ensemble_core.runtime.tail.read_position import Place

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.tail.observer_feed import ObserverFeed
 from ensemble_core.runtime.tail.read_position import ReadPosition
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
 
+from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.tail.earlier_text import EarlierText
 
 __all__ = ["REMEMBERED", "Place", "ReadPosition"]
