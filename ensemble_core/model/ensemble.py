@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from ensemble_core.quick_dataclass import dataclass
-=======
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
->>>>>>> 1cd68576 (A run of one job takes a quarter less CPU: dataclasses of the core compile their constructors when they are first called)
 from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core.errors import EnsembleError
