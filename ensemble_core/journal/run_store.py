@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 from zlib import crc32
@@ -22,6 +22,7 @@ from ensemble_core.journal.lock import Lock, taken_error
 from ensemble_core.journal.lock_owner import LOCK
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 from ensemble_core.model.value import Value
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
     "BEGAN",

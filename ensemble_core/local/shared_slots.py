@@ -19,11 +19,12 @@ import stat
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from ensemble_core.local.cores import Topology
 from ensemble_core.local.slots import Slots
 from ensemble_core.model.jobs import Job
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["SharedSlots"]
 

@@ -1,4 +1,4 @@
-"""How much of a pod's log is in its file, although the node rotates the log.
+"""The part of a pod's log that is in its file, although the node rotates the log.
 
 A kubelet keeps some MiB of a log (10 by default) and serves only the newest file of it. So a log
 that is read again may begin later than before.
