@@ -43,7 +43,9 @@ def _set_state(self: Any, state: list[Any]) -> None:
 def _constructor(cls: type[Any], frozen: bool) -> Any:
     """Compile the constructor of a dataclass."""
     names: dict[str, Any] = {"_set": object.__setattr__, "_missing": MISSING}
-    by_place, by_name, lines = ["self"], [], []
+    by_place: list[str] = ["self"]
+    by_name: list[str] = []
+    lines: list[str] = []
     for each in fields(cls):
         if not each.init:
             continue
