@@ -59,11 +59,13 @@ PROGRAMS = {
     "operator": ROOT / "plugins" / "ensemble-operator" / "tests" / "kills.py",
     "suspends": ROOT / "plugins" / "ensemble-operator" / "tests" / "suspends.py",
     "drains": ROOT / "plugins" / "ensemble-operator" / "tests" / "drains.py",
+    "pilot": ROOT / "plugins" / "ensemble-pilot" / "tests" / "kills.py",
+    "pilot-slurm": ROOT / "plugins" / "ensemble-pilot" / "tests" / "kills.py",
 }
 #: The parts of ``--hours``, with the rounds per turn.
 PARTS = {"file": 96, "power": 20, "hostile": 50, "wire": 6, "local": 20, "stops": 20,
          "algorithms": 5, "generators": 10, "members": 5, "operator": 2, "suspends": 4,
-         "drains": 4,
+         "drains": 4, "pilot": 10,
          "studies": 1, "use-cases": 1, "service": 1}  # fmt: skip
 #: Queues that are started if needed, with the command that detects a running one.
 QUEUES = {"slurm": "sinfo", "gridengine": "qconf -sss", "pbs": "pbsnodes -a",
@@ -82,6 +84,7 @@ OPTIONS = {
     "stops": ["--", "--slots", "4"],
     "stops-slurm": ["--on", "slurm", "--", "-o", "look=1", "-o", "rate=50"],
     "stops-flux": ["--on", "flux"],
+    "pilot-slurm": ["--", "-o", "queue=slurm", "-o", 'options={"look": 1, "rate": 50}'],
 }
 
 for _queue in QUEUES:
@@ -269,7 +272,8 @@ def main() -> int:
         "killed, up to four times in each round; operator: Ensembles in the stand-in for "
         "Kubernetes, whose operator, service and first pod are killed, ten times in each "
         "round; suspends: Ensembles that are suspended while the operator, the service or the "
-        "run are killed, three times in each; drains: Ensembles whose first pod is drained",
+        "run are killed, three times in each; drains: Ensembles whose first pod is drained; "
+        "pilot, pilot-slurm: runs in pilots, of which parts are killed, on this machine or Slurm",
     )
     parser.add_argument(
         "--processes",
