@@ -74,6 +74,11 @@ class Study:
         assert len((self.folder / "ended").read_text().splitlines()) < 20
         (self.folder / "go").touch()
         self.wait_over(self.submit())
+        self.check_complete()
+
+    def check_complete(self) -> None:
+        """Each job has succeeded, and none ended twice."""
+        said = self.folder / "said"
         status = self.status()
         (group,) = status["report"]["groups"]
         counts = group["success"], group["failed"], group["cancelled"]
@@ -111,3 +116,18 @@ def test_a_preempted_allocation_loses_no_job(study: Study) -> None:
     study.wait_over(job)
     study.wait_over(urgent)
     study.check()
+
+
+def test_an_allocation_that_slurm_requeues_continues_its_run(
+    site_cluster: Any, tmp_path: Path
+) -> None:
+    """Slurm ends all processes, and runs the same script again under the same id."""
+    study = Study(site_cluster, tmp_path)
+    job = study.submit("--requeue")
+    study.started(4)
+    site_cluster.run("scontrol", "requeue", job)
+    study.wait_over(job)
+    study.check_complete()
+    said = (tmp_path / "said").read_text()
+    assert said.count("exit code 0") == 1, said
+    wait_until(lambda: not study.processes(), 60)
