@@ -1,7 +1,7 @@
 """Job scripts: the bash scripts that are submitted to a queue.
 
-A script contains a table of a batch's jobs and ``wrapper.sh``, which runs one job. The queue runs
-the script once for each job.
+A script contains a table of a batch's jobs, ``tasks.sh`` and a wrapper, which runs one job. The
+queue runs the script once for each job.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def job_table(tables: Sequence[Sequence[str]], place: str, first: int) -> list[s
 
 @cache
 def _wrapper(name: str) -> str:
-    return files("ensemble_batch").joinpath(name).read_text("utf-8")
+    folder = files("ensemble_batch")
+    return "".join(folder.joinpath(each).read_text("utf-8") for each in ("tasks.sh", name))
 
 
 def _own_lines(job: Job, place: Place, tag: str) -> list[str]:

@@ -1,9 +1,7 @@
 # Wrapper of a job that reports over the network, run on its first node. It starts the command, ends
 # it at its time limit, and reports its start and end. The preceding lines of the script define the
-# job; see job_script.py.
-exec </dev/null
-_ens_limited=0 _ens_why=- _ens_rc=0 _ens_t0=0 _ens_pid= _ens_early= _ens_clock= _ens_force= _ens_gone=
-SECONDS=0
+# job (see job_script.py) and the functions of tasks.sh.
+_ens_limited=0 _ens_forces= _ens_warns=_ens_send SECONDS=0
 
 # An attempt to submit that was given up must not run if the queue accepted it after all, nor a job
 # that counts as lost. The exit code (VOIDED in report_spool.py) shows that nothing was run.
@@ -13,9 +11,6 @@ if [ -n "$_ens_messages" ]; then
     exec 2>/dev/null
     _ens_kept+=("$_ens_messages")
 fi
-_ens_now() {
-    if [ -n "$EPOCHREALTIME" ]; then _ens_time=${EPOCHREALTIME/[!0-9]/.}; else _ens_time=$(date +%s.%N); fi
-}
 
 # Sends _ENS_LINE to a host and port, and waits for the answer. Exit code 7: this bash has no
 # /dev/tcp. Runs in a separate process; data is in variables, because arguments are public.
@@ -69,28 +64,10 @@ _ens_fail() {
     exit "${3:-1}"
 }
 
-# Ends the command, for the queue (which uses force itself) or for the clock (which does not).
-# It gets SIGTERM only once: many programs abort at a second one. A signal that comes before the
-# command's id is known is acted on when it is.
-_ens_stop() {
-    [ -n "$_ens_pid" ] || { _ens_early=$1; return; }
-    if [ "$_ens_why" = - ]; then
-        _ens_why=$1
-        kill -TERM -- "-$_ens_pid"
-    fi
-    kill -CONT -- "-$_ens_pid"
-    if [ "$1" != stopped ] && [ -z "$_ens_force" ]; then
-        set -m
-        { sleep "$_ens_grace"; kill -KILL -- "-$_ens_pid"; } &
-        _ens_force=$!
-        set +m
-    fi
-}
-
 # Sends a signal to the command's processes. A launcher does not pass all signals on to its tasks;
 # the queue does.
 _ens_send() {
-    if [ -n "$_ens_relay" ]; then eval "$_ens_relay"; else kill "-$1" -- "-$_ens_pid"; fi
+    if [ -n "$_ens_relay" ]; then eval "$_ens_relay"; else _ens_signal "$1"; fi
 }
 
 # A queue may restart a job that must not be restarted: its first report stands.
@@ -98,94 +75,33 @@ if [ "$_ens_life" != 0 ] && [ "$_ens_requeue" = 0 ]; then
     _ens_fail requeued "$_ens_queue started it again, which its group does not ask for (requeue): nothing was run" 125
 fi
 
-if [ -n "$_ens_workdir" ]; then
-    [ -d "$_ens_workdir" ] || mkdir -p -- "$_ens_workdir" || _ens_fail workdir "cannot create the workdir $_ens_workdir on $HOSTNAME"
-    cd -- "$_ens_workdir" || _ens_fail workdir "cannot enter the workdir $_ens_workdir on $HOSTNAME"
-fi
-_ens_open() {
-    [ -d "${2%/*}" ] || mkdir -p -- "${2%/*}"
-    eval "exec $1>>\"\$2\"" || _ens_fail output "cannot open the output file $2 on $HOSTNAME"
-}
-_ens_open 6 "$_ens_out"
-if [ "$_ens_err" = "$_ens_out" ]; then exec 7>&6; else _ens_open 7 "$_ens_err"; fi
-
-set -m
+_ens_enter
 trap '_ens_stop stopped' TERM
 trap '_ens_stop timeout' ALRM
-trap _ens_gone=1 URG
-for _ens_signal in HUP INT QUIT USR1 USR2; do
-    trap "kill -$_ens_signal -- -\$_ens_pid" $_ens_signal
+for _ens_name in HUP INT QUIT USR1 USR2; do
+    trap "_ens_signal $_ens_name" $_ens_name
 done
 # The run's own signals come as other numbers, because the queue also sends the usual ones.
-for _ens_signal in INT:2 QUIT:3 USR1:10 USR2:12 TERM:15; do
-    trap "_ens_send ${_ens_signal%:*}" RTMIN+${_ens_signal#*:}
+for _ens_name in INT:2 QUIT:3 USR1:10 USR2:12 TERM:15; do
+    trap "_ens_send ${_ens_name%:*}" RTMIN+${_ens_name#*:}
 done
 _ens_now
 _ens_t0=$_ens_time
-(
-    trap - HUP INT QUIT USR1 USR2 TERM ALRM URG RTMIN+{2,3,10,12,15}
-    [ -z "$_ens_early" ] || exit 143
-    exec -- "${_ens_env[@]}" "${_ens_launch[@]}" "$@"
-) >&6 2>&7 6>&- 7>&- &
-_ens_pid=$!
-[ -z "$_ens_early" ] || _ens_stop "$_ens_early"
-exec 6>&- 7>&-
+_ens_start "${_ens_env[@]}" "${_ens_launch[@]}" "$@"
+exec 6>&- 7>&- 9>&-
+set -m
 _ens_tell start "$_ens_t0" "$HOSTNAME" &
 _ens_told=$!
-if [ "$_ens_limit" != 0 ]; then
-    # In slices, because one long sleep would also count time while the job is suspended
-    # (preemption, gang scheduling).
-    _ens_count() {
-        while [ "$_ens_slices" -gt 0 ]; do
-            sleep "$_ens_slice"
-            # A queue stops one process after another and may miss this one.
-            read -r line </proc/$$/stat
-            case ${line##*) } in T*) ;; *) _ens_slices=$((_ens_slices - 1)) ;; esac
-            # Bash can lose the end of a process if a signal comes at the same moment. Then it waits
-            # for the other ones, such as this loop.
-            kill -0 "$_ens_pid" || kill -URG $$
-        done
-    }
-    {
-        _ens_count
-        if [ -n "$_ens_warn" ]; then
-            _ens_send "$_ens_warn"
-            _ens_slices=$_ens_rests _ens_slice=$_ens_rest
-            _ens_count
-        fi
-        kill -ALRM $$
-    } 2>/dev/null &
-    _ens_clock=$!
-fi
-# With job control, bash would leave the loop when SIGTSTP stops the child.
 set +m
-# A trap ends the wait. Bash usually remembers the status of a child that ended at the same moment;
-# if not, it says 255. The wait also returns, repeatedly, if the child was stopped before it.
-while wait "$_ens_pid"; _ens_rc=$?; kill -0 "$_ens_pid"; do
-    case $_ens_rc in 147 | 148 | 149 | 150) sleep 0.2 ;; esac
-done
-if [ -z "$_ens_gone" ]; then
-    wait "$_ens_pid"; _ens_again=$?
-    [ $_ens_again = 127 ] || { [ $_ens_again = 255 ] && [ $_ens_rc -gt 128 ]; } || _ens_rc=$_ens_again
-fi
-[ -n "$_ens_gone" ] && [ $_ens_rc = 151 ] && _ens_rc=255
+[ "$_ens_limit" = 0 ] || _ens_aside _ens_time_limit
+_ens_wait
 _ens_now
 # A queue signals one process after another. So the command may have ended before our signal comes,
 # or may even have taken its child's death for a success.
 if [ "$_ens_why" = - ] && { [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; }; then sleep 0.1; fi
-if [ "$_ens_why" != - ] && [ "$_ens_rc" = 255 ]; then _ens_rc=143; fi
-trap '' TERM ALRM URG HUP INT QUIT USR1 USR2 RTMIN+{2,3,10,12,15}
-# No process may outlive its job.
-kill -KILL -- "-$_ens_pid"
-[ -n "$_ens_clock" ] && kill -KILL -- "-$_ens_clock"
-[ -n "$_ens_force" ] && kill -KILL -- "-$_ens_force"
-_ens_empty=()
-for _ens_file in "${_ens_kept[@]}"; do
-    [ -s "$_ens_file" ] || _ens_empty+=("$_ens_file")
-done
-[ ${#_ens_empty[@]} = 0 ] || rm -f -- "${_ens_empty[@]}"
+_ens_clear
 [ "$SECONDS" -lt 20 ] || _ens_limited=1
-if kill -0 "$_ens_told"; then
+if kill -0 "$_ens_told" 2>/dev/null; then
     # The start is still being reported: give up after some seconds, the controller is unreachable.
     _ens_limited=1
     [ "$SECONDS" -lt 5 ] || { kill -KILL -- "-$_ens_told"; _ens_limited=2; }

@@ -76,8 +76,8 @@ class TestGridEngine(FaultSuite):
         stopped = self.folder / "stopped"
         # The stopped wrapper cannot report.
         begin = (
-            f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; echo $PPID $$ > {stopped}; "
-            "kill -STOP $PPID; exec sleep 600"
+            f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; wrapper=$(ps -o ppid= $PPID); "
+            f"echo $wrapper $$ > {stopped}; kill -STOP $wrapper; exec sleep 600"
         )
         job = session.job("sh", "-c", begin)
         session.submit(job)

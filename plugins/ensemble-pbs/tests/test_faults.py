@@ -110,8 +110,8 @@ class TestPBS(FaultSuite):
         # A stopped wrapper can no longer report.
         stopped = self.folder / "stopped"
         begin = (
-            f"echo $PPID >> {stopped}; echo $ENSEMBLE_JOB_ID >> {self.ran_in}; "
-            "kill -STOP $PPID; sleep 600"
+            f"wrapper=$(ps -o ppid= $PPID); echo $wrapper >> {stopped}; "
+            f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; kill -STOP $wrapper; sleep 600"
         )
         jobs = [session.job("sh", "-c", begin) for _ in range(2)]
         session.submit(*jobs)

@@ -314,7 +314,13 @@ def memory_cluster(slurm_programs: None, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture(scope="session")
 def shell_of() -> Callable[[str], int]:
-    """Return a function that finds a batch script's process by a word in its job's command."""
+    """Return a function that finds a batch script's process by a word in its job's command.
+
+    A child of the script waits for the command.
+    """
+
+    def parent_of(pid: str) -> str:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
 
     def shells(word: str) -> Iterator[int]:
         for entry in Path("/proc").iterdir():
@@ -322,9 +328,9 @@ def shell_of() -> Callable[[str], int]:
                 continue
             with suppress(OSError):
                 if word in (entry / "cmdline").read_text().split("\0"):
-                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                    if "slurm_script" in Path(f"/proc/{parent}/cmdline").read_text():
-                        yield parent
+                    shell = parent_of(parent_of(entry.name))
+                    if "slurm_script" in Path(f"/proc/{shell}/cmdline").read_text():
+                        yield int(shell)
 
     def find(word: str) -> int:
         wait_until(lambda: any(shells(word)))
