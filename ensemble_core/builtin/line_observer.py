@@ -58,6 +58,9 @@ class LineObserver(Observer):
     #: What the expected lines are called in complaints.
     _noun = "lines"
     rewrites = True
+    #: A pattern for a line after which nothing is read.
+    until: Any = None
+    _ended = False
 
     def __init__(
         self,
@@ -74,8 +77,10 @@ class LineObserver(Observer):
             names = fields if isinstance(fields, Mapping) else {name: name for name in fields}
             self._wanted = {printed: name for name, printed in names.items()}
         self._clock = clock
-        #: Whether any row had a value of the clock.
+        #: Whether any row had a value of the clock, the latest one, and where it went back.
         self._clocked = False
+        self._latest_clock = -math.inf
+        self._back: tuple[int, str] = (0, "")
         self._seen: set[str] = set()
         self._line = bytearray()
         self._skipping = False
@@ -129,7 +134,11 @@ class LineObserver(Observer):
     def _lines_to_parse(self, text: bytes) -> Iterable[bytes]:
         """Yield those of some whole lines that may have a row. Count the others."""
         self._round += 1
-        if self._lines < _SURVEYED or (self._dense and self._round % _PROBED):
+        if (
+            self.until is not None
+            or self._lines < _SURVEYED
+            or (self._dense and self._round % _PROBED)
+        ):
             return text.split(b"\n")[:-1]
         if not text.isascii():
             text = text.decode("utf-8", "replace").encode()
@@ -183,6 +192,7 @@ class LineObserver(Observer):
     def truncated(self) -> None:
         self._begin_line()
         self._start, self._decoder = b"", None
+        self._ended, self._latest_clock = False, -math.inf
         self._lines = self._understood = self._long = 0
 
     def interrupted(self) -> str | None:
@@ -223,6 +233,10 @@ class LineObserver(Observer):
         if not line or line.isspace():
             return ()
         self._lines += 1
+        if self.until is not None:
+            self._ended = self._ended or self.until.search(line) is not None
+            if self._ended:
+                return ()
         row = self._row(line)
         return () if row is None else (row,)
 
@@ -245,8 +259,16 @@ class LineObserver(Observer):
         if self._clock is None:
             return Row(values)
         clock = found.get(self._clock)
-        self._clocked = self._clocked or clock is not None
-        return Row(values, clock if clock is None or math.isfinite(clock) else None)
+        if clock is None:
+            return Row(values)
+        self._clocked = True
+        if not math.isfinite(clock):
+            return Row(values)
+        if clock < self._latest_clock:
+            first = f"from {self._latest_clock} to {clock} in line {self._lines}"
+            self._back = self._back[0] + 1, self._back[1] or first
+        self._latest_clock = clock
+        return Row(values, clock)
 
     @abstractmethod
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
@@ -302,6 +324,9 @@ class LineObserver(Observer):
             others = [*self._unasked, *sorted(self._seen)][:MOST_TOLD]
             there = f"; found {', '.join(map(repr, others))}" if others else ""
             yield f"no row has the clock {self._clock!r}{there}"
+        if self._back[0]:
+            times = "once" if self._back[0] == 1 else f"{self._back[0]} times, first"
+            yield f"the clock {self._clock!r} goes back {times} {self._back[1]}"
 
     def _suggestion(self) -> str:
         """Return the observer that fits the lines better, as the end of a complaint."""

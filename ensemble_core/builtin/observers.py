@@ -9,7 +9,7 @@ from typing import Any
 from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.line_observer import MOST_FIELDS, LineObserver
-from ensemble_core.builtin.patterns import Patterns
+from ensemble_core.builtin.patterns import Patterns, compile_pattern
 from ensemble_core.builtin.table import Table
 from ensemble_core.builtin.table_blocks import PairsOfLines
 from ensemble_core.errors import closest
@@ -83,6 +83,10 @@ _PATTERN = {
     "minLength": 1,
     "maxLength": 1000,
 }
+_UNTIL = _PATTERN | {
+    "description": "A pattern (RE2) for a line: it and all later ones are not read, as averages at "
+    "the end of a log.",
+}
 _PATTERNS = {
     "description": "A pattern for each field name: its first group is the number; without a group, "
     "each line that matches counts as 1. Or a list of patterns with named groups, the fields.",
@@ -150,8 +154,10 @@ def _path(job: Job, options: Mapping[str, Any]) -> str | None:
     return None if path is None else job.fill(path)
 
 
-def _with_rate(observer: LineObserver, options: Mapping[str, Any]) -> LineObserver:
+def _with_usual(observer: LineObserver, options: Mapping[str, Any]) -> LineObserver:
     observer.rate = options.get("rate")
+    if "until" in options and not isinstance(observer, Table):
+        observer.until = compile_pattern("until", options["until"])
     return observer
 
 
@@ -159,7 +165,7 @@ def _reader(name: str, summary: str, kind: type[JsonLines] | type[KeyValue]) -> 
     return ObserverPlugin(
         name=name,
         summary=summary,
-        build=lambda job, options: _with_rate(
+        build=lambda job, options: _with_usual(
             kind(
                 _path(job, options),
                 options.get("fields"),
@@ -179,6 +185,7 @@ def _reader(name: str, summary: str, kind: type[JsonLines] | type[KeyValue]) -> 
                 "stream": _STREAM,
                 "fields": _FIELDS,
                 "clock": _CLOCK,
+                "until": _UNTIL,
                 "rate": _RATE,
             },
             "additionalProperties": False,
@@ -216,7 +223,7 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
         ObserverPlugin(
             name="regex",
             summary="Numbers in lines that match regular expressions",
-            build=lambda job, options: _with_rate(
+            build=lambda job, options: _with_usual(
                 Patterns(
                     options["fields"],
                     _path(job, options),
@@ -236,6 +243,7 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
                     "fields": _PATTERNS,
                     "clock": _CLOCK,
                     "take": _TAKE,
+                    "until": _UNTIL,
                     "rate": _RATE,
                 },
                 "additionalProperties": False,
@@ -244,7 +252,7 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
         ObserverPlugin(
             name="table",
             summary="Numbers in columns below a header line",
-            build=lambda job, options: _with_rate(_table(job, options), options),
+            build=lambda job, options: _with_usual(_table(job, options), options),
             variables=lambda options: frozenset(options["fields"]) if "fields" in options else None,
             unasked=lambda options: (
                 _UnlistedFields("table", options["fields"]) if "fields" in options else {}

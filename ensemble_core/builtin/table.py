@@ -374,9 +374,7 @@ class Table(LineObserver):
             if 2 * numbers < len(cells) or not numbers:
                 return None
         elif not all(map(self._is_numeric, cells)):
-            ends = len(cells) > 1 and self._is_numeric(cells[0]) and self._is_numeric(cells[-1])
-            if ends and 2 * sum(map(self._is_numeric, cells)) >= len(cells) and self._reads:
-                self._leave_out()
+            self._count_uneven(cells)
             return None
         else:
             pieces = divided(text, self._first, self._latest)
@@ -389,10 +387,18 @@ class Table(LineObserver):
                 row[name] = self._unreadable(name, text.strip() if pieces is None else pieces[at])
         return row
 
+    def _count_uneven(self, cells: Sequence[str]) -> None:
+        """Count a line that begins with a number and has words between or after its numbers."""
+        if len(cells) == self._width or not self._reads or not self._is_numeric(cells[0]):
+            return
+        if 2 <= sum(map(self._is_numeric, cells)) >= len(cells) / 2:
+            self._leave_out()
+
     def _continues(self, text: str) -> bool:
         """Return True if the table continues with this row after a few lines of text."""
         cells = self._cells(text, self._separator)
         if len(cells) != self._width or not all(self._is_numeric(each) for each in cells if each):
+            self._count_uneven(cells)
             return False
         if not self._lines_up(text):
             return False

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from ensemble_core.builtin import json_lines
 from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
+from ensemble_core.builtin.observers import ensemble_observers
 from ensemble_core.builtin.patterns import Patterns
 from ensemble_core.builtin.table import Table
 from ensemble_core.errors import EnsembleError
+from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.observer import Observer, Row
 
 RIGHT = {
@@ -309,3 +312,25 @@ def test_a_name_that_stands_for_several_values_is_reported(
 def test_a_label_with_blanks_may_follow_a_number() -> None:
     fields = {"E": "val loss"}
     assert column(KeyValue(fields=fields), "epoch 3 train loss: 0.5 val loss: 0.7\n") == [0.7]
+
+
+@pytest.mark.parametrize("name", ["json-lines", "key-value", "regex"])
+def test_nothing_is_read_after_the_line_until(name: str) -> None:
+    plugin = next(each for each in ensemble_observers() if each.name == name)
+    job = Job(id="sim.3", group="sim", index=3, command=("x",))
+    text = '{"E": %d, "E=%d":1}\n'
+    options: dict[str, Any] = {"until": "A V E R +A G E S"}
+    options["fields"] = {"E": r"E=(\d+)"} if name == "regex" else ["E"]
+    observer = plugin.build(job, options)
+    lines = [text % (n, n) for n in range(2000)]
+    assert column(observer, *lines, "A V E R  A G E S\n", *lines[:5])[-1] == 1999
+    observer.truncated()
+    assert column(observer, *lines[:2]) == [0, 1]
+
+
+def test_a_clock_that_goes_back_is_reported() -> None:
+    observer = KeyValue(fields=["E"], clock="t")
+    rows(observer, "t=1 E=1\nt=2 E=2\nt=2 E=3\nt=0.5 E=4\nt=3 E=5\nt=1 E=6\n")
+    assert observer.complaint() == "the clock 't' goes back 2 times, first from 2 to 0.5 in line 4"
+    observer.truncated()
+    assert [row.clock for row in rows(observer, "t=0 E=1\n")] == [0]

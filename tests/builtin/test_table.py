@@ -323,10 +323,10 @@ def test_tables_of_programs_are_read_or_left_out(case: str) -> None:
 
 
 def test_rows_with_further_words_are_reported() -> None:
-    text = "Step  Method      E\n   1  Diag     -32.2\n   2  OT DIIS  -31.1\n"
+    text = "Step  Method      E\n   1  Diag     -32.2\n   2  OT DIIS  -31.1\n   3  Diag  -30.5 (best)\n"
     found, complaint = observe(text, fields=["E"], clock="Step")
     assert found == [({"E": -32.2}, 1)]
-    assert complaint == "not read: 1 line of numbers below 'Step Method E'"
+    assert complaint == "not read: 2 lines of numbers below 'Step Method E'"
 
 
 def test_lines_of_text_are_no_names_without_fields() -> None:

@@ -111,7 +111,8 @@ job.at_once.each job.command job.environment job.environment_from job.executor j
   job.options.slurm.mem_per_cpu job.options.slurm.partition job.options.slurm.qos
   job.options.slurm.reservation job.parameters job.points job.points.columns job.points.file
   job.observe.table.clock job.observe.table.fields job.observe.table.header job.observe.table.path
-  job.observe.table.until
+  job.observe.table.until job.observe.json-lines.until job.observe.key-value.until
+  job.observe.regex.until
   job.discard job.discard.path job.outputs job.outputs.path job.result job.retry.when job.stderr
   job.stdout job.uses job.workdir
 rule.backoff rule.crosses rule.each rule.for rule.id rule.when
