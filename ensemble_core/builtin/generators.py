@@ -38,6 +38,7 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
         name="grid",
         summary="all combinations of the variables' values; the last variable varies fastest",
         build=_points("grid"),
+        conditional=True,
         check=_points("check_grid"),
         finite=lambda options: True,
         options={
@@ -56,12 +57,14 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
         name="random",
         summary="random points",
         build=_points("random_points"),
+        conditional=True,
         options={"type": "object", "properties": {"seed": _SEED}},
     )
     yield GeneratorPlugin(
         name="sobol",
         summary="a Sobol' sequence: any number of points that fill the space evenly",
         build=_points("sobol"),
+        conditional=True,
         check=_points("check_scipy"),
         options={
             "type": "object",
@@ -79,6 +82,7 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
         name="latin-hypercube",
         summary="a Latin hypercube: n points, one in each of n equal parts of every variable",
         build=_points("latin_hypercube"),
+        conditional=True,
         check=_points("check_scipy"),
         finite=lambda options: True,
         options={

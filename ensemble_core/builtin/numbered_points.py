@@ -49,14 +49,30 @@ class _Grid(Generator):
     After a resume, it skips the recorded combinations, even if the file has changed.
     """
 
-    def __init__(self, names: Sequence[str], values: Sequence[Sequence[Any]]) -> None:
-        self._names = names
+    def __init__(self, vocs: Vocs, values: Sequence[Sequence[Any]]) -> None:
+        self._names = vocs.names
         size = math.prod(map(len, values))
         self._rest: Iterator[tuple[Any, ...]] = (_combination(values, at) for at in range(size))
+        if any(each.when for each in vocs.variables):
+            self._rest = self._different(vocs, self._rest)
+
+    def _different(
+        self, vocs: Vocs, combinations: Iterable[Sequence[Any]]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the different points: where a variable does not apply, it has one value."""
+        seen: set[tuple[Any, ...]] = set()
+        for each in combinations:
+            values = tuple(vocs.filled(self._point(each)).values())
+            if (key := _equality_key(values)) not in seen:
+                seen.add(key)
+                yield values
+
+    def _point(self, values: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(self._names, values, strict=True))
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
         found = itertools.islice(self._rest, count)
-        return [dict(zip(self._names, values, strict=True)) for values in found]
+        return [self._point(values) for values in found]
 
     def resume(self, exchanges: Sequence[Exchange]) -> None:
         known = {
@@ -83,7 +99,7 @@ def _equality_key(values: Iterable[Any]) -> tuple[Any, ...]:
 
 def grid(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
     """Return a generator of all combinations. The last variable varies fastest."""
-    return _Grid(vocs.names, [_on_axis(each, options) for each in vocs.variables])
+    return _Grid(vocs, [_on_axis(each, options) for each in vocs.variables])
 
 
 def _on_axis(variable: Any, options: Mapping[str, Any]) -> Sequence[Any]:

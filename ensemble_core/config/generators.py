@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -13,7 +12,8 @@ from ensemble_core.config.actions import MatchContext, OptionCheck
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path, shown
 from ensemble_core.config.scoped_names import scoped_names
-from ensemble_core.config.sweeps import MOST_COUNTED, MOST_JOBS
+from ensemble_core.config.search_space import read_first_points, read_variables
+from ensemble_core.config.sweeps import MOST_JOBS
 from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.metrics.store import generator_gauge
 from ensemble_core.model import conditions
@@ -29,6 +29,7 @@ from ensemble_core.model.generators import (
     Vocs,
 )
 from ensemble_core.model.jobs import JobGroup
+from ensemble_core.plugin.first_points import FirstPoints
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
 from ensemble_core.plugin.known_plugins import known_provider
 from ensemble_core.plugin.named_code import Purpose, build_generator, named_classes
@@ -121,11 +122,12 @@ def _bind_entry(context: Context, path: Path, spec: Mapping[str, Any]) -> Genera
     if not context.group(spec.get("group"), (*path, "group")):
         return None
     group = context.known.groups[spec["group"]]
-    variables = _variables(context, (*path, "variables"), spec["variables"])
+    variables = read_variables(context, (*path, "variables"), spec["variables"])
     if group is None or len(context.errors) > before:
         return None
     _check_group(context, path, spec, group)
     _check_size(context, path, spec, group)
+    _check_conditional(context, path, variables, record)
     prune = _prune(context, path, spec, record)
     vocs = Vocs(
         variables=variables,
@@ -159,7 +161,9 @@ def _bind_entry(context: Context, path: Path, spec: Mapping[str, Any]) -> Genera
         context.build((*path, "use"), shown_as, lambda: record.finite and record.finite(options))
     )
     limits = context.document.data.get("limits") if isinstance(context.document.data, dict) else {}
-    repeat = bool(spec.get("repeat", vocs.size is None))
+    first = read_first_points(context, (*path, "first"), spec.get("first"), vocs)
+    once = vocs.size is not None or bool(first) or any(each.when for each in variables)
+    repeat = bool(spec.get("repeat", not once))
     finite = finite or (not repeat and vocs.size is not None)
     if until is None and not finite and not _ENDS & {*(limits or {})}:
         context.report(
@@ -175,7 +179,7 @@ def _bind_entry(context: Context, path: Path, spec: Mapping[str, Any]) -> Genera
         use=use,
         group=group.name,
         vocs=vocs,
-        build=partial(_build, record, vocs, options, context.document.at((*path, "use"))),
+        build=partial(_build, record, vocs, options, first, context.document.at((*path, "use"))),
         classes=classes,
         replicas=spec.get("replicas"),
         at_once=spec.get("at_once", 1),
@@ -194,12 +198,14 @@ def _build(
     record: GeneratorPlugin,
     vocs: Vocs,
     options: Mapping[str, Any],
+    first: Sequence[Mapping[str, Any]],
     where: Location | None,
     purpose: Purpose,
 ) -> Generator:
     """Build the generator. Its errors are reported at ``where``, its position in the file."""
     try:
-        return build_generator(record, vocs, options, purpose)
+        generator = build_generator(record, vocs, options, purpose)
+        return FirstPoints(generator, first) if first else generator
     except EnsembleError as error:
         error.what = f"cannot be built ({where}): {error.what}"
         raise
@@ -226,55 +232,23 @@ def _mentions(given: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Path]
             yield f"{value}".rpartition(".")[0], place  # the module of a class
 
 
-def _variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[Variable, ...]:
-    found = []
-    for name, spec in given.items():
-        place = (*path, name)
-        if isinstance(spec, list):
-            spec = {"from": spec[0], "to": spec[1]}
-            spec = {key: float(value) for key, value in spec.items()}
-        if "values" in spec:
-            others = sorted(spec.keys() - {"values"})
-            if others:
-                _report(
-                    context, place, f"{name!r} has both 'values' and {others[0]!r}", "write one"
-                )
-            if len({*map(repr, spec["values"])}) < len(spec["values"]):
-                _report(context, place, f"{name!r} has a duplicate value", "write each once")
-            found.append(Variable(name=name, values=tuple(spec["values"])))
-            continue
-        missing = [key for key in ("from", "to") if key not in spec]
-        if missing:
-            hint = "write [LOWEST, HIGHEST], {from: …, to: …} or {values: […]}"
-            _report(context, place, f"the variable {name!r} has no {missing[0]!r}", hint)
-            continue
-        low, high, step, log = spec["from"], spec["to"], spec.get("step"), spec.get("log", False)
-        if not low < high:
-            what = f"{name!r} has an empty range: {low:g} to {high:g}"
-            _report(context, place, what, "write the lower value first")
-        elif log and (low <= 0 or step is not None):
-            why = "has a 'step'" if low > 0 else f"begins at {low:g}"
-            hint = "a logarithmic variable needs a range above 0 and no step"
-            _report(context, place, f"{name!r} is logarithmic and {why}", hint)
-        elif not math.isfinite(float(high) - float(low)):
-            what = f"{name!r} is too wide: {low:g} to {high:g}"
-            _report(context, place, what, "use a smaller range")
-        elif step is None:
-            low, high = float(low), float(high)
-        elif (high - low) / step > MOST_COUNTED:
-            _report(
-                context,
-                (*place, "step"),
-                f"{name!r} would have more than {MOST_COUNTED:.0e} values",
-                "use a larger step, or none",
-                code="out-of-range",
-            )
-        found.append(Variable(name=name, low=low, high=high, log=log, step=step))
-    return tuple(found)
-
-
 def _report(context: Context, path: Path, what: str, hint: str, *, code: str = "bad-value") -> None:
     context.report(path, what, hint=hint, code=code)
+
+
+def _check_conditional(
+    context: Context, path: Path, variables: Sequence[Variable], record: GeneratorPlugin
+) -> None:
+    """Report a variable with a condition that the generator cannot have."""
+    conditional = next((each for each in variables if each.when), None)
+    if conditional is not None and not record.conditional:
+        can = [name for name, each in context.registry.generators.items() if each.conditional]
+        context.report(
+            (*path, "variables", conditional.name, "when"),
+            f"the generator {record.name!r} cannot have variables with 'when'",
+            hint=f"use one of {', '.join(sorted(can))}, or a generator for each case",
+            code="bad-value",
+        )
 
 
 def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:

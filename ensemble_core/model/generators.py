@@ -5,6 +5,7 @@ Each generator runs in its own thread, unless it is :attr:`~Generator.quick`.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.filters import filter_of
 from ensemble_core.model.sweeps import Range
 from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
@@ -46,6 +48,8 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 #: Rounding tolerance, as a fraction of the range: a number may be outside the range by this much.
 _SLACK = 1e-9
+#: The different points of a space with conditional variables are counted up to this size.
+_MOST_COMBINATIONS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -62,6 +66,13 @@ class Variable(Value):
     log: bool = False
     step: float | None = None
     values: tuple[Any, ...] = ()
+    #: The condition, over variables above this one, under which this one has a value. Where it is
+    #: not true, the value is ``""``. Empty: always.
+    when: str = ""
+
+    def applies(self, parameters: Mapping[str, Any]) -> bool:
+        """Return True if the variable has a value in a point with these parameters."""
+        return not self.when or filter_of(self.when, "when").passes(parameters)
 
     @cached_property
     def steps(self) -> Sequence[Any]:
@@ -169,7 +180,22 @@ class Vocs(Value):
         """The number of different points, or ``None`` if a variable is a range."""
         if not all(each.values for each in self.variables):
             return None
-        return math.prod(len({*each.values}) for each in self.variables)
+        values = [dict.fromkeys(each.values) for each in self.variables]
+        size = math.prod(map(len, values))
+        if not any(each.when for each in self.variables):
+            return size
+        if size > _MOST_COMBINATIONS:
+            return None
+        points = (dict(zip(self.names, each, strict=True)) for each in itertools.product(*values))
+        return len({tuple(self.filled(each).values()) for each in points})
+
+    def filled(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a point in which each variable that does not apply has the value ``""``."""
+        found = dict(parameters)
+        for each in self.variables:
+            if not each.applies(found):
+                found[each.name] = ""
+        return found
 
     def refused(self, parameters: Mapping[str, Any]) -> str | None:
         """Return why these parameters are not a valid point, or ``None`` if they are."""
@@ -181,6 +207,8 @@ class Vocs(Value):
             if variable.name not in parameters:
                 return f"it suggested no value for {variable.name!r}"
             value = parameters[variable.name]
+            if value == "" and not variable.applies(parameters):
+                continue
             why = variable.refused(value)
             if why is not None:
                 return f"it suggested {variable.name} = {value!r}: {why}"
@@ -188,7 +216,11 @@ class Vocs(Value):
 
     def clipped(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return these valid parameters, each clipped to the range of its variable."""
-        return {each.name: each.clipped(parameters[each.name]) for each in self.variables}
+        known = ((each, parameters[each.name]) for each in self.variables)
+        return {
+            each.name: each.clipped(value) if each.applies(parameters) else value
+            for each, value in known
+        }
 
     def feasible(self, values: Mapping[str, float]) -> bool:
         """Return True if these results satisfy all constraints."""

@@ -317,6 +317,8 @@ class GeneratorPlugin(Value):
     - ``finite`` returns, for given options, whether the generator stops suggesting points at some
       time. If it does not, the file must say when to end.
     - ``prunes`` is true if the generator uses rows of running jobs (``prune`` in the file).
+    - ``conditional`` is true if it can have variables with ``when``. Where such a variable does not
+      apply, its value in a point is ``""``, whatever the generator suggests for it.
 
     If an option names a class, its schema has ``"x-ensemble": "class"`` and, for the base class,
     ``"x-ensemble-base": "MODULE.CLASS"``. The file contains the import path of the class. ``check``
@@ -331,6 +333,7 @@ class GeneratorPlugin(Value):
     check: Callable[[Vocs, Mapping[str, Any]], None] | None = None
     finite: Callable[[Mapping[str, Any]], bool] | None = None
     prunes: bool = False
+    conditional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -210,6 +210,7 @@ class _Worker:
                 raise _fault(f"suggested {each!r:.80}, expected a value for each variable")
             point = {str(name): _plain(value) for name, value in each.items()}
             tag = point.pop("_id", None)
+            point = self._spec.vocs.filled(point)
             why = self._spec.vocs.refused(point)
             if why is not None:
                 raise _fault(why.removeprefix("it "))

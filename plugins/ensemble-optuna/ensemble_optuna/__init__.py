@@ -93,6 +93,7 @@ def ensemble_generators() -> Iterable[GeneratorPlugin]:
         build=_build,
         check=_check,
         prunes=True,
+        conditional=True,
         options={
             "type": "object",
             "properties": {

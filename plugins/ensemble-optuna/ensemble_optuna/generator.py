@@ -6,6 +6,8 @@ The study is in memory only. A resumed run rebuilds the study from its journal.
 from __future__ import annotations
 
 import inspect
+import logging
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +25,7 @@ from ensemble_optuna import PRUNERS, SAMPLERS
 
 __all__ = ["OptunaGenerator"]
 
+_LOG = logging.getLogger("optuna")
 _CONSTRAINTS = "constraints"
 #: User attribute with a trial's constraint values. Before Optuna 5, the sampler takes a function
 #: that reads this attribute.
@@ -33,9 +36,10 @@ class OptunaGenerator(Generator):
     """Optuna study as a generator of points."""
 
     def __init__(self, vocs: Vocs, options: Mapping[str, Any]) -> None:
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        _keep_off_the_terminal()
         self._vocs = vocs
         self._distributions = {each.name: _distribution(each) for each in vocs.variables}
+        self._conditional = any(each.when for each in vocs.variables)
         self._trials: dict[int, Trial] = {}
         self._next = 0
         self._study = optuna.create_study(
@@ -48,12 +52,30 @@ class OptunaGenerator(Generator):
 
     def suggest(self, count: int) -> Sequence[Mapping[str, Any]]:
         """Return the next points."""
-        return [self._next_trial().params for _ in range(count)]
+        return [self._values(self._next_trial()) for _ in range(count)]
 
     def _next_trial(self) -> Trial:
-        trial = self._trials[self._next] = self._study.ask(self._distributions)
+        trial = self._trials[self._next] = self._ask()
         self._next += 1
         return trial
+
+    def _ask(self) -> Trial:
+        """Return a new trial with a value for each variable that applies."""
+        if not self._conditional:
+            return self._study.ask(self._distributions)
+        trial = self._study.ask()
+        known: dict[str, Any] = {}
+        for each in self._vocs.variables:
+            known[each.name] = _suggest(trial, each) if each.applies(known) else ""
+        return trial
+
+    def _values(self, trial: Trial) -> dict[str, Any]:
+        return {**dict.fromkeys(self._vocs.names, ""), **trial.params}
+
+    def _active(self, point: Point) -> dict[str, Any]:
+        """Return the parameters of a point whose variables apply."""
+        given = point.parameters
+        return {each.name: given[each.name] for each in self._vocs.variables if each.applies(given)}
 
     def ingest(self, points: Sequence[Point]) -> None:
         """Report finished points to the study."""
@@ -70,8 +92,8 @@ class OptunaGenerator(Generator):
 
     def _add_trial(self, point: Point) -> Trial:
         """Return a trial of the study for a point of another generator."""
-        self._study.enqueue_trial(dict(point.parameters))
-        return self._study.ask(self._distributions)
+        self._study.enqueue_trial(self._active(point))
+        return self._ask()
 
     def _constrain(self, trial: Trial, values: Mapping[str, float]) -> None:
         """Record by how much a trial violates each constraint."""
@@ -107,14 +129,32 @@ class OptunaGenerator(Generator):
             self.prune(readings)
             for point in suggested:
                 trial = self._next_trial()
-                if trial.params != dict(point.parameters):
+                if self._values(trial) != dict(point.parameters):
                     self._study.tell(trial, state=TrialState.FAIL)
                     if self._vocs.refused(point.parameters) is not None:
                         del self._trials[point.number]
                         continue
                     self._next -= 1
-                    self._study.enqueue_trial(dict(point.parameters))
+                    self._study.enqueue_trial(self._active(point))
                     self._next_trial()
+
+
+def _keep_off_the_terminal() -> None:
+    """Send what Optuna logs, and its warnings, to Python's logging only (logger ``optuna``)."""
+    optuna.logging.disable_default_handler()
+    optuna.logging.enable_propagation()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if not _LOG.handlers:
+        _LOG.addHandler(logging.NullHandler())  # otherwise, Python prints warnings
+        show = warnings.showwarning
+
+        def log(message: Any, category: type[Warning], filename: str, *more: Any) -> None:
+            if "optuna" in filename or category.__module__.startswith("optuna"):
+                _LOG.warning("%s: %s", category.__name__, message)
+            else:
+                show(message, category, filename, *more)
+
+        warnings.showwarning = log
 
 
 def _distribution(variable: Variable) -> BaseDistribution:
@@ -123,6 +163,15 @@ def _distribution(variable: Variable) -> BaseDistribution:
     if variable.whole:
         return IntDistribution(int(variable.low), int(variable.high), step=int(variable.step or 1))
     return FloatDistribution(variable.low, variable.high, log=variable.log, step=variable.step)
+
+
+def _suggest(trial: Trial, variable: Variable) -> Any:
+    name, low, high, step = variable.name, variable.low, variable.high, variable.step
+    if variable.values:
+        return trial.suggest_categorical(name, variable.values)
+    if variable.whole:
+        return trial.suggest_int(name, int(low), int(high), step=int(step or 1))
+    return trial.suggest_float(name, low, high, log=variable.log, step=step)
 
 
 def _sampler(vocs: Vocs, options: Mapping[str, Any]) -> optuna.samplers.BaseSampler:

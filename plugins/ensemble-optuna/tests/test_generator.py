@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import optuna
@@ -166,3 +170,29 @@ def test_if_a_changed_file_excludes_points_values_stay_with_their_points(
     assert done == {
         4.0: dict(new), **{each.number + 1.0: dict(each.parameters) for each in left}
     }  # fmt: skip
+
+
+def test_warnings_of_optuna_go_to_its_log_and_not_to_the_terminal(tmp_path: Path) -> None:
+    program = (
+        "import logging, warnings\n"
+        "from ensemble_optuna.generator import OptunaGenerator, _LOG\n"
+        "from ensemble_core import Variable, Vocs\n"
+        "from test_generator import OPTIONS\n"
+        "vocs = Vocs(variables=(Variable(name='x', high=1.0),), objectives={'E': 'minimize'})\n"
+        "options = {**OPTIONS, 'sampler_options': {'multivariate': True, 'group': True}}\n"
+        "OptunaGenerator(vocs, options).suggest(1)\n"
+        "_LOG.warning('of the library')\n"
+        "_LOG.addHandler(logging.FileHandler('log'))\n"
+        "OptunaGenerator(vocs, options).suggest(1)\n"
+        "warnings.warn('of another library')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", program],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if "optuna" in line.lower()]
+    assert not [line for line in lines if "Experimental" in line or "of the library" in line], lines
+    assert "of another library" in done.stderr
+    assert "ExperimentalWarning: Argument ``group``" in (tmp_path / "log").read_text()
