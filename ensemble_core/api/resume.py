@@ -14,6 +14,7 @@ from ensemble_core.api.source import Source
 from ensemble_core.api.task import Task
 from ensemble_core.config.reader import read_text
 from ensemble_core.errors import UsageError
+from ensemble_core.journal.reader import Text
 from ensemble_core.journal.run_store import look
 from ensemble_core.session.kept_run import KeptRun
 from ensemble_core.session.plugins import find_plugins
@@ -26,13 +27,14 @@ _LOG = logging.getLogger("ensemble")
 
 
 def resume_by_tag(
-    tag: str, home: Path, source: Source, overrides: Sequence[str]
+    tag: str, home: Path, source: Source, overrides: Sequence[str], *, accept: bool = False
 ) -> EnsembleRun | None:
     """Return the run with this tag, or ``None`` if there is no such run.
 
-    The method ``begin`` of the returned run resumes it, unless it is over. Raises
-    :class:`UsageError` if the run was started from another file or in another folder, or if the
-    file has changed since then.
+    The method ``begin`` of the returned run resumes it, unless it is over. With ``accept``, the
+    file may have changed, and a run that is over is reopened if the change adds work. Raises
+    :class:`UsageError` if the run was started from another file or in another folder, or, without
+    ``accept``, if the file has changed since then.
     """
     folder = home / "runs" / tag
     if not folder.exists() or remove_if_never_began(folder, find_plugins):
@@ -46,21 +48,28 @@ def resume_by_tag(
             hint="choose another tag",
             code="tag-taken",
         )
-    if info.state == "ended":
-        return EnsembleRun(tag, folder, task=None, program=source.program)
-    taken = prepare_resume(
-        folder,
-        partial(
-            KeptRun,
-            None,
-            f"{folder}{os.sep}",
-            find_plugins=find_plugins,
-            warn=_LOG.warning,
-            program=source.program,
-        ),
-        find_plugins,
-        partial(_check_unchanged, source=source, overrides=overrides),
-    )
+    over = EnsembleRun(tag, folder, task=None, program=source.program)
+    if info.state == "ended" and not accept:
+        return over
+    try:
+        taken = prepare_resume(
+            folder,
+            partial(
+                KeptRun,
+                None,
+                f"{folder}{os.sep}",
+                find_plugins=find_plugins,
+                warn=_LOG.warning,
+                program=source.program,
+            ),
+            find_plugins,
+            partial(_changed_text, source=source, overrides=overrides, accept=accept),
+            may_reopen=accept,
+        )
+    except UsageError as error:
+        if error.code != "run-ended":
+            raise
+        return over  # nothing in the file adds work
     try:
         task = Task(
             taken.ensemble,
@@ -74,6 +83,7 @@ def resume_by_tag(
             kept=taken.kept,
             engine=taken.engine,
         )
+        task.runtime.reopened = taken.reopened
     except BaseException:
         taken.kept.__exit__()
         raise
@@ -87,17 +97,22 @@ def _data(text: str) -> str:
     return json.dumps(read_text(text, "").data)
 
 
-def _check_unchanged(past: KeptRun, source: Source, overrides: Sequence[str]) -> None:
-    """Raise :class:`UsageError` if the file has changed or the run was started in another
+def _changed_text(
+    past: KeptRun, source: Source, overrides: Sequence[str], accept: bool
+) -> Text | None:
+    """Return the file if it has changed and this is accepted.
+
+    Raise :class:`UsageError` if it has changed otherwise, or if the run was started in another
     folder.
     """
     text = past.journal.texts()[-1]
     # Compare the data, because the text of a mapping depends on PyYAML's version and on libyaml.
     same = text.text == source.text or (not source.file and _data(text.text) == _data(source.text))
-    if not same or text.overrides != tuple(overrides):
+    same = same and text.overrides == tuple(overrides)
+    if not same and not accept:
         raise UsageError(
             f"{source.file or 'the mapping'} has changed since run {past.tag} read it",
-            hint="undo the change, choose another tag, or use 'ensemble resume --accept-changes'",
+            hint="undo the change, choose another tag, or pass accept_changes=True",
             code="file-changed",
         )
     began_in = str(past.journal.about.get("cwd", "."))
@@ -108,3 +123,6 @@ def _check_unchanged(past: KeptRun, source: Source, overrides: Sequence[str]) ->
             hint=f"call os.chdir({began_in!r}) first",
             code="no-folder",
         )
+    if same:
+        return None
+    return Text(past.journal.last(), source.file, source.text, tuple(overrides))

@@ -84,6 +84,7 @@ def run(
     overrides: Mapping[str, Any] = _None,
     tag: str | None = None,
     or_resume: bool = False,
+    accept_changes: bool = False,
     state: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
     keep: bool = True,
@@ -103,7 +104,9 @@ def run(
       3}``).
     - ``tag`` is the name of the run, and of its folder below ``state`` (default:
       ``$ENSEMBLE_STATE``, or the user's state folder). With ``or_resume``, an existing run with
-      this tag is resumed, or returned if it is over. With ``keep=False``, the run has no folder and
+      this tag is resumed, or returned if it is over. With ``accept_changes`` too, the ensemble may
+      have changed: values that were added to a sweep, a larger count and further retries run, also
+      if the run was over. With ``keep=False``, the run has no folder and
       no journal.
     - ``output`` is the folder for the output of jobs.
     - ``allow_idle`` accepts an ensemble in which no rule can fire before a job is submitted: all
@@ -133,6 +136,10 @@ def run(
             hint="remove one of them",
             code="bad-option",
         )
+    if accept_changes and not or_resume:
+        raise UsageError(
+            "accept_changes needs or_resume", hint="add or_resume=True", code="bad-option"
+        )
     if or_resume and tag is None:
         raise UsageError("or_resume needs a tag", hint="add tag='NAME'", code="bad-tag")
     if tag is not None:
@@ -141,7 +148,7 @@ def run(
     if tag is not None and or_resume:
         from ensemble_core.api.resume import resume_by_tag
 
-        existing = resume_by_tag(tag, home, found, given)
+        existing = resume_by_tag(tag, home, found, given, accept=accept_changes)
         if existing is not None:
             existing.begin(wait=wait, show=show is not False and in_notebook())
             return existing

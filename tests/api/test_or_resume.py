@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import ensemble_core as ensemble
-from ensemble_core.api.resume import _check_unchanged
+from ensemble_core.api.resume import _changed_text
 from ensemble_core.api.source import source_of
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.writer import JournalWriter
@@ -120,9 +120,9 @@ def test_changed_mapping_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyP
     text = SimpleNamespace(text=sources[0].text, overrides=())
     journal = SimpleNamespace(texts=lambda: [text], about={"cwd": str(tmp_path)})
     past: Any = SimpleNamespace(journal=journal, tag="t")
-    _check_unchanged(past, sources[0], [])
+    assert _changed_text(past, sources[0], [], accept=False) is None
     with pytest.raises(ensemble.UsageError, match="the mapping has changed since run t read it"):
-        _check_unchanged(past, sources[1], [])
+        _changed_text(past, sources[1], [], accept=False)
 
 
 def test_tag_of_another_ensembles_run_is_rejected(
@@ -143,3 +143,34 @@ def test_tag_of_another_ensembles_run_is_rejected(
     with pytest.raises(ensemble.EnsembleError, match=r"cannot be combined with keep=False") as got:
         ensemble.run("one.yaml", executor="local", tag="t", or_resume=True, keep=False)
     assert got.value.code == "bad-option"
+
+
+def test_accept_changes_runs_added_values_also_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: list[int] = []
+
+    def heard(event: dict[str, Any], **others: Any) -> None:
+        seen.append(event["job"])
+
+    def study(*values: int, times: int = 1) -> dict[str, Any]:
+        command = "sh -c 'echo {x} >> ran; test {x} != 2 -o $(wc -l < ran) -gt 4'"
+        jobs = [{"name": "sim", "command": command, "parameters": {"x": list(values)}}]
+        rules = [
+            {"trigger": "start", "action": {"name": "submit"}},
+            {"trigger": "job-done", "repetitions": 9, "action": heard},
+        ]
+        return {"jobs": [{**jobs[0], "at_once": 1, "retry": {"times": times}}], "rules": rules}
+
+    given: dict[str, Any] = {"executor": "local", "state": "state", "tag": "t", "or_resume": True}
+    assert ensemble.run(study(1, 2), **given).exit_code == 1
+    with pytest.raises(ensemble.UsageError, match="accept_changes needs or_resume"):
+        ensemble.run(study(1, 2), accept_changes=True)
+    assert ensemble.run(study(1, 2, 3), **given).metric("count.sim.done") == 1  # it is over
+    same = ensemble.run(study(1, 2), **given, accept_changes=True)
+    assert (same.exit_code, same.metric("count.sim.done")) == (1, 1)
+    run = ensemble.run(study(1, 2, 3, times=3), **given, accept_changes=True)
+    assert (run.state, run.exit_code, run.metric("count.sim.done")) == ("ended", 0, 3)
+    assert sorted(seen) == ["sim.0", "sim.1-2", "sim.2"]
+    assert sorted(Path("ran").read_text().split()) == ["1", "2", "2", "2", "3"]
