@@ -12,7 +12,7 @@ from ensemble_core.config.actions import MatchContext, OptionCheck
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path, shown
 from ensemble_core.config.scoped_names import scoped_names
-from ensemble_core.config.search_space import read_first_points, read_variables
+from ensemble_core.config.search_space import earlier_points, read_first_points, read_variables
 from ensemble_core.config.sweeps import MOST_JOBS
 from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.metrics.store import generator_gauge
@@ -29,7 +29,6 @@ from ensemble_core.model.generators import (
     Vocs,
 )
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.plugin.first_points import FirstPoints
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
 from ensemble_core.plugin.known_plugins import known_provider
 from ensemble_core.plugin.named_code import Purpose, build_generator, named_classes
@@ -161,8 +160,9 @@ def _bind_entry(context: Context, path: Path, spec: Mapping[str, Any]) -> Genera
         context.build((*path, "use"), shown_as, lambda: record.finite and record.finite(options))
     )
     limits = context.document.data.get("limits") if isinstance(context.document.data, dict) else {}
-    first = read_first_points(context, (*path, "first"), spec.get("first"), vocs)
-    once = vocs.size is not None or bool(first) or any(each.when for each in variables)
+    wanted = earlier_points(spec["name"], spec.get("first"))
+    first = read_first_points(context, (*path, "first"), spec.get("first"), vocs, wanted)
+    once = vocs.size is not None or "first" in spec or any(each.when for each in variables)
     repeat = bool(spec.get("repeat", not once))
     finite = finite or (not repeat and vocs.size is not None)
     if until is None and not finite and not _ENDS & {*(limits or {})}:
@@ -179,13 +179,15 @@ def _bind_entry(context: Context, path: Path, spec: Mapping[str, Any]) -> Genera
         use=use,
         group=group.name,
         vocs=vocs,
-        build=partial(_build, record, vocs, options, first, context.document.at((*path, "use"))),
+        build=partial(_build, record, vocs, options, context.document.at((*path, "use"))),
         classes=classes,
         replicas=spec.get("replicas"),
         at_once=spec.get("at_once", 1),
         until=until,
         repeat=repeat,
         failed=failed,
+        first=first,
+        first_from=None if first else wanted,
         prune=prune,
         timeout=timeout or 600.0,
         enabled=spec.get("enabled", True),
@@ -198,14 +200,12 @@ def _build(
     record: GeneratorPlugin,
     vocs: Vocs,
     options: Mapping[str, Any],
-    first: Sequence[Mapping[str, Any]],
     where: Location | None,
     purpose: Purpose,
 ) -> Generator:
     """Build the generator. Its errors are reported at ``where``, its position in the file."""
     try:
-        generator = build_generator(record, vocs, options, purpose)
-        return FirstPoints(generator, first) if first else generator
+        return build_generator(record, vocs, options, purpose)
     except EnsembleError as error:
         error.what = f"cannot be built ({where}): {error.what}"
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,10 +13,10 @@ from ensemble_core.config.sweeps import MOST_COUNTED, read_points
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.filters import filter_of
-from ensemble_core.model.generators import Variable, Vocs
+from ensemble_core.model.generators import EarlierPoints, Variable, Vocs
 from ensemble_core.model.numbers import read_number
 
-__all__ = ["read_first_points", "read_variables"]
+__all__ = ["earlier_points", "read_first_points", "read_variables"]
 
 
 def read_variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[Variable, ...]:
@@ -100,12 +101,25 @@ def _when(
     return text
 
 
+def earlier_points(name: str, given: object) -> EarlierPoints | None:
+    """Return which points of an earlier run the generator suggests first, if any."""
+    if not isinstance(given, Mapping) or not isinstance(given.get("run"), str):
+        return None
+    best, generator = int(given.get("best", 1)), given.get("generator")
+    return EarlierPoints(given["run"], best, str(generator or name), generator is not None)
+
+
 def read_first_points(
-    context: Context, path: Path, given: object, vocs: Vocs
+    context: Context, path: Path, given: object, vocs: Vocs, wanted: EarlierPoints | None
 ) -> tuple[Mapping[str, Any], ...]:
-    """Return the points of ``first``. Report invalid ones."""
+    """Return the points of ``first``. Report invalid ones.
+
+    Those that are ``wanted`` from an earlier run are known if they are stored with this run.
+    """
     if given is None or not context.is_valid(path):
         return ()
+    if wanted is not None:
+        return tuple(json.loads(context.known.attached.get(wanted.key, "[]")))
     found = []
     for place, point in _written_points(context, path, given, vocs):
         whole = vocs.filled(point)

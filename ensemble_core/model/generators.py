@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Constraint",
+    "EarlierPoints",
     "Exchange",
     "Generator",
     "GeneratorSpec",
@@ -348,6 +349,20 @@ class Generator:
                 self.ingest(exchange.told)
 
 
+class EarlierPoints(NamedTuple):
+    """The ``best`` points of a generator of an earlier run."""
+
+    run: str
+    best: int
+    generator: str
+    named: bool  #: Whether the file names the generator.
+
+    @property
+    def key(self) -> str:
+        """The name under which the points are stored with the run."""
+        return f"first points: {self.best} of {self.generator} in {self.run}"
+
+
 class Prune(NamedTuple):
     """Names of the two columns that a pruner reads: one has the value, the other the step."""
 
@@ -374,6 +389,9 @@ class GeneratorSpec(Value):
     until: Condition | None = None  #: No more points are suggested once this condition is true.
     #: Values to report for a lost point; ``None``: the point has no values.
     failed: Mapping[str, float] | None = None
+    #: Points to suggest first, and the earlier run from which they have to be taken, if any.
+    first: tuple[Mapping[str, Any], ...] = ()
+    first_from: EarlierPoints | None = None
     prune: Prune | None = None
     #: Time limit of a call in seconds. A resume that repeats N calls may take N times as long.
     timeout: float = 600.0

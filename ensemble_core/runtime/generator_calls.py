@@ -16,6 +16,7 @@ from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.events import CallFailed, CallReturned, Event
 from ensemble_core.model.generators import Exchange, Generator, GeneratorSpec, Point
+from ensemble_core.plugin.first_points import FirstPoints
 from ensemble_core.plugin.named_code import Purpose
 
 __all__ = ["GeneratorCalls", "MakeSuggestion"]
@@ -176,7 +177,8 @@ class _Worker:
     def _answer(self, task: MakeSuggestion) -> _Answer:
         asking, spec = task.asking, self._spec
         if self._generator is None:
-            self._generator = spec.build(self._purpose)
+            built = spec.build(self._purpose)
+            self._generator = FirstPoints(built, spec.first) if spec.first else built
             before = task.exchanges[: task.known]
             if before:
                 fit = [each._replace(told=tuple(_fit(spec, each.told))) for each in before]

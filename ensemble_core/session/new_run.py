@@ -64,6 +64,12 @@ def new_run(
     """
     folders: tuple[str, ...] = ()
     earlier = None
+    if any(each.first_from for each in ensemble.generators.values()):
+        from ensemble_core.session.first_points import with_earlier_points
+
+        told: list[str] = []
+        ensemble = with_earlier_points(ensemble, state, told.append)
+        ensemble = replace(ensemble, warnings=(*ensemble.warnings, *told))
     if reuse:
         from ensemble_core.session.reuse import open_earlier
 

@@ -182,6 +182,7 @@ def _prepare(
     damaged = past.warn_of_damage()
     output = Path(str(past.journal.about.get("output") or past.folder / "output"))
     # The last connection that is closed cleans up SQLite's files, so it must be the writer's.
+    kept_texts = past.journal.texts()[-1].attached or {}
     past.journal.close()
     writer = JournalWriter(past.journal.path)
     try:
@@ -190,6 +191,12 @@ def _prepare(
         kept = ControlledRun(past.folder, lock, writer, past.registry)
         if text is not None:
             ensemble = past.loading_new("run")(text)
+            if any(each.first_from for each in ensemble.generators.values()):
+                from ensemble_core.session.first_points import with_earlier_points
+
+                ensemble = with_earlier_points(
+                    ensemble, past.folder.parents[1], past.warn, kept_texts
+                )
         if stop_first is None:
             check_environment(ensemble, past.warn)
         else:

@@ -81,6 +81,43 @@ def test_simulation_has_the_same_points_as_the_run(tmp_path: Path, run_file: Pat
     assert {number: found[number] for number in range(6)} == {n: real[n] for n in range(6)}
 
 
+def test_first_points_are_the_best_of_an_earlier_run_and_stored_with_the_run(
+    tmp_path: Path, run_file: Path
+) -> None:
+    folder = {"ENSEMBLE_STATE": str(tmp_path / "state")}
+
+    def said(*args: str, code: int = 0) -> str:
+        done = CliRunner().invoke(main, [*args], env=folder)
+        assert done.exit_code == code, done.output
+        return done.output
+
+    given = ("-q", "--executor", "local")
+    said("run", *given, "--tag", "one", str(run_file))
+    best = [
+        line.split(",")[2:] for line in said("results", "one", "search", "--csv").splitlines()[1:3]
+    ]
+    later = tmp_path / "later.yaml"
+    text = run_file.read_text().replace("count.done >= 6", "count.done >= 4")
+    later.write_text(text + "    first: {run: one, best: 2}\n    with: {seed: 7}\n")
+    said("run", *given, "--tag", "two", "--reuse", "one", str(later))
+    rows = {line.split(",")[0]: line.split(",")[2:] for line in
+            said("results", "two", "search", "--csv").splitlines()}  # fmt: skip
+    assert [rows["0"], rows["1"]] == best
+    assert (
+        said("metrics", "two", "count.sim.reused", "--csv").splitlines()[1] == "count.sim.reused,2"
+    )
+    said("clean", "one")
+    later.write_text(later.read_text().replace(">= 4", ">= 6"))
+    said("resume", "-q", "two", "--accept-changes")
+    done = said("metrics", "two", "count.sim.done", "--csv").splitlines()[1]
+    assert done in ("count.sim.done,6", "count.sim.done,7")
+    assert "byte for byte" in said("replay", "two")
+    assert "there is no run" in said("run", *given, "--tag", "three", str(later), code=2)
+    later.write_text(later.read_text().replace("run: one", "run: two, generator: serach"))
+    wrong = said("run", *given, "--tag", "three", str(later), code=2)
+    assert "did you mean 'search'?" in wrong
+
+
 def test_generator_that_hangs_times_out_and_a_resume_continues(tmp_path: Path) -> None:
     plugin = tmp_path / "odd.py"
     plugin.write_text(

@@ -140,8 +140,7 @@ def test_a_generator_that_learns_knows_the_results_of_first_points() -> None:
     told.answer()
     for _ in range(5):
         told.finish(told.active()[0], 1.5)
-    (search,) = built
-    inner = search._generator
+    (inner,) = built
     assert isinstance(inner, OptunaGenerator)
     done = [each for each in inner._study.trials if each.state.is_finished()]
     assert [each.values for each in done] == [[1.5]] * 5
