@@ -9,7 +9,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import optuna
 from optuna.distributions import (
@@ -148,11 +148,18 @@ def _keep_off_the_terminal() -> None:
         _LOG.addHandler(logging.NullHandler())  # otherwise, Python prints warnings
         show = warnings.showwarning
 
-        def log(message: Any, category: type[Warning], filename: str, *more: Any) -> None:
+        def log(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
             if "optuna" in filename or category.__module__.startswith("optuna"):
                 _LOG.warning("%s: %s", category.__name__, message)
             else:
-                show(message, category, filename, *more)
+                show(message, category, filename, lineno, file, line)
 
         warnings.showwarning = log
 
