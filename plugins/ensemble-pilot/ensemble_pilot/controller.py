@@ -320,6 +320,12 @@ class Controller:
         for entry in entries:
             tracked = self._jobs[entry.job.id] = _Tracked(entry, 0.0)
             tracked.since = tracked.last
+            if self.fleet.kind.duration and not entry.job.duration:
+                self._problem(
+                    f"jobs without 'duration', such as {entry.job.id}, may be placed in a pilot "
+                    "that ends before they do: give their group one",
+                    once="duration",
+                )
             reason = self.fleet.never(entry.job) or _wrong_sizes(entry.job)
             if reason is not None:
                 self._finish(tracked, "alloc", reason)
