@@ -88,6 +88,8 @@ class _Manager(pluggy.PluginManager):
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         if inspect.ismodule(plugin):  # most names are not hooks, and pluggy's check is slower
             value = vars(plugin).get(name)
+            if isinstance(value, type) or not callable(value):  # ``isroutine`` is slow for these
+                return None
             if not (inspect.isroutine(value) and hasattr(value, f"{PROJECT}_impl")):
                 return None
         return super().parse_hookimpl_opts(plugin, name)
@@ -248,8 +250,10 @@ class _Loader:
         """
         home = getattr(plugin, "__name__", None) if inspect.ismodule(plugin) else None
         for name in dir(plugin):
-            value = getattr(plugin, name, None) if "ensemble" in name else None
-            if not inspect.isroutine(value) or name in implemented:
+            if "ensemble" not in name or name in implemented:
+                continue
+            value = getattr(plugin, name, None)
+            if not inspect.isroutine(value):
                 continue
             if hasattr(value, f"{PROJECT}_impl") or hasattr(value, f"{PROJECT}_spec"):
                 continue
