@@ -200,7 +200,7 @@ def test_faulty_function_is_reported_with_its_plugin(
     given, text, words = USES[kind, function]
     source = PLUGIN.format(
         body=body,
-        hook={"statistic": "metrics"}.get(kind, f"{kind}s"),
+        hook=f"{kind}s",
         record=f"{kind.capitalize()}Plugin",
         given=f"{function}=odd, {given}",
     )
