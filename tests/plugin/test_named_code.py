@@ -95,7 +95,8 @@ environment-apptainer.apptainer environment-apptainer.args environment-apptainer
 file.^x- file.limits.output file.limits.stop file.limits.wall file.name file.simulate
 generator-gest-options.options
 generator-optuna-options.pruner_options generator-optuna-options.sampler_options
-generator.constraints generator.failed generator.group generator.name generator.prune.step
+generator.constraints generator.failed generator.first generator.first.generator
+  generator.first.run generator.group generator.name generator.prune.step
   generator.prune.value generator.until generator.with
 job.at_once.each job.command job.environment job.environment_from job.executor job.inputs job.inputs.path
   job.fail_if job.name job.observe.json-lines.clock
@@ -120,7 +121,7 @@ source-jobspec.jobspec source-jobspec.parameters source-jobspec.prefix source-jo
   source-jobspec.skip
 table.by table.columns table.of table.order table.pivot table.plot.errors table.plot.x table.plot.y table.where
 use.algorithm use.as use.with
-variable.values
+variable.values variable.when
 any-profile config.^x- config.default profile.executor profile.jobs.environment
   profile.jobs.options.flux.attributes profile.jobs.options.flux.bank
   profile.jobs.options.flux.queue profile.jobs.options.flux.shell
@@ -164,11 +165,11 @@ def places(schema: Mapping[str, Any]) -> dict[str, str]:
                     walk(value, name, mark)
 
     walk(schema, "file")
-    # Skip qualified names, and the fields of a job in actions.
+    # Skip qualified names, and the fields of a job or group in actions.
     return {
         name: mark
         for name, mark in found.items()
-        if ":" not in name and not name.startswith("job-fields")
+        if ":" not in name and not name.startswith(("job-fields", "group-fields"))
     }
 
 
