@@ -151,6 +151,14 @@ def _signal(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     return firing.signal(jobs, options["signal"])
 
 
+def _avoid(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
+    node, lacks = fill_message(options["node"], firing.fields)
+    if lacks or not node:
+        return [firing.log(f"no node to avoid: {node}", "warning")]
+    most, resubmit = options.get("most", 0), options.get("waiting") != "keep"
+    return firing.avoid([name.strip() for name in node.split(",")], most=most, resubmit=resubmit)
+
+
 def _rules(options: Mapping[str, Any]) -> list[str]:
     rules = options["rules"]
     return [rules] if isinstance(rules, str) else list(rules)
@@ -177,6 +185,13 @@ def _log(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
 
 
 _GROUP = {"description": "The job group.", "type": "string", "x-ensemble": "group"}
+#: Option of the action ``avoid`` and of the algorithm ``avoid-bad-nodes``.
+MOST_NODES = {
+    "description": "Avoid at most so many nodes in the whole run: if jobs fail everywhere, the "
+    "nodes are not the reason. Default: no limit.",
+    "type": "integer",
+    "minimum": 1,
+}
 _GENERATOR = {
     "description": "The generator.",
     "type": "string",
@@ -346,6 +361,30 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
             "x-ensemble-job-unless": "label",
         },
         needs=frozenset({"signal"}),
+    )
+    yield ActionPlugin(
+        name="avoid",
+        summary="keep further jobs of the run away from a node",
+        plan=_avoid,
+        options=_options(
+            ["node"],
+            node={
+                "description": "The node, or several, separated by commas. {host} is replaced by "
+                "the event's node.",
+                "type": "string",
+                "minLength": 1,
+                "x-ensemble": "message",
+                "x-ensemble-fills": True,
+            },
+            most=MOST_NODES,
+            waiting={
+                "description": "Withdraw jobs that wait in the queue and submit them again, or "
+                "keep them there, where they can still start on the node.",
+                "enum": ["resubmit", "keep"],
+                "default": "resubmit",
+            },
+        ),
+        needs=frozenset({"avoid", "cancel"}),
     )
     yield ActionPlugin(
         name="terminate",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ensemble_core.builtin.actions import MOST_NODES
 from ensemble_core.builtin.learning_algorithms import AT_ONCE, GROUPS, LEARNING, after_each
 from ensemble_core.builtin.scaling import SCALING_OPTIONS, scaling
+from ensemble_core.builtin.triggers import NODE_OPTIONS
 from ensemble_core.errors import UsageError
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment, hookimpl
 
@@ -130,6 +132,25 @@ def _success(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
     return Fragment(rules=rules)
 
 
+# -- avoid-bad-nodes ---------------------------------------------------------------------------
+
+
+def _avoid_bad_nodes(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
+    asked = {name: options[name] for name in NODE_OPTIONS if name in options}
+    message = "{host}: {failures} jobs failed on this node ({jobs})"
+    rule = {
+        "id": "avoid",
+        "trigger": "bad-node",
+        **asked,
+        "repetitions": "unlimited",
+        "action": [
+            {"name": "log", "level": "warning", "message": message},
+            {"name": "avoid", "node": "{host}", "most": options["most"]},
+        ],
+    }
+    return Fragment(rules=[rule])
+
+
 # -- the records -------------------------------------------------------------------------------
 
 _DEMAND_EXAMPLE = """\
@@ -147,6 +168,14 @@ jobs:
   - {name: sim, command: "true {T}", parameters: {T: [1, 2, 3, 4, 5, 6]}}
 use:
   - {algorithm: random-selection, with: {groups: [sim], at_once: 2, seed: 7}}
+"""
+_NODES_EXAMPLE = """\
+jobs:
+  - {name: sim, command: "true {index}", count: 4, retry: {times: 2}}
+rules:
+  - {trigger: start, action: {name: submit}}
+use:
+  - {algorithm: avoid-bad-nodes, with: {failures: 3, within: 10m}}
 """
 _SUCCESS_EXAMPLE = """\
 jobs:
@@ -241,5 +270,14 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
             },
         ),
         example=_SUCCESS_EXAMPLE,
+    )
+    yield AlgorithmPlugin(
+        name="avoid-bad-nodes",
+        summary="submit no more jobs to a node on which several jobs have failed",
+        objective="few jobs lost to a broken node",
+        build=_avoid_bad_nodes,
+        options=_schema([], **NODE_OPTIONS, most={**MOST_NODES, "default": 3}),
+        needs=frozenset({"avoid"}),
+        example=_NODES_EXAMPLE,
     )
     yield from LEARNING

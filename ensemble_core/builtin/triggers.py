@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ensemble_core.model.causes import CAUSES
+from ensemble_core.model.durations import seconds
 from ensemble_core.model.jobs import RFC21_EVENTS
 from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin, hookimpl
@@ -84,6 +86,40 @@ def _seconds(what: str) -> Mapping[str, Any]:
             }
         },
     }
+
+
+#: Options of the trigger ``bad-node`` and of the algorithm ``avoid-bad-nodes``.
+NODE_OPTIONS: Mapping[str, Any] = {
+    "failures": {
+        "description": "How many different jobs must fail on the node.",
+        "type": "integer",
+        "minimum": 1,
+        "default": 3,
+    },
+    "within": {
+        "description": 'The time within which they fail: seconds, or a duration such as "10m".',
+        "type": ["number", "string"],
+        "exclusiveMinimum": 0,
+        "default": 600,
+        "x-ensemble": "duration",
+    },
+    "causes": {
+        "description": "Count only failures with these causes. Default: all failures.",
+        "type": "array",
+        "minItems": 1,
+        "items": {"description": "A cause.", "enum": list(CAUSES)},
+    },
+}
+
+
+def _bad_node(name: str | None, options: Mapping[str, Any]) -> Trigger:
+    return Trigger(
+        events=("bad-node",),
+        group=name,
+        failures=options.get("failures", 3),
+        within=seconds(options.get("within", 600)),
+        causes=tuple(options.get("causes") or ()),
+    )
 
 
 def _event_trigger(*events: str) -> Callable[[str | None, Mapping[str, Any]], Trigger]:
@@ -167,6 +203,15 @@ def ensemble_triggers() -> Iterable[TriggerPlugin]:
         name_means="group",
         about="job-begun",
         options=_seconds("Time since the last row, or since the job's start"),
+    )
+    yield TriggerPlugin(
+        name="bad-node",
+        summary="several different jobs have failed on the same node within some time",
+        build=_bad_node,
+        name_means="group",
+        fields=frozenset({"host", "failures", "jobs"}),
+        about="run",
+        options={"type": "object", "properties": dict(NODE_OPTIONS)},
     )
     yield TriggerPlugin(
         name="limit",

@@ -11,6 +11,7 @@ from dataclasses import MISSING, replace
 from dataclasses import fields as dataclass_fields
 from typing import Any
 
+from ensemble_core.config.avoided_nodes import check_avoided, read_avoided
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.environments import check_within, read_within
@@ -255,6 +256,8 @@ def _with_changes(
     for name in _MAPPINGS:
         if name in fields:
             changed[name] = merged(getattr(group, name), fields[name])
+    if "avoid" in fields:
+        changed["avoid"] = tuple(dict.fromkeys((*group.avoid, *fields["avoid"])))
     if observe is not None:  # without the defaults of options that it does not name
         changed["observe"] = _observers(context, path, merged(group.observe, observe))
     if "parameters" in fields and "points" not in fields:
@@ -318,6 +321,7 @@ def _check_whole_group(
             f"{group.name}: 'memory_per_task' has no effect with the executor "
             f"{context.executor.name}: {context.executor.memory}"
         )
+    check_avoided(context, path, spec)
     check_warning(context, path, spec, group)
     check_visible(context, path, spec)
     check_within(context, path, spec, group)
@@ -538,6 +542,7 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     "within": read_within,
     "discard": read_discard,
     "warn": read_warning,
+    "avoid": read_avoided,
     "reuse": lambda context, path, value: bool(value),
     "parameters": read_parameters,
     "points": read_points,

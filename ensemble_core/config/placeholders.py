@@ -179,6 +179,9 @@ def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tup
             yield text, (*path, name) if name in spec else path, "other"
     for number, (text, _) in enumerate(group.inputs):
         yield text, (*path, *_given(spec, ("inputs", number))), "other"
+    for number, text in enumerate(group.avoid):
+        listed = isinstance(spec.get("avoid"), list)
+        yield text, (*path, *_given(spec, ("avoid", number) if listed else ("avoid",))), "other"
     for key, texts in ("outputs", group.outputs), ("discard", group.discard):
         for number, text in enumerate(texts):
             yield text, (*path, *_given(spec, (key, number, "path"))), "other"

@@ -34,13 +34,13 @@ _NAMES = {
 
 #: Keys of a job group that get their default if an action sets them to null.
 RESET_BY_NULL = (
-    "cores_per_task", "duration", "environment", "executor", "gpus_per_task", "grace",
+    "avoid", "cores_per_task", "duration", "environment", "executor", "gpus_per_task", "grace",
     "memory_per_task", "nodes", "observe", "options", "stderr", "stdout", "tasks", "urgency",
     "warn", "within", "workdir",
 )  # fmt: skip
 #: Keys of a job group for which a profile can have defaults.
 PROFILE_FIELDS = (
-    "environment", "options", "nodes", "tasks", "cores_per_task", "gpus_per_task",
+    "avoid", "environment", "options", "nodes", "tasks", "cores_per_task", "gpus_per_task",
     "memory_per_task", "duration", "within",
 )  # fmt: skip
 #: Keys of a job group that actions cannot change, because they have to be known before anything

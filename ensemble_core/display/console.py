@@ -26,6 +26,7 @@ from ensemble_core.engine.records import BY_OTHERS
 from ensemble_core.model.causes import reported_cause
 from ensemble_core.model.decisions import (
     AddRule,
+    Avoid,
     Call,
     Cancel,
     Decision,
@@ -180,6 +181,7 @@ class Narrator:
             SetGenerator: self._set_generator,
             SetGroup: self._set_group,
             SetLimits: self._set_limits,
+            Avoid: self._avoid,
             Call: self._call,
             Log: self._log,
             Notify: self._notify,
@@ -434,6 +436,11 @@ class Narrator:
 
     def _set_limits(self, change: SetLimits) -> Iterator[OutputLine]:
         yield self._action(f"set limits: {format_fields(change.limits)}")
+
+    def _avoid(self, avoided: Avoid) -> Iterator[OutputLine]:
+        again = len(avoided.jobs)
+        jobs = f", and submit {again} waiting job{'s' * (again > 1)} again" if again else ""
+        yield self._action(f"avoid {', '.join(avoided.nodes)}{jobs}")
 
     def _call(self, call: Call) -> Iterator[OutputLine]:
         self._calls[call.call] = call

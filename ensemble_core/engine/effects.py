@@ -12,6 +12,7 @@ from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submitter
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import (
+    Avoid,
     Call,
     Cancel,
     Decision,
@@ -81,6 +82,9 @@ class Effects:
             self.submission.release()
             for name in state.table.groups:
                 self.submission.hand_over(name)
+            return
+        elif isinstance(decision, Avoid):
+            self.submission.avoid(decision)
             return
         elif isinstance(decision, SetGenerator):
             self._steer(decision)

@@ -614,7 +614,8 @@ class Engine:
         again = tuple(
             job
             for job, record in state.table.records.items()
-            if record.cancelling
+            # Without a stop, only jobs that are withdrawn from a bad node are "stopping".
+            if (record.cancelling or (record.cancel == "stopping" and stop is None))
             and record.outcome is None
             and (stop is None or job not in stop.over)
         )

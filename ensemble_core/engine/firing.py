@@ -20,6 +20,7 @@ from ensemble_core.engine.submission import expand, source_of
 from ensemble_core.engine.variation import expand_variation
 from ensemble_core.errors import EnsembleError, kind_of, written_at
 from ensemble_core.model.decisions import (
+    Avoid,
     Call,
     Cancel,
     Decision,
@@ -189,6 +190,24 @@ class EngineFiring:
             verb = "runs" if not jobs else "does not run" if len(idle) == 1 else "do not run"
             level: Literal["info", "warning"] = "info" if chosen else "warning"
             yield self.log(f"{shown} {verb}: SIG{signal} not sent", level)
+
+    def avoid(
+        self, nodes: Sequence[str], *, most: int = 0, resubmit: bool = True
+    ) -> Iterable[Decision]:
+        avoided = self._state.node_failures.avoided
+        new = tuple(name for name in dict.fromkeys(nodes) if name and name not in avoided)
+        room = max(0, most - len(avoided)) if most else len(new)
+        if new[room:]:
+            yield self.log(
+                f"{', '.join(new[room:])}: not avoided, because this run avoids {most} nodes at "
+                f"most ('most'); do the jobs themselves fail?",
+                "warning",
+            )
+        if new[:room]:
+            known = self._state.table.groups.values()
+            waiting = (each for group in known for each in group.waiting.values())
+            jobs = tuple(each.job.id for each in waiting if resubmit and each.waits)
+            yield Avoid(**self.origin.mark, nodes=new[:room], jobs=jobs)
 
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
         return Terminate(

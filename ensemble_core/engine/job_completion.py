@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from ensemble_core.engine.lost_jobs import open_again
-from ensemble_core.engine.names import JobFields
+from ensemble_core.engine.names import JobFields, host_of
 from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.points import PointJobs
 from ensemble_core.engine.records import (
@@ -27,6 +27,9 @@ from ensemble_core.model.events import Event
 from ensemble_core.model.retry_policy import RetryPolicy
 
 __all__ = ["JobCompletion"]
+
+#: How many jobs a message about a node names.
+_NAMED = 5
 
 
 class JobCompletion:
@@ -50,6 +53,8 @@ class JobCompletion:
         state, source = self.state, record.source
         if source is not None and source.retry is not None and record.failed:
             self._retry_by_group(record, source.retry, event)
+        if record.outcome == "failed" and "bad-node" in state.rules.index.by_event:
+            self._count_on_nodes(record, event)
         index = record.kept
         if index is not None and index.instances and state.rules.lasting.pending:
             self._rules.interrupt(record)
@@ -62,6 +67,29 @@ class JobCompletion:
         if state.table.holds:
             return [*(follow or ()), (self._hand_over, (record.job.group,))]
         return follow
+
+    def _count_on_nodes(self, record: JobRecord, event: Event) -> None:
+        """Count a failure on each node of the job, and consider the rules on ``bad-node``.
+
+        A retry of the job, which has been decided, is submitted afterwards.
+        """
+        state, job, failures = self.state, record.job, self.state.node_failures
+        rules = state.rules.index.waiting(("bad-node",), job.group)
+        kept = max((each.rule.trigger.within for each in rules), default=0.0)
+        for node in (host_of(record) or "").split(","):
+            if not node or node in failures.avoided or not kept:
+                continue
+            before = [len(failures.jobs(node, each.rule.trigger, state.now)) for each in rules]
+            name = f"{job.group}.{job.index}"
+            failures.add(node, name, record.why or "unknown", state.now, kept)
+            for rule_state, earlier in zip(rules, before, strict=True):
+                trigger = rule_state.rule.trigger
+                jobs = failures.jobs(node, trigger, state.now)
+                if earlier < trigger.failures <= len(jobs):
+                    self._rules.report_trigger_events(("bad-node",), job.group)
+                    shown = ", ".join(jobs[:_NAMED]) + ", …" * (len(jobs) > _NAMED)
+                    fields = {"host": node, "failures": len(jobs), "jobs": shown}
+                    self._rules.consider(rule_state, Match(event, None, fields))
 
     def _hand_over(self, groups: Iterable[str], event: Event) -> None:
         if self.state.ended is None:

@@ -12,7 +12,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, JobEvent, Observed
 
-__all__ = ["JobFields", "all_fields", "named_fields"]
+__all__ = ["JobFields", "all_fields", "host_of", "named_fields"]
 
 #: Names that ``_overridable_fields`` returns in addition to the job's result.
 _NEWER_NAMES = frozenset(
@@ -140,7 +140,7 @@ def _overridable_fields(record: JobRecord) -> dict[str, Any]:
         fields["limit"] = job.duration
     if job.memory_per_task:
         fields["memory_per_task"] = job.memory_per_task
-    if record.files and (host := _host(record)):
+    if record.files and (host := host_of(record)):
         fields["host"] = host
     if record.outcome == "success":
         fields["cause"] = record.cause or "exit"
@@ -152,7 +152,7 @@ def _overridable_fields(record: JobRecord) -> dict[str, Any]:
     return fields
 
 
-def _host(record: JobRecord) -> str | None:
+def host_of(record: JobRecord) -> str | None:
     """Return the node on which the job runs or ran, or several, separated by commas."""
     files = record.files or {}
     found = files.get("host") or files.get("nodes") or ()
@@ -200,7 +200,7 @@ def _job_field(record: JobRecord, name: str) -> Any:
     if name == "queue_id":
         return record.queue_id
     if name == "host" and name not in job.parameters:
-        return _host(record)
+        return host_of(record)
     found = getattr(job, name, None) if name in _PLAIN else None
     return job.parameters.get(name) if found is None else found
 

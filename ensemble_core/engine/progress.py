@@ -136,6 +136,7 @@ def report_of(state: State) -> Report:
         instances=state.rules.report_instances(),
         progress=progress_of(state),
         unhandled_failures=state.failures,
+        avoided=tuple(state.node_failures.avoided),
     )
 
 

@@ -303,6 +303,11 @@ class JobRecord:
         return self.state in ("running", "suspended") and not self.cancelling
 
     @property
+    def waits(self) -> bool:
+        """True if the job waits in the queue, and nothing ends it."""
+        return self.state == "queued" and self.cancel == "none" and self.exception is None
+
+    @property
     def cancelling(self) -> bool:
         """True if the executor was told to cancel the job, other than by a stop."""
         return self.cancel in ("asked", "refused")

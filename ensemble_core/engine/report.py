@@ -118,10 +118,11 @@ class Report(Record):
     warnings: tuple[str, ...] = ()  # problems other than failed jobs
     instances: tuple[InstanceReport, ...] = ()
     progress: Progress = field(default_factory=Progress)
+    avoided: tuple[str, ...] = ()  # nodes that get no more jobs
 
     def to_dict(self) -> dict[str, Any]:
         data = {**Record.to_dict(self), "progress": self.progress.to_dict()}
-        for key in ("warnings", "instances"):
+        for key in ("warnings", "instances", "avoided"):
             if not data[key]:
                 del data[key]
         return data

@@ -11,6 +11,7 @@ from ensemble_core.engine.foreign_jobs import ForeignJobs
 from ensemble_core.engine.generator_state import GeneratorState
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.names import all_fields, named_fields
+from ensemble_core.engine.node_failures import NodeFailures
 from ensemble_core.engine.rate_limit import RateLimit
 from ensemble_core.engine.records import (
     Index,
@@ -100,8 +101,8 @@ class State:
         "dropped", "end_due", "ended", "ended_for_now", "ensemble", "errors", "events", "firings",
         "foreign_jobs", "generators", "generators_due", "heeds", "held_at", "index_over",
         "limits_met", "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics",
-        "notices", "now", "out", "rate_limit", "resizes", "retries", "rules", "shared",
-        "shared_files", "signals", "silence", "sources", "started", "stop", "table", "timers",
+        "node_failures", "notices", "now", "out", "rate_limit", "resizes", "retries", "rules",
+        "shared", "shared_files", "signals", "silence", "sources", "started", "stop", "table", "timers",
         "unhandled_cancels", "unhandled_failures", "via", "warnings", "withdrawn",
     )  # fmt: skip
 
@@ -134,6 +135,7 @@ class State:
         self.notices: dict[str, Notify] = {}
         #: Signals, by request, that the executor has not confirmed.
         self.signals: dict[str, Signal] = {}
+        self.node_failures = NodeFailures()
         #: Resize requests that are repeated when their timer elapses.
         self.retries: dict[str, Pending[Resize]] = {}
         #: Indices for which a retry was decided, by the id of the new attempt.

@@ -19,7 +19,7 @@ from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.decisions import Cancel, Log, LookUp, Retry, Submit
+from ensemble_core.model.decisions import Avoid, Cancel, Log, LookUp, Retry, Submit
 from ensemble_core.model.ensemble import Binder
 from ensemble_core.model.jobs import Job, JobGroup
 
@@ -137,7 +137,7 @@ class Submitter:
         if held:
             self.hand_over(decision.group, mark, len(jobs))
             return
-        state.out.append(decision if free == decision.jobs else replace(decision, jobs=free))
+        self._send(decision if free == decision.jobs else replace(decision, jobs=free))
         self._await_release()
 
     def _sources(self, jobs: Sequence[Job]) -> Sequence[JobGroup | None]:
@@ -233,7 +233,7 @@ class Submitter:
             for job in jobs:
                 table.move(table.records[job.id], "its turn", state.now)
             if jobs:
-                state.out.append(replace(decision, jobs=jobs))
+                self._send(replace(decision, jobs=jobs))
         self._await_release()
         if submitted and limited:
             self._report_held(standing, mark, submitted)
@@ -334,7 +334,33 @@ class Submitter:
 
     def submit_each(self, held: Iterable[HeldJob]) -> None:
         """Submit these jobs, with one decision for each group and firing."""
-        self.state.out += _batches(held)
+        for decision in _batches(held):
+            self._send(decision)
+
+    def _send(self, decision: Submit) -> None:
+        """Hand over these jobs, which avoid the nodes that the run avoids."""
+        if self.state.node_failures.avoided:
+            decision = replace(decision, jobs=tuple(map(self._away, decision.jobs)))
+        self.state.out.append(decision)
+
+    def _away(self, job: Job) -> Job:
+        nodes = tuple(dict.fromkeys((*job.avoid, *self.state.node_failures.avoided)))
+        if nodes != job.avoid:
+            job = self.state.table.records[job.id].job = replace(job, avoid=nodes)
+        return job
+
+    def avoid(self, decision: Avoid) -> None:
+        """Keep jobs away from nodes, and withdraw those that wait in the queue, to submit them
+        again.
+        """
+        state = self.state
+        state.node_failures.avoided.update(dict.fromkeys(decision.nodes))
+        jobs = decision.jobs
+        for job in jobs:
+            state.table.records[job].turn("stop")  # it is requeued when it has ended
+        state.out.append(decision)
+        if jobs:
+            state.out.append(Cancel(rule=decision.rule, firing=decision.firing, jobs=jobs))
 
     def cancel(self, origin: Origin, decision: Cancel) -> Cancel:
         """Cancel jobs: held jobs immediately, and others through the executor.

@@ -39,9 +39,9 @@ FORMAT = 26
 _MODULES = (
     "engine.budget engine.counters engine.done_jobs engine.state engine.foreign_jobs engine.gauges "
     "engine.generator_state engine.group_state engine.job_table engine.lasting "
-    "engine.past_submits engine.places engine.rate_limit engine.records engine.replicas "
-    "engine.rule_index engine.rule_set engine.samples engine.shared_files engine.silence "
-    "engine.timers metrics.recent_counts metrics.series metrics.store "
+    "engine.node_failures engine.past_submits engine.places engine.rate_limit engine.records "
+    "engine.replicas engine.rule_index engine.rule_set engine.samples engine.shared_files "
+    "engine.silence engine.timers metrics.recent_counts metrics.series metrics.store "
     "model.decisions model.events model.generators model.jobs model.sweeps"
 )
 _CLASSES: dict[str, type[Any]] = {

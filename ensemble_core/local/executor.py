@@ -159,7 +159,7 @@ class LocalExecutor(Executor):
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"submit", "cancel", "resize", "signal", "reattach", "detach"}
+        {"submit", "cancel", "avoid", "resize", "signal", "reattach", "detach"}
     )
     causes: ClassVar[frozenset[Cause]] = frozenset(
         {"exit", "signal", "timeout", "memory", "cancelled", "submit", "lost"}

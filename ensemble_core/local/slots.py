@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -289,6 +290,9 @@ class Slots:
         """Return the reason why this job can never start here, and what to do, or ``None`` if it
         can start.
         """
+        here = platform.node()
+        if job.avoid and not {here, here.partition(".")[0]}.isdisjoint(job.avoid):
+            return f"the job must avoid {here}, but all jobs run on this machine: remove 'avoid'"
         if job.cores > self.largest:
             per = f" of {job.cores_per_task} cores" if job.cores_per_task != 1 else ""
             had = f"{self.largest} here" if self.largest == self.size else f"{self.largest} at most"

@@ -12,6 +12,7 @@ from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
     "AddRule",
+    "Avoid",
     "Call",
     "Cancel",
     "Decision",
@@ -134,6 +135,19 @@ class Signal(Decision):
     signal: str
     jobs: tuple[str, ...]
     attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Avoid(Decision):
+    """Submit no more jobs of the run to these nodes.
+
+    The decision ``Cancel`` that follows withdraws ``jobs``, which wait in the queue. They are
+    submitted again, as the same attempts.
+    """
+
+    type: ClassVar[str] = "avoid"
+    nodes: tuple[str, ...]
+    jobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

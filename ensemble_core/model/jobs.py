@@ -109,6 +109,7 @@ class Job(Record):
     stdout: str | None = None
     stderr: str | None = None
     urgency: int = 16
+    avoid: tuple[str, ...] = ()  #: Nodes on which the job must not run.
     parameters: Mapping[str, object] = field(default_factory=lambda: NOTHING)
     observe: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     executor: str | None = None
@@ -129,7 +130,7 @@ class Job(Record):
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        for name in ("warn", "outputs", "within", "discard", "replica", "attempt", "requeued"):
+        for name in _RARE:
             if not data[name]:  # nearly always
                 del data[name]
         if data["grace"] is None:
@@ -201,6 +202,10 @@ def _names_replica(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(map(_names_replica, value))
 
 
+#: Fields that are shown only if they are not empty.
+_RARE = (
+    "warn", "avoid", "outputs", "within", "discard", "replica", "attempt", "requeued",
+)  # fmt: skip
 #: Fields that a job copies unchanged from its group.
 _SAME = (
     "nodes", "cores_per_task", "gpus_per_task", "memory_per_task", "duration", "grace", "urgency",
@@ -236,6 +241,7 @@ class JobGroup(Value):
     stdout: str | None = None
     stderr: str | None = None
     urgency: int = 16
+    avoid: tuple[str, ...] = ()  #: Nodes on which the jobs must not run.
     #: A sweep: every combination of the values has ``count`` jobs. If the only value is ``None``,
     #: each submit must supply values; if it is a :class:`GivenBy`, a function computes them.
     parameters: Mapping[str, Sequence[object]] = field(default_factory=lambda: NOTHING)
@@ -288,7 +294,15 @@ class JobGroup(Value):
 
     def __post_init__(self) -> None:
         texts = *self.command, *(getattr(self, each) for each in _TEXTS)
-        parts = texts, self.environment, self.options, self.outputs, self.within, self.discard
+        parts = (
+            texts,
+            self.avoid,
+            self.environment,
+            self.options,
+            self.outputs,
+            self.within,
+            self.discard,
+        )
         if not self.replicated and any(map(_names_replica, parts)):
             object.__setattr__(self, "replicated", True)
 
@@ -406,6 +420,11 @@ class JobGroup(Value):
         }
         return {fill(path, literal): when for path, when in self.discard.items()}
 
+    def _avoided(self, values: Mapping[str, object]) -> tuple[str, ...]:
+        """Return ``avoid`` with its placeholders filled in, which may stand for several nodes."""
+        nodes = ",".join(fill(text, values) for text in self.avoid).split(",")
+        return tuple(dict.fromkeys(name for name in map(str.strip, nodes) if name))
+
     def job(
         self, index: int, parameters: Mapping[str, object], replica: int = 0, attempt: int = 0
     ) -> Job:
@@ -440,6 +459,7 @@ class JobGroup(Value):
             options=fill_options(self.options, values)
             if has_braces(self.options)
             else self.options,
+            avoid=self._avoided(values) if self.avoid else (),
             outputs={fill(path, values): wait for path, wait in self.outputs.items()}
             if self.outputs
             else NOTHING,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, cast
 
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
@@ -66,11 +67,18 @@ def changed_fields(
     filled in; ``{NAME}`` stays, because it means a field of the new job. Raises
     :class:`EnsembleError` if a value is missing.
     """
+    # A job that never ran has no node to avoid.
+    anywhere = (
+        ChainMap(cast("dict[str, Any]", known), {"job.host": ""}) if "avoid" in fields else known
+    )
     return {
         key: value
         if key in LITERAL_FIELDS
         else evaluate_options(
-            value, known, metric, FIELD_PLACEHOLDER if key == "parameters" else JOB_PLACEHOLDER
+            value,
+            anywhere if key == "avoid" else known,
+            metric,
+            FIELD_PLACEHOLDER if key == "parameters" else JOB_PLACEHOLDER,
         )
         for key, value in fields.items()
     }

@@ -152,6 +152,8 @@ class Trigger(Value):
     - ``group``: only events of this group's jobs count. The trigger ``idle`` can have several
       ``groups`` instead, which count as one.
     - ``after``: for the trigger ``silent``, the number of seconds without a row.
+    - ``failures``, ``within``, ``causes``: for the trigger ``bad-node``, how many jobs must fail on
+      a node within how many seconds. If ``causes`` is not empty, other failures do not count.
     - ``match``: a pure, fast function of the event and its fields that returns whether the event
       counts. The fields include ``value`` if the trigger has a metric, and ``observer`` for an
       observed row.
@@ -163,6 +165,9 @@ class Trigger(Value):
     after: float | None = None
     metric: str | None = None
     every: float | None = None
+    failures: int = 0
+    within: float = 0.0
+    causes: tuple[str, ...] = ()
     match: Callable[[Event, Mapping[str, Any]], bool] | None = None
 
     def __post_init__(self) -> None:
@@ -294,6 +299,15 @@ class Firing(Protocol):
 
     def signal(self, jobs: Sequence[str], signal: str) -> Iterable[Decision]:
         """Send a signal, such as ``USR1``, to those of these jobs that run."""
+
+    def avoid(
+        self, nodes: Sequence[str], *, most: int = 0, resubmit: bool = True
+    ) -> Iterable[Decision]:
+        """Keep jobs of the run away from these nodes from now on.
+
+        With ``most``, the run avoids at most so many nodes. Unless ``resubmit`` is false, jobs that
+        wait in the queue are withdrawn and submitted again.
+        """
 
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
         """End the run, and cancel its active jobs unless ``cancel`` is false."""

@@ -207,15 +207,17 @@ class Executor(ABC):
 
     **Fields of a job.** The executor either implements each of the fields ``command``, ``workdir``,
     ``environment``, ``stdout``, ``stderr``, ``duration``, ``nodes``, ``tasks``, ``cores_per_task``,
-    ``gpus_per_task``, ``memory_per_task`` and ``warn``, or it rejects the job with an ``exception``
-    of type ``jobspec``, ``alloc`` or ``submit`` whose note says what to do. It never silently
-    ignores one of them.
+    ``gpus_per_task``, ``memory_per_task``, ``warn`` and ``avoid``, or it rejects the job with an
+    ``exception`` of type ``jobspec``, ``alloc`` or ``submit`` whose note says what to do. It never
+    silently ignores one of them.
 
     - ``grace`` is the number of seconds from SIGTERM to SIGKILL, or ``None`` for the executor's
       default. If it can have no effect, set ``grace`` of the plugin's record.
     - ``warn`` is empty, or has the name of a ``signal`` and how many seconds ``before`` the time
       limit the job's processes get it. If it can have no effect, set ``warn`` of the plugin's
       record.
+    - ``avoid`` has names of nodes, as in the field ``host`` of the context of ``start``. The job
+      never runs on one of them: it waits, or is rejected, if no other node exists.
     - ``memory_per_task`` is in bytes, and 0 if the job requests none. If it can have no effect, set
       ``memory`` of the plugin's record.
     - Each task should find ``cores_per_task`` in its variable ``ENSEMBLE_CORES`` and, unless it is
@@ -234,6 +236,8 @@ class Executor(ABC):
     **Capabilities.** The class and the plugin's record both list them:
 
     - ``submit``, ``cancel``, ``resize``, ``signal``: the methods with these names work.
+    - ``avoid``: the executor implements a job's field ``avoid``. Without it, files with the key
+      ``avoid`` or the action ``avoid`` are rejected.
     - ``reattach``: a later controller can find the jobs again, even after a crash.
     - ``detach``: jobs may outlive the run. Without this capability, a run that ends with ``cancel:
       false`` waits for its jobs.
@@ -245,8 +249,8 @@ class Executor(ABC):
     nothing else can happen.
     """
 
-    #: Capabilities of the executor: ``submit``, ``cancel``, ``resize``, ``signal``, ``reattach``,
-    #: ``detach``.
+    #: Capabilities of the executor: ``submit``, ``cancel``, ``avoid``, ``resize``, ``signal``,
+    #: ``reattach``, ``detach``.
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel"})
     #: The causes (see ``CAUSES``) that the executor can distinguish. A cause that follows neither
     #: from the type of an ``exception`` nor from the wait status is in the field ``cause`` of the

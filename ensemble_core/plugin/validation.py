@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 #: All capabilities that an executor can have.
-CAPABILITIES = frozenset({"submit", "cancel", "resize", "signal", "reattach", "detach"})
+CAPABILITIES = frozenset({"submit", "cancel", "avoid", "resize", "signal", "reattach", "detach"})
 #: Values of ``x-ensemble`` in an option schema: what the option names, or how it is parsed.
 ANNOTATIONS = frozenset(
     {

@@ -724,6 +724,8 @@ def _decision_text(decision: Mapping[str, Any]) -> str:
         count = len(decision["jobs"])
         what = f"SIG{decision['signal']} to" if kind == "signal" else kind
         return f"{what} {count} job{'' if count == 1 else 's'}"
+    if kind == "avoid":
+        return f"avoid {', '.join(decision['nodes'])}"
     if kind == "log":
         return f"log {decision.get('message', '')}"
     if kind == "terminate":

@@ -105,11 +105,12 @@ def test_jobs_have_no_field_that_a_supervisor_of_version_1_0_ignores() -> None:
     ledger's reader accept both versions. (It may ignore numbers that are also in the job's id,
     except that ENSEMBLE_ATTEMPT is then missing. Without ``grace``, it uses the executor's, and
     without ``memory_per_task``, jobs start as they did in that version; the controller looks for
-    ``outputs`` and ``within``. Without ``warn``, jobs get no signal before their time limit.)
+    ``outputs`` and ``within``. Without ``warn``, jobs get no signal before their time limit;
+    ``avoid`` only rejects jobs here.)
     """
     everything: dict[str, Any] = dict.fromkeys(JOB_FIELDS, "x")
     harmless = {"replica", "attempt", "requeued", "grace", "memory_per_task"}
-    harmless |= {"outputs", "within", "warn"}
+    harmless |= {"outputs", "within", "warn", "avoid"}
     assert FIELDS_OF_1_0.issuperset(encode_job(Job(**everything)).keys() - harmless)
 
 

@@ -104,7 +104,9 @@ def test_the_plugin_describes_its_executor() -> None:
     built = record.build({"slots": 3, "gpus": 1, "grace": 0.5})
     assert record.name == "local"
     assert record.capabilities == built.capabilities
-    assert record.capabilities == {"submit", "cancel", "resize", "reattach", "detach", "signal"}
+    assert record.capabilities == {
+        *("submit", "cancel", "avoid", "resize", "reattach", "detach", "signal")
+    }
     assert built.resources() == {
         "nodes.up": 1,
         "nodes.free": 1,

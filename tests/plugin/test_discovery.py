@@ -295,7 +295,7 @@ RECORDS: dict[str, tuple[str, str]] = {
     "needs as text": ("Action(run=f, needs='resize')", "a set of n"),
     "unknown capability": (
         "Executor(build=f, capabilities=frozenset('submit'))",
-        "; known: cancel, detach, reattach, resize, signal, submit",
+        "; known: avoid, cancel, detach, reattach, resize, signal, submit",
     ),
     "schema no mapping": ("Action(run=f, options=[])", "JSON Schema"),
     "schema of a wrong type": (

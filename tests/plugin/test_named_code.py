@@ -98,7 +98,7 @@ generator-optuna-options.pruner_options generator-optuna-options.sampler_options
 generator.constraints generator.failed generator.first generator.first.generator
   generator.first.run generator.group generator.name generator.prune.step
   generator.prune.value generator.until generator.with
-job.at_once.each job.command job.environment job.environment_from job.executor job.inputs job.inputs.path
+job.at_once.each job.avoid job.command job.environment job.environment_from job.executor job.inputs job.inputs.path
   job.fail_if job.name job.observe.json-lines.clock
   job.observe.json-lines.fields job.observe.json-lines.path job.observe.key-value.clock
   job.observe.key-value.fields job.observe.key-value.path job.observe.lammps.columns
@@ -122,7 +122,7 @@ source-jobspec.jobspec source-jobspec.parameters source-jobspec.prefix source-jo
 table.by table.columns table.of table.order table.pivot table.plot.errors table.plot.x table.plot.y table.where
 use.algorithm use.as use.with
 variable.values variable.when
-any-profile config.^x- config.default profile.executor profile.jobs.environment
+any-profile config.^x- config.default profile.executor profile.jobs.avoid profile.jobs.environment
   profile.jobs.options.flux.attributes profile.jobs.options.flux.bank
   profile.jobs.options.flux.queue profile.jobs.options.flux.shell
   profile.jobs.options.gridengine.project profile.jobs.options.gridengine.queue

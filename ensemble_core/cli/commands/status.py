@@ -139,7 +139,10 @@ def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
         lines.append(f" output      {in_one_line(str(output))}")
     lines += _sessions(journal.sessions(), info, style)
     if engine is not None:
-        lines += report_lines(engine.report(), style, terminal_width(sys.stdout))
+        report = engine.report()
+        if report.avoided:
+            lines.append(f" avoids      {in_one_line(', '.join(report.avoided))}")
+        lines += report_lines(report, style, terminal_width(sys.stdout))
     if info.state in ("stopped", "limited", "interrupted", "new"):
         active = len(engine.state.active()) if engine is not None else 0
         jobs = f" ({count_of(active, 'job')} unfinished)" if active else ""

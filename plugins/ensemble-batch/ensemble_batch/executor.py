@@ -212,6 +212,8 @@ class QueueExecutor(QueueHooks):
         wrong = wrong_command(job) or self.wrong(job)
         if job.warn and not self.warns:
             wrong = wrong or f"{self.name} sends no signal before the time limit: remove 'warn'"
+        if job.avoid and "avoid" not in self.capabilities:
+            wrong = wrong or f"{self.name} cannot keep jobs away from a node: remove 'avoid'"
         if wrong is not None:
             life.refuse("jobspec", wrong, polled.now())
             return

@@ -258,6 +258,7 @@ class QueueHooks(Executor):
                 job.duration,
                 job.grace,
                 repr(job.warn),
+                job.avoid,
                 job.urgency,
                 repr(job.options.get(self.name)),
             ),

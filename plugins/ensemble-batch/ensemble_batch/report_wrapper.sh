@@ -2,6 +2,8 @@
 # it at its time limit, and reports its start and end. The preceding lines of the script define the
 # job (see job_script.py) and the functions of tasks.sh.
 _ens_limited=0 _ens_forces= _ens_warns=_ens_send SECONDS=0
+# Slurm's name of a node need not be its host name.
+_ens_node=${SLURMD_NODENAME:-$HOSTNAME}
 
 # An attempt to submit that was given up must not run if the queue accepted it after all, nor a job
 # that counts as lost. The exit code (VOIDED in report_spool.py) shows that nothing was run.
@@ -60,7 +62,7 @@ _ens_tell() {
 _ens_fail() {
     _ens_now
     _ens_limited=1
-    _ens_tell fail "$1" "$_ens_time" "$HOSTNAME" "$2"
+    _ens_tell fail "$1" "$_ens_time" "$_ens_node" "$2"
     exit "${3:-1}"
 }
 
@@ -90,7 +92,7 @@ _ens_t0=$_ens_time
 _ens_start "${_ens_env[@]}" "${_ens_launch[@]}" "$@"
 exec 6>&- 7>&- 9>&-
 set -m
-_ens_tell start "$_ens_t0" "$HOSTNAME" &
+_ens_tell start "$_ens_t0" "$_ens_node" &
 _ens_told=$!
 set +m
 [ "$_ens_limit" = 0 ] || _ens_aside _ens_time_limit
@@ -106,5 +108,5 @@ if kill -0 "$_ens_told" 2>/dev/null; then
     _ens_limited=1
     [ "$SECONDS" -lt 5 ] || { kill -KILL -- "-$_ens_told"; _ens_limited=2; }
 fi
-_ens_tell end "$_ens_rc" "$_ens_why" "$_ens_t0" "$_ens_time" "$HOSTNAME"
+_ens_tell end "$_ens_rc" "$_ens_why" "$_ens_t0" "$_ens_time" "$_ens_node"
 exit "$_ens_rc"

@@ -44,7 +44,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             name="flux",
             summary="Runs jobs in the surrounding Flux instance",
             build=_build,
-            capabilities=frozenset({"submit", "cancel", "signal", "reattach", "detach"}),
+            capabilities=frozenset({"submit", "cancel", "avoid", "signal", "reattach", "detach"}),
             options=OPTIONS,
             job_options=JOB_OPTIONS,
             shared=True,

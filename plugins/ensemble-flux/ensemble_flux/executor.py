@@ -43,7 +43,7 @@ class FluxExecutor(Executor):
     """Runs jobs in a Flux instance. The README lists its guarantees."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"submit", "cancel", "signal", "reattach", "detach"}
+        {"submit", "cancel", "avoid", "signal", "reattach", "detach"}
     )
     causes: ClassVar[frozenset[Cause]] = frozenset(
         {"exit", "signal", "timeout", "node-failure", "cancelled", "submit"}

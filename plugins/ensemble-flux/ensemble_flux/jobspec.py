@@ -124,6 +124,8 @@ class Jobspecs:
             value = options.get(name, default)
             if value is not None:
                 system[name] = value
+        if job.avoid:
+            system["constraints"] = {"not": [{"hostlist": [",".join(job.avoid)]}]}
         attributes: dict[str, Any] = {
             "system": system,
             "user": {
@@ -139,7 +141,10 @@ class Jobspecs:
             # As with --setattr: a path that starts with neither 'system' nor 'user' belongs to
             # 'system'.
             known = path.partition(".")[0] in ("system", "user")
-            _set(attributes, path if known else f"system.{path}", value)
+            path = path if known else f"system.{path}"
+            if path == "system.constraints" and job.avoid:
+                value = {"and": [value, system["constraints"]]}
+            _set(attributes, path, value)
         free = bool(options.get("any_nodes"))
         tasks = job.tasks if free else tasks
         jobspec = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from ensemble_core import Cause, JobEvent, JobState
 from ensemble_flux.nodes import Nodes
-from ensemble_flux.notation import f58
+from ensemble_flux.notation import f58, parse_hostlist
 
 __all__ = ["END_OF_BACKLOG", "TAG", "Journal", "nodes_of"]
 
@@ -141,11 +141,12 @@ class _Active:
 class _OwnJob:
     """A job that this run waits for."""
 
-    __slots__ = ("extra", "newest", "nodes", "queue_id", "since", "told")
+    __slots__ = ("extra", "host", "newest", "nodes", "queue_id", "since", "told")
 
     def __init__(self, nodes: int, extra: Mapping[str, Any] | None, since: float) -> None:
         self.queue_id: int | None = None
         self.nodes = nodes
+        self.host = ""  # or several, separated by commas
         self.extra = extra
         #: Entries up to this time are not reported.
         self.since = since
@@ -330,6 +331,9 @@ class Journal:
             self._move(queue_id, active, before)
         if name == "alloc" and resources:
             self._nodes.alloc(queue_id, resources)
+            if active.name in self._ours:
+                nodes = (resources.get("execution") or {}).get("nodelist") or ()
+                self._ours[active.name].host = ",".join(parse_hostlist(",".join(nodes)))
         elif name == "release":
             self._nodes.release(queue_id, str(context.get("ranks", "all")))
         elif name in ("free", "clean"):
@@ -379,8 +383,9 @@ class Journal:
         ours.since = 0.0  # all later entries are newer, even if the clock was set back
         if name == "submit":
             context = {**context, "queue_id": f58(queue_id)}
-        elif name == "start" and ours.extra:
-            context = {**context, **ours.extra}
+        elif name == "start":
+            host = {"host": ours.host} if ours.host else {}
+            context = {**context, **host, **(ours.extra or {})}
         return JobEvent(timestamp, job, name, context)
 
     def _name_of(self, queue_id: int, jobspec: Mapping[str, Any] | None) -> str | None:

@@ -6,9 +6,10 @@ Job ids are printed in base 58 (RFC 19). Ranks and cores are printed as idsets s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-__all__ = ["count_idset", "f58", "parse_f58", "parse_idset"]
+__all__ = ["count_idset", "f58", "parse_f58", "parse_hostlist", "parse_idset"]
 
 _DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
@@ -48,6 +49,24 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
         if part:
             first, _, last = part.partition("-")
             yield int(first), int(last or first)
+
+
+def parse_hostlist(text: str) -> list[str]:
+    """Return the hosts of a hostlist (RFC 29). Raises :class:`ValueError`.
+
+    >>> parse_hostlist("n[08-10,12]-ib,login")
+    ['n08-ib', 'n09-ib', 'n10-ib', 'n12-ib', 'login']
+    """
+    hosts = []
+    for before, numbers, after in re.findall(r"([^,\[]*)(?:\[([^\]]*)\])?([^,\[]*),?", text):
+        if not numbers:
+            hosts += [before + after] if before else []
+            continue
+        for part in numbers.split(","):
+            first, _, last = part.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                hosts.append(f"{before}{number:0{len(first)}}{after}")
+    return hosts
 
 
 def parse_idset(text: str) -> set[int]:

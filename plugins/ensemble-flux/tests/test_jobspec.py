@@ -42,6 +42,15 @@ def flux(**options: Any) -> dict[str, Any]:
     return {"options": {"flux": options}}
 
 
+def test_avoided_nodes_are_added_to_the_user_s_constraints() -> None:
+    away = {"not": [{"hostlist": ["n1,n2"]}]}
+    assert system(avoid=("n1", "n2"))["constraints"] == away
+    own = {"properties": ["fast"]}
+    for path in ("constraints", "system.constraints"):
+        both = system(avoid=("n1", "n2"), **flux(attributes={path: own}))
+        assert both["constraints"] == {"and": [own, away]}
+
+
 def test_a_plain_job_is_one_task_on_one_core_of_one_node() -> None:
     jobspec = written()
     share = {"type": "core", "count": 1}

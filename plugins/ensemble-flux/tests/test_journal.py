@@ -218,7 +218,9 @@ def test_a_job_is_reported_with_fluxs_context() -> None:
         ("cancel", 0),
     ]
     assert context("long.0", "memo") == [{"mesh": "fine"}, {"seen": "once"}]
-    assert context("good.0", "start") == [{"stdout": "/run/good.0.out"}]
+    (start,) = context("good.0", "start")
+    assert start == {"stdout": "/run/good.0.out", "host": start["host"]}
+    assert start["host"]
     (submit,) = context("good.0", "submit")
     assert submit["queue_id"] == next(f58(i) for i, job in tagged(DAY).items() if job == "good.0")
 

@@ -104,7 +104,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             name="gridengine",
             summary="Runs jobs on a Grid Engine cluster, as array jobs",
             build=_build,
-            capabilities=frozenset({"submit", "cancel", "signal", "reattach", "detach"}),
+            capabilities=frozenset({"submit", "cancel", "avoid", "signal", "reattach", "detach"}),
             options=OPTIONS,
             job_options=JOB_OPTIONS,
             shared=True,

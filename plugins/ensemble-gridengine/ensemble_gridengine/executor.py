@@ -46,7 +46,7 @@ class GridEngineExecutor(BatchExecutor):
     """Runs jobs on a Grid Engine cluster. The README lists its guarantees."""
 
     name: ClassVar[str] = "gridengine"
-    capabilities: ClassVar[frozenset[str]] = BatchExecutor.capabilities | {"signal"}
+    capabilities: ClassVar[frozenset[str]] = BatchExecutor.capabilities | {"avoid", "signal"}
     most_jobs: int = 1000
     explains: ClassVar[bool] = True
     task_place: ClassVar[str] = "$SGE_TASK_ID"
@@ -154,6 +154,10 @@ class GridEngineExecutor(BatchExecutor):
         if job.memory_per_task:  # for each slot, of which a task has as many as cores
             slot = -(-job.memory_per_task // (job.cores_per_task * 2**20))
             resources |= dict.fromkeys(self._memory, f"{slot}M")
+        if job.avoid:
+            name = next((each for each in ("hostname", "h") if each in resources), "hostname")
+            own = f"({resources[name]})&" if name in resources else ""
+            resources[name] = own + "&".join(f"!{node}" for node in job.avoid)
         for name, value in resources.items():
             words += ["-l", f"{name}={value}"]
         for name, flag in (("queue", "-q"), ("project", "-P")):

@@ -36,6 +36,15 @@ class TestGridEngine(ExecutorContract):
     def test_gauges_are_the_slots_of_the_queues(self, session: Session) -> None:
         assert session.executor.resources()["cores.up"] == 8.0
 
+    def test_avoided_nodes_are_added_to_a_request_for_a_node(self, session: Session) -> None:
+        job = session.job(
+            *self.succeeding,
+            avoid=("n17", "n18"),
+            options={"gridengine": {"resources": {"hostname": "localhost|n17"}}},
+        )
+        session.run(job)
+        assert session.context(job, "finish")["status"] == 0
+
     def end_by_submit(self, session: Session) -> Cause:
         """Also submit a job to a queue that does not exist."""
         job = session.job(*self.succeeding, options={"gridengine": {"queue": "none.q"}})

@@ -92,7 +92,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             name="kubernetes",
             summary="Runs each job as a Job of a Kubernetes namespace",
             build=_build,
-            capabilities=frozenset({"submit", "cancel", "reattach", "detach"}),
+            capabilities=frozenset({"submit", "cancel", "avoid", "reattach", "detach"}),
             options=OPTIONS,
             job_options=JOB_OPTIONS,
             shared=True,

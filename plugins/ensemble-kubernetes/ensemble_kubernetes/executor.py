@@ -20,7 +20,7 @@ __all__ = ["KubernetesExecutor"]
 class KubernetesExecutor(Executor):
     """Runs jobs in Kubernetes."""
 
-    capabilities = frozenset({"submit", "cancel", "reattach", "detach"})
+    capabilities = frozenset({"submit", "cancel", "avoid", "reattach", "detach"})
     causes: ClassVar[frozenset[Cause]] = frozenset(
         ("exit", "signal", "timeout", "memory", "node-failure", "preempted", "cancelled",
          "submit", "lost")

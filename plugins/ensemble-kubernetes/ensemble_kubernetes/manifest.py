@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ RUN, JOB = "ensemble.flux-framework.org/run", "ensemble.flux-framework.org/job"
 #: Kubernetes' label with a pod's index in an Indexed Job.
 INDEX = "batch.kubernetes.io/job-completion-index"
 _HOST = "kubernetes.io/hostname"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 #: Why no job gets a signal before its time limit.
@@ -107,6 +108,8 @@ def manifest(job: Job, tag: str, run_id: str, settings: Settings) -> Object:
     if job.tasks > 1:
         pod["affinity"] = _affinity(job, run_id, job_name(run_id, job.id))
     pod = _merge(pod, own.get("pod", {}))
+    if job.avoid:
+        pod["affinity"] = _elsewhere(pod.get("affinity") or {}, job.avoid)
     pod |= {"restartPolicy": "Never", "containers": [_merge(container, own.get("container", {}))]}
     if job.duration:
         pod["activeDeadlineSeconds"] = max(1, math.ceil(job.duration))
@@ -162,7 +165,21 @@ def _affinity(job: Job, run: str, name: str) -> Object:
     same = {"matchLabels": {RUN: run, "batch.kubernetes.io/job-name": name}}
     kind = "podAntiAffinity" if job.nodes > 1 else "podAffinity"
     rules = [{"labelSelector": same, "topologyKey": _HOST}]
-    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": rules}}
+    return {kind: {_REQUIRED: rules}}
+
+
+def _elsewhere(affinity: Object, nodes: Sequence[str]) -> Object:
+    """Return this affinity with the condition that the pod is on none of these nodes."""
+    away = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    preferred = affinity.get("nodeAffinity") or {}
+    required = preferred.get(_REQUIRED) or {}
+    # A node must satisfy one of the terms, so each of them gets the condition.
+    terms = [
+        {**term, "matchFields": [*term.get("matchFields", ()), *away]}
+        for term in required.get("nodeSelectorTerms") or [{}]
+    ]
+    whole = {**preferred, _REQUIRED: {**required, "nodeSelectorTerms": terms}}
+    return {**affinity, "nodeAffinity": whole}
 
 
 def _merge(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Object:

@@ -533,6 +533,21 @@ def test_memory_is_requested_and_limited_for_each_task() -> None:
     assert {"name": "ENSEMBLE_CORES", "value": "1"} in container["env"]
 
 
+def test_avoided_nodes_are_added_to_the_user_s_affinity() -> None:
+    kind = "requiredDuringSchedulingIgnoredDuringExecution"
+    own = {kind: {"nodeSelectorTerms": [{"matchExpressions": ["fast"]}, {"matchFields": ["a"]}]}}
+    options = {"kubernetes": {"pod": {"affinity": {"nodeAffinity": own}}}}
+    job = Job(id="a.0", group="a", index=0, command=("x",), avoid=("n1", "n2"), options=options)
+    pod = manifest(job, "r", "0123456789abcdef", Settings("image"))["spec"]["template"]["spec"]
+    away = [
+        {"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("n1", "n2")
+    ]
+    assert pod["affinity"]["nodeAffinity"][kind]["nodeSelectorTerms"] == [
+        {"matchExpressions": ["fast"], "matchFields": away},
+        {"matchFields": ["a", *away]},
+    ], "a node must satisfy one of the terms, so each has the condition"
+
+
 def test_environment_from_is_rejected_with_a_hint() -> None:
     """Pods do not inherit the environment of the controller."""
     registry = discover()

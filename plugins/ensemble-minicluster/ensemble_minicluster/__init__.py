@@ -33,7 +33,9 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             name="minicluster",
             summary="Runs jobs in a MiniCluster's Flux, which can grow and shrink",
             build=_build,
-            capabilities=frozenset({"submit", "cancel", "resize", "signal", "reattach", "detach"}),
+            capabilities=frozenset(
+                {"submit", "cancel", "avoid", "resize", "signal", "reattach", "detach"}
+            ),
             options=OPTIONS,
             shared=True,
             available=_available,

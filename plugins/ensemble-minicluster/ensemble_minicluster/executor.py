@@ -67,7 +67,7 @@ class MiniCluster(Executor):
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"submit", "cancel", "resize", "signal", "reattach", "detach"}
+        {"submit", "cancel", "avoid", "resize", "signal", "reattach", "detach"}
     )
     causes: ClassVar[frozenset[Cause]] = frozenset(
         {"exit", "signal", "timeout", "cancelled", "submit"}  # plus those of the queue

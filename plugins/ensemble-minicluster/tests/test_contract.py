@@ -27,5 +27,5 @@ class TestOverLocal(ExecutorContract):
 
     def test_capabilities_are_declared(self) -> None:
         assert self.make_executor().capabilities == {
-            *("submit", "cancel", "resize", "reattach", "detach", "signal")
+            *("submit", "cancel", "avoid", "resize", "reattach", "detach", "signal")
         }

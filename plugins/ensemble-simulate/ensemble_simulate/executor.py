@@ -81,7 +81,7 @@ class Simulator(VirtualExecutor):
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"submit", "cancel", "resize", "signal", "detach"}
+        {"submit", "cancel", "avoid", "resize", "signal", "detach"}
     )
     causes: ClassVar[frozenset[Any]] = frozenset(
         {"exit", "signal", "timeout", "memory", "node-failure", "preempted", "cancelled",
@@ -103,7 +103,7 @@ class Simulator(VirtualExecutor):
         #: Last reported gauges: nodes that are up, idle nodes, free cores and GPUs.
         self._standing = nodes.up, nodes.idle, nodes.free_cores, nodes.free_gpus
         self._answers: dict[str, ResizeOutcome] = {}
-        self._warned = False
+        self._warned: set[str] = set()
         self._since = 0.0
         self.used = self.offered = 0.0
 
@@ -133,6 +133,9 @@ class Simulator(VirtualExecutor):
                 fits = self._queue.nodes.ever(demand) or self._may_grow(demand.nodes)
             if priority["priority"] != job.urgency:
                 priority = {"priority": job.urgency}
+            if job.avoid:
+                nodes = ", ".join(job.avoid)
+                self._warn_once(f"simulated nodes have no names, so no job avoids {nodes}")
             if not fits:
                 events += arrival_events(now, name, priority)
                 events += refusal_events(now, job, self._queue.nodes)
@@ -200,10 +203,11 @@ class Simulator(VirtualExecutor):
         return job is not None and job.life.cause is None
 
     def signal(self, jobs: Sequence[str], signal: str) -> None:
-        """Warn once: simulated jobs do not react to signals."""
-        if not self._warned:
-            self._warned = True
-            message = f"simulated jobs do not react to signals, such as SIG{signal} to {jobs[0]}"
+        self._warn_once(f"simulated jobs do not react to signals, such as SIG{signal} to {jobs[0]}")
+
+    def _warn_once(self, message: str) -> None:
+        if message.partition(",")[0] not in self._warned:
+            self._warned.add(message.partition(",")[0])
             self._emit([Problem(self._clock(), message)])
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:

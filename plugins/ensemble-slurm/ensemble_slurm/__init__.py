@@ -67,7 +67,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             name="slurm",
             summary="Runs jobs on a Slurm cluster, in job arrays",
             build=_build,
-            capabilities=frozenset({"submit", "cancel", "signal", "reattach", "detach"}),
+            capabilities=frozenset({"submit", "cancel", "avoid", "signal", "reattach", "detach"}),
             options=OPTIONS,
             job_options=JOB_OPTIONS,
             shared=True,

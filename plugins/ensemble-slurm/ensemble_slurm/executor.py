@@ -81,7 +81,7 @@ class SlurmExecutor(BatchExecutor):
     name: ClassVar[str] = "slurm"
     claims: ClassVar[bool] = False
     explains: ClassVar[bool] = True
-    capabilities: ClassVar[frozenset[str]] = BatchExecutor.capabilities | {"signal"}
+    capabilities: ClassVar[frozenset[str]] = BatchExecutor.capabilities | {"avoid", "signal"}
     # srun keeps some signals, such as SIGINT, for itself.
     relay: ClassVar[str] = quote('scancel --signal="$1" "$_ens_id"')
     lanes: ClassVar[Literal[1, 2]] = 2

@@ -76,6 +76,8 @@ def sbatch_options(
         for name in ("mem", "mem_per_cpu", "gres", "licenses")
         if name in options
     ]
+    if job.avoid:
+        words.append(f"--exclude={','.join(job.avoid)}")
     if options.get("exclusive"):
         words.append("--exclusive")
     # A requeued job runs twice, so requeueing is off unless users request it.

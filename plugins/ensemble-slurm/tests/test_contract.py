@@ -41,6 +41,12 @@ class TestSlurm(ExecutorContract):
     def make_executor(self) -> Executor:
         return SlurmExecutor(look=1.0, rate=50)
 
+    def test_a_job_runs_on_the_only_node_that_it_does_not_avoid(self, session: Session) -> None:
+        """The node has Slurm's name, not its host name."""
+        job = session.job(*self.succeeding, avoid=("n1", "n2", "n4"))
+        session.run(job)
+        assert session.context(job, "start")["host"] == "n3"
+
     def end_by_node_failure(self, session: Session) -> Cause:
         job = self.on_n4(session)
         self.cluster.run("scontrol", "update", "nodename=n4", "state=down", "reason=test")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,25 @@ class JobFieldsContract(ExecutorKnobs):
         session.submit(job)
         session.run(session.job(*self.succeeding))
         self._never_starts(session, job)
+
+    def test_a_job_never_runs_on_a_node_that_it_avoids(self, session: Session) -> None:
+        """It runs on another node, waits for one, or is rejected."""
+        if "avoid" not in session.executor.capabilities:
+            pytest.skip("the executor has not the capability 'avoid'")
+        first = session.job(*self.succeeding)
+        session.run(first)
+        host = session.context(first, "start").get("host") or platform.node()
+        job = session.job(*self.succeeding, avoid=tuple(host.split(",")))
+        session.submit(job)
+        session.run(session.job(*self.succeeding))
+        if "clean" not in session.names(job):
+            session.cancel(job)
+            session.wait_clean(job)
+        self.check_order(session, job)
+        if "start" in session.names(job):
+            assert session.context(job, "start")["host"] != host
+        else:
+            assert self.fatal(session, job)
 
     def _never_starts(self, session: Session, job: Job) -> None:
         if "clean" not in session.names(job):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from ensemble_core.builtin.actions import ensemble_actions
 from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.model.decisions import (
+    Avoid,
     Call,
     Cancel,
     Decision,
@@ -212,6 +213,11 @@ class FakeFiring:
         return self._decide(
             Resize(rule=self._rule, firing=1, request=request, delta=delta, when_busy=when_busy)
         )
+
+    def avoid(
+        self, nodes: Sequence[str], *, most: int = 0, resubmit: bool = True
+    ) -> Sequence[Decision]:
+        return [self._decide(Avoid(rule=self._rule, firing=1, nodes=tuple(nodes)))]
 
     def steer(
         self,

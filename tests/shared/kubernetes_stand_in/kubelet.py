@@ -154,7 +154,7 @@ class Kubelet:
                     alone = pod.apart and any(
                         each.job == pod.job and each.started for each in self._pods.values()
                     )
-                    if pod.cores <= free and not pod.gpus and not alone:
+                    if pod.cores <= free and not pod.gpus and not alone and not pod.elsewhere:
                         free -= pod.cores
                         pod.started = True
                         ready.append((pod, ""))
@@ -188,7 +188,9 @@ class _Pod:
         resources = self.container.get("resources", {})
         self.cores = amount(resources.get("requests", {}).get("cpu", "0"))
         self.gpus = bool(resources.get("limits"))
-        self.apart = "podAntiAffinity" in (spec.get("affinity") or {})
+        affinity = spec.get("affinity") or {}
+        self.apart = "podAntiAffinity" in affinity
+        self.elsewhere = f"'NotIn', 'values': ['{_NODE}']" in str(affinity)
         self.started = self.told = self.over = self.leaving = False
         self.process: subprocess.Popen[bytes] | None = None
         #: Its final status if it was ended from outside.

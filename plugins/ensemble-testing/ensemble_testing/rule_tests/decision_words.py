@@ -9,6 +9,7 @@ from ensemble_core.cli.toolkit import Context, shown
 from ensemble_core.cli.toolkit import DocumentPath as Path
 from ensemble_core.model.decisions import (
     AddRule,
+    Avoid,
     Call,
     Cancel,
     Decision,
@@ -77,6 +78,7 @@ _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
     EnableRule: lambda d: ("enable", _one_or_all(d.rules)),
     DisableRule: lambda d: ("disable", _one_or_all(d.rules)),
     SetLimits: lambda d: ("set", {"limits": dict(d.limits)}),
+    Avoid: lambda d: ("avoid", _one_or_all(d.nodes)),
     SetGroup: lambda d: ("set", {d.group: dict(d.fields)}),
     SetGenerator: lambda d: ("pause" if d.pause else "suggest", d.generator),
     Switch: lambda d: ("switch", _one_or_all(d.on)),
@@ -87,8 +89,19 @@ _SPOKEN: Mapping[type[Decision], Callable[[Any], tuple[str, Any]]] = {
 }
 #: The keywords of decisions.
 WORDS = (
-    *("submit", "look-up", "fail", "retry", "cancel", "signal", "grow", "shrink", "add-rule"),
-    *("enable", "disable", "set", "pause", "suggest", "switch", "call", "log", "notify"),
+    *("submit", "look-up", "fail", "retry", "cancel", "signal", "avoid", "grow", "shrink"),
+    *(
+        "add-rule",
+        "enable",
+        "disable",
+        "set",
+        "pause",
+        "suggest",
+        "switch",
+        "call",
+        "log",
+        "notify",
+    ),
     "terminate",
 )
 
@@ -147,6 +160,8 @@ def matches(expected: Mapping[str, Any], decision: Decision) -> bool:
         return isinstance(fields, Mapping) and fields.items() <= decision.fields.items()
     if isinstance(decision, (EnableRule, DisableRule)):
         return _as_list(what) == list(decision.rules)
+    if isinstance(decision, Avoid):
+        return _as_list(what) == list(decision.nodes)
     if isinstance(decision, Switch):
         return _as_list(what) == list(decision.on)
     return bool(what == is_so)

@@ -1,0 +1,49 @@
+"""Checks the key ``avoid`` of job groups: the nodes on which jobs must not run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ensemble_core.config.context import Context
+from ensemble_core.config.document import Path
+
+__all__ = ["check_avoided", "read_avoided"]
+
+#: Names of nodes. A placeholder can stand for any part. A job that never ran has no ``{job.host}``.
+_NODES = re.compile(r"(\{[^{}]+\}|[A-Za-z0-9._:,-])*")
+
+
+def read_avoided(context: Context, path: Path, given: str | list[str]) -> tuple[str, ...] | None:
+    """Return the names of the nodes, or ``None`` after reporting errors."""
+    before = len(context.errors)
+    names = [given] if isinstance(given, str) else given
+    for number, name in enumerate(names):
+        if not _NODES.fullmatch(name):
+            context.report(
+                path if isinstance(given, str) else (*path, number),
+                f"{name!r} is not the name of a node",
+                hint="write each node's name in full: avoid: [n17, n18]",
+                code="bad-value",
+            )
+    return tuple(names) if len(context.errors) == before else None
+
+
+def check_avoided(context: Context, path: Path, spec: Mapping[str, Any]) -> None:
+    """Report ``avoid`` if the executor cannot keep jobs away from a node."""
+    executor = context.executor
+    if not spec.get("avoid") or executor is None or "avoid" in executor.capabilities:
+        return
+    able = [
+        repr(name)
+        for name in sorted(context.registry.executors.names)
+        if "avoid" in context.registry.executors[name].capabilities
+    ]
+    context.report(
+        (*path, "avoid"),
+        f"'avoid' needs an executor that can avoid nodes; {executor.name!r} cannot",
+        hint=f"remove 'avoid'; {', '.join(able)} can" if able else "remove 'avoid'",
+        code="cannot-avoid",
+        where=context.document.at_key((*path, "avoid")),
+    )
