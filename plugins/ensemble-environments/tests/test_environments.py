@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from ensemble_environments import ensemble_environments
+from ensemble_testing import EnvironmentContract
 
 from ensemble_core import ENVIRONMENT_FAILED, EnsembleError, Job
 
@@ -292,3 +293,71 @@ def test_what_only_nodes_have_is_no_error_elsewhere(monkeypatch: pytest.MonkeyPa
         check = RECORDS[next(iter(options))].check
         assert check is not None
         check(options, False)
+
+
+class TestModule(EnvironmentContract):
+    plugin = RECORDS["module"]
+    options: ClassVar = {"module": "cuda"}
+    bad_options = ({"module": []}, {"module": "x", "purge": "yes"}, {"module": ""})
+    missing: ClassVar = {"module": "gromacs/2099"}
+
+    def prepare(self, folder: Path) -> Mapping[str, str]:
+        machine = Machine(folder)
+        modules(machine, LMOD)
+        self.options = {"module": ["gromacs/2024", "cuda"], "use": str(folder / "modules")}
+        return machine.variables
+
+
+class TestConda(EnvironmentContract):
+    plugin = RECORDS["conda"]
+    options: ClassVar = {"conda": "md"}
+    missing: ClassVar = {"conda": "nd"}
+    bad_options = ({"conda": ["md"]}, {"conda": ""})
+
+    def prepare(self, folder: Path) -> Mapping[str, str]:
+        machine = Machine(folder)
+        text = CONDA.replace("HOOK", "shell.bash hook").replace("NAME", "conda", 1)
+        machine.program("conda", text.replace("ROOT", str(folder)))
+        (folder / "envs" / "md").mkdir(parents=True)
+        return machine.variables
+
+
+class TestVenv(EnvironmentContract):
+    plugin = RECORDS["venv"]
+    options: ClassVar = {"venv": "/env"}
+    missing: ClassVar = {"venv": "/no/such/folder"}
+    bad_options = ({"venv": 3},)
+    python = "python"
+
+    def prepare(self, folder: Path) -> Mapping[str, str]:
+        self.options = {"venv": str(folder / "it's my env")}
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--without-pip", self.options["venv"]], check=True
+        )
+        return Machine(folder).variables
+
+
+class TestApptainer(EnvironmentContract):
+    plugin = RECORDS["apptainer"]
+    options: ClassVar = {"apptainer": "a.sif"}
+    missing: ClassVar = {"apptainer": "/none.sif"}
+    bad_options = ({"apptainer": "a.sif", "bind": "/data"}, {"apptainer": "a.sif", "nv": 1})
+
+    def prepare(self, folder: Path) -> Mapping[str, str]:
+        machine = Machine(folder)
+        machine.program("apptainer", APPTAINER)
+        (folder / "it's.sif").write_text("")
+        self.options = {"apptainer": str(folder / "it's.sif"), "bind": [f"{folder}:/data:ro"]}
+        return machine.variables
+
+
+class TestPodman(EnvironmentContract):
+    plugin = RECORDS["podman"]
+    options: ClassVar = {"podman": "here"}
+    missing: ClassVar = {"podman": "none"}
+    bad_options = ({"podman": "here", "args": "--gpus=all"},)
+
+    def prepare(self, folder: Path) -> Mapping[str, str]:
+        machine = Machine(folder)
+        machine.program("podman", PODMAN)
+        return machine.variables

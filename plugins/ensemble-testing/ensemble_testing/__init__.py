@@ -29,6 +29,7 @@ if "pytest" in sys.modules:  # ``ensemble test`` works without pytest
                 "chain",
                 "crash",
                 "decisions",
+                "environment",
                 "executor",
                 "executor_fields",
                 "executor_settings",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from ensemble_testing.chain import ChainSuite
     from ensemble_testing.crash import CrashSuite
     from ensemble_testing.decisions import DecisionSuite
+    from ensemble_testing.environment import EnvironmentContract
     from ensemble_testing.executor import ExecutorContract, ExecutorSuite
     from ensemble_testing.fakes import FakeExecutor, FakeFiring
     from ensemble_testing.faults import FaultSuite
@@ -75,6 +77,7 @@ else:
         "ChainSuite": "chain",
         "CrashSuite": "crash",
         "DecisionSuite": "decisions",
+        "EnvironmentContract": "environment",
         "ExecutorContract": "executor",
         "ExecutorSuite": "executor",
         "FakeExecutor": "fakes",
@@ -108,6 +111,7 @@ __all__ = [
     "ChainSuite",
     "CrashSuite",
     "DecisionSuite",
+    "EnvironmentContract",
     "ExecutorContract",
     "ExecutorSuite",
     "FakeExecutor",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import itertools
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from ensemble_testing import (
     ActionContract,
+    EnvironmentContract,
     FakeExecutor,
     FakeFiring,
     GeneratorContract,
@@ -22,8 +24,10 @@ from ensemble_testing import (
 )
 
 from ensemble_core import (
+    ENVIRONMENT_FAILED,
     Action,
     ActionPlugin,
+    EnvironmentPlugin,
     Exchange,
     ExecutorError,
     Generator,
@@ -507,3 +511,52 @@ def test_fake_firing_numbers_jobs_after_the_existing_ones() -> None:
     assert [item["id"] for item in first.to_dict()["jobs"]] == ["sim.5", "sim.6"]
     assert [item["id"] for item in second.to_dict()["jobs"]] == ["sim.7"]
     assert firing.decided == [first, second]
+
+
+_SET_UP = f'[ "$1" = good ] || {{ echo none >&2; exit {ENVIRONMENT_FAILED}; }}; shift; exec "$@"'
+
+
+def _environment(script: str) -> EnvironmentPlugin:
+    name = {"description": "The name.", "type": "string"}
+    return EnvironmentPlugin(
+        name="e",
+        summary="an environment",
+        options={"type": "object", "required": ["e"], "properties": {"e": name}},
+        wrap=lambda job, options: [
+            *("sh", "-c", script.replace("OPTION", options["e"]), "e"),
+            *(options["e"], *job.command),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fails"),
+    [
+        ("", "", set()),
+        ('exec "$@"', "exec $@", {"test_the_command_keeps_its_words_folder_and_variables"}),
+        ('"$1" =', "OPTION =", {"test_the_shell_runs_no_part_of_an_option"}),
+        ('exec "$@"', '"$@"; true', {"test_the_command_keeps_its_exit_code"}),
+        ("echo none >&2;", "", {"test_a_missing_environment_is_the_job_s_cause_with_words"}),
+        ("exec", "cd /; exec", {"test_the_command_keeps_its_words_folder_and_variables"}),
+    ],
+    ids=["good", "splits words", "runs options", "loses the code", "silent", "moves"],
+)
+def test_a_faulty_environment_fails_the_suite(
+    old: str, new: str, fails: set[str], tmp_path: Path
+) -> None:
+    plugin, options, missing = _environment(_SET_UP.replace(old, new)), {"e": "good"}, {"e": "bad"}
+    attributes = {"plugin": plugin, "options": options, "missing": missing}
+    suite = type("Suite", (EnvironmentContract,), attributes)()
+    machine, failed = {**os.environ, "COLOR": "red"}, set()
+    for name, more in (
+        ("test_the_command_keeps_its_words_folder_and_variables", ()),
+        ("test_the_command_keeps_its_exit_code", (7,)),
+        ("test_a_missing_environment_is_the_job_s_cause_with_words", ()),
+        ("test_the_shell_runs_no_part_of_an_option", ("$(touch made)",)),
+    ):
+        try:
+            getattr(suite, name)(machine, tmp_path, *more)
+        except AssertionError:
+            failed.add(name)
+    assert failed >= fails
+    assert bool(failed) == bool(fails)
