@@ -22,6 +22,7 @@ from ensemble_core.config.placeholders import TEXTS, check_placeholders, has_for
 from ensemble_core.config.schema import RESET_BY_NULL, defaults
 from ensemble_core.config.shell_warnings import shell_warnings
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
+from ensemble_core.config.thread_warnings import thread_warnings
 from ensemble_core.errors import EnsembleError, call_plugin, closest
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.jobs import JobGroup
@@ -69,6 +70,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
     _check_observers(context, path, group)
     _check_program(context, group)
     context.warnings += shell_warnings(group, split=isinstance(spec["command"], str))
+    context.warnings += thread_warnings(group)
     return group if len(context.errors) == before else None
 
 

@@ -17,6 +17,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "workload-demand": {"groups": ["sim", "post"]},
     "random-selection": {"groups": ["sim", "post"], "at_once": 2},
     "workload-success": {"group": "sim", "successes": 3},
+    "avoid-bad-nodes": {"failures": 2, "within": 60, "causes": ["exit"]},
     "select-fastest-runtime": {"groups": ["sim", "post"], "at_once": 2},
     "select-longest-runtime": {"groups": ["sim", "post"], "at_once": 2},
     "cheapest-member": {"members": [{"group": "sim", "price": 1}, {"group": "post", "price": 0}]},
@@ -25,6 +26,10 @@ BAD = {
     "workload-demand": ({}, {"groups": []}, {"groups": ["smi"]}, {"groups": ["sim"], "checks": 0}),
     "random-selection": ({"groups": ["sim"]}, {"groups": "sim", "at_once": 1}),
     "workload-success": ({"group": "sim"}, {"group": "sim", "successes": 0}),
+    "avoid-bad-nodes": (
+        *({"failures": 0}, {"within": 0}, {"causes": []}, {"causes": ["bad luck"]}, {"most": 0}),
+        {"failures": 2.5},
+    ),
     "select-fastest-runtime": ({"groups": ["sim"], "at_once": "two"},),
     "select-longest-runtime": ({"groups": ["sim"], "at_once": 1, "statistic": "maen"},),
     "cheapest-member": ({"members": []}, {"members": [{"group": "smi", "price": 1}]}),

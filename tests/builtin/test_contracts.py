@@ -42,6 +42,7 @@ ACTION_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "submit": {"label": "sim"},
     "cancel": {"label": "sim"},
     "signal": {"label": "sim", "signal": "USR1"},
+    "avoid": {"node": "n17", "most": 2},
     "terminate": {"exit_code": 3},
     "custom": {"label": "echo_again"},
     "grow": {"value": 2},

@@ -484,3 +484,21 @@ def test_memory_grows_at_each_retry_from_that_of_the_failed_attempt() -> None:
         (job,) = jobs
         sizes.append(job.memory_per_task)
     assert sizes == [3 * MEBI // 2, 3 * MEBI, 6 * MEBI]
+
+
+@pytest.mark.parametrize(
+    ("command", "warned"),
+    [
+        ("gmx mdrun -deffnm md", True),
+        ("/opt/gromacs/bin/gmx_d -quiet mdrun -ntomp 1 -s md.tpr", True),
+        ("bash -c 'gmx grompp -nt 1 && gmx mdrun; gmx energy -nt 1'", True),
+        ("gmx mdrun -nt {cores_per_task} -deffnm md", False),
+        ("gmx mdrun -ntmpi 1 -ntomp 4", False),
+        ("gmx_mpi mdrun -deffnm md", False),
+        ("gmx energy -s mdrun.tpr", False),
+    ],
+)
+def test_gromacs_that_counts_the_machines_cores_is_a_warning(command: str, warned: bool) -> None:
+    """On one core of two, GROMACS 2022 was 50 times as slow without ``-nt``."""
+    warnings = ensemble(group(f'command: "{command}"')).warnings
+    assert any("mdrun -nt {cores_per_task}" in each for each in warnings) == warned

@@ -36,6 +36,7 @@ def test_every_trigger_can_fire(trigger: str) -> None:
         "metric": "name: count.sim.success,",
         "interval": "seconds: 5,",
         "silent": "seconds: 5,",
+        "bad-node": "failures: 1,",
     }.get(trigger, "")
     rule = f"  - {{id: it, trigger: {trigger}, {extra} action: {{name: log, message: x}}}}"
     told = story("" if trigger.startswith("generator-") else rule)
@@ -53,6 +54,10 @@ def test_every_trigger_can_fire(trigger: str) -> None:
     elif trigger == "job-cancel":
         told.job("sim.0", "submit")
         told.cancel("sim.0")
+    elif trigger == "bad-node":
+        told.job("sim.0", "submit", "alloc")
+        told.job("sim.0", "start", host="n1")
+        told.end("sim.0", status=256)
     elif trigger in ("job-fail", "job-lost"):
         told.play("sim.0", status=256)
     elif trigger == "limit":
