@@ -7,6 +7,7 @@ import glob
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.model.codec import NOTHING, Record
@@ -213,6 +214,8 @@ _SAME = (
 )  # fmt: skip
 #: Fields that are also placeholders.
 _REQUESTS = ("nodes", "tasks", "cores_per_task", "gpus_per_task", "memory_per_task")
+#: Getters of these fields; one call is faster than one for each field.
+_same, _requests = attrgetter(*_SAME), attrgetter(*_REQUESTS)
 #: Fields that a job copies from its group after filling in placeholders.
 _TEXTS = ("workdir", "stdout", "stderr")
 
@@ -432,7 +435,7 @@ class JobGroup(Value):
         job_id = f"{self.name}.{index}-{attempt}" if attempt else f"{self.name}.{index}"
         tasks = self.nodes if self.tasks is None else self.tasks
         values = {
-            **{name: getattr(self, name) for name in _REQUESTS},
+            **dict(zip(_REQUESTS, _requests(self), strict=True)),
             "tasks": tasks,
             "run": self.run,
             "cwd": self.cwd,
@@ -444,7 +447,7 @@ class JobGroup(Value):
             "id": job_id,
             "here": self.here,
         }
-        same: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        same: dict[str, Any] = dict(zip(_SAME, _same(self), strict=True))
         for name in _TEXTS:
             text = getattr(self, name)
             same[name] = text and fill(text, values)
@@ -452,12 +455,12 @@ class JobGroup(Value):
             id=job_id,
             group=self.name,
             index=index,
-            command=tuple(fill(word, values) for word in self.command),
+            command=tuple([fill(word, values) for word in self.command]),
             tasks=tasks,
             environment=fill_options(self.environment, values) if self.environment else NOTHING,
             warn={"signal": SIGNALS[0], **self.warn} if self.warn else NOTHING,
             options=fill_options(self.options, values)
-            if has_braces(self.options)
+            if self.options and has_braces(self.options)
             else self.options,
             avoid=self._avoided(values) if self.avoid else (),
             outputs={fill(path, values): wait for path, wait in self.outputs.items()}
