@@ -102,8 +102,8 @@ class State:
         "foreign_jobs", "generators", "generators_due", "heeds", "held_at", "index_over",
         "limits_met", "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics",
         "node_failures", "notices", "now", "out", "rate_limit", "resizes", "retries", "rules",
-        "shared", "shared_files", "signals", "silence", "sources", "started", "stop", "table", "timers",
-        "unhandled_cancels", "unhandled_failures", "via", "warnings", "withdrawn",
+        "shared", "shared_files", "signals", "silence", "sources", "started", "stop", "table",
+        "timers", "unhandled_cancels", "unhandled_failures", "via", "warnings", "withdrawn",
     )  # fmt: skip
 
     def __init__(
