@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 import pytest
-from ensemble_testing import Story
+from ensemble_testing import FakeExecutor, Story
 
-from ensemble_core import FileErrors
+from ensemble_core import ExecutorPlugin, FileErrors
 from ensemble_core.config import load_text
 from ensemble_core.journal import snapshot
 from ensemble_core.model.decisions import Avoid, Cancel, Decision, Log, Submit
@@ -167,3 +167,23 @@ def test_invalid_names_are_rejected(spec: str, what: str) -> None:
     with pytest.raises(FileErrors) as raised:
         load_text(f"jobs: [{{name: a, command: x, {spec}}}]\nrules: []\n", discover())
     assert what in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),  # the key and the algorithm
+        ("avoid: old, ", ""),
+        ("use:", "unused:"),
+        ("avoid: old, retry: {times: 9}", 'retry: {times: 9, with: {avoid: "{job.host}"}}'),
+    ],
+)
+def test_an_executor_that_cannot_avoid_nodes_is_refused(old: str, new: str) -> None:
+    text = FILE.replace(old, new)
+    if "unused" in text:
+        text = text.partition("unused:")[0]
+    record = ExecutorPlugin(name="q", summary="a queue", build=lambda options: FakeExecutor())
+    with pytest.raises(FileErrors) as raised:
+        load_text(text, discover(), file="e.yaml", executor=record)
+    assert {each.code for each in raised.value.errors} == {"cannot-avoid"}
+    assert str(raised.value).startswith("e.yaml:")
