@@ -10,7 +10,7 @@ from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.models import GroupModel, Life, Model
 from ensemble_testing import ExecutorContract, Session
 
-from ensemble_core import Emit, Executor, Job, Run, WhenBusy
+from ensemble_core import Emit, Executor, Job, Problem, Run, WhenBusy
 
 #: Longest virtual time to wait for, in seconds.
 _SOON = 1e6
@@ -98,6 +98,13 @@ class TestVirtualExecutor(ExecutorContract):
 
     def new_session(self, folder: Path, *, tidy: bool = False, kept: bool = True) -> Session:
         return _VirtualSession(self.make_executor(), folder, self.timeout, tidy=tidy, kept=kept)
+
+    def test_a_job_never_runs_on_a_node_that_it_avoids(self, session: Session) -> None:
+        """Simulated nodes have no names, which a warning says once."""
+        jobs = [session.job(*self.succeeding, avoid=("n1", "n2")) for _ in range(2)]
+        session.run(*jobs)
+        (problem,) = [each for each in session.events if isinstance(each, Problem)]
+        assert problem.message == "simulated nodes have no names, so no job avoids n1, n2"
 
     def _end_by(self, session: Session, command: str) -> object:
         job = session.job(command)
