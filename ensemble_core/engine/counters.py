@@ -70,10 +70,11 @@ class Counters:
                     self._gauges.count_active(by)
         for counter, by in group.spoken_changes[change]:
             record.index.count(counter, by)
-        for variable, recent in self._metrics.recent.get(record.job.group, NOTHING).items():
-            if (recent.counter, 1) in CHANGES[change]:
-                recent.add(record.newest)
-                self.index.touched[group.watches[variable]] = None
+        if self._metrics.recent:
+            for variable, recent in self._metrics.recent.get(record.job.group, NOTHING).items():
+                if (recent.counter, 1) in CHANGES[change]:
+                    recent.add(record.newest)
+                    self.index.touched[group.watches[variable]] = None
 
     def count_reused(self, group: GroupState, record: JobRecord) -> None:
         """Count a reused job."""

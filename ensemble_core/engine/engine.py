@@ -301,6 +301,8 @@ class Engine:
                 steps = self._handlers[type(event)](event) or ()
             if steps is not None or state.look_for_end:
                 self._agenda.work(event, steps, self._agenda.of_run)
+                if state.metrics.recent:
+                    state.rules.await_drops(state.now)
         except Exception as error:  # a plugin's malformed event must not end the run
             self._recover(event, error)
         # Read the metrics here, not when they are used, so that a replay reports a statistic's
@@ -310,8 +312,6 @@ class Engine:
             self._view = self._metrics_view()
         if state.metrics.reports:
             self._report_metric_problems()
-        if state.metrics.recent:
-            state.rules.await_drops(state.now)
         if state.look_for_end:
             state.sources = {}
             if state.started and state.ended is None:
