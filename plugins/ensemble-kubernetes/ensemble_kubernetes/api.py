@@ -24,6 +24,8 @@ Kind = Literal["jobs", "pods", "events"]
 #: which the server must end the watch.
 _TIMEOUT, _WATCH, _SILENT = 30.0, 300, 30.0
 _WORDS = 400
+#: How many bytes of a log are written at once at most: programs print millions of lines.
+_PIECE = 1 << 16
 _FOREIGN = "the answer is not from Kubernetes (a proxy?) or is incomplete"
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
@@ -137,8 +139,8 @@ class Api:
             self._lists[kind], self.namespace, watch=True, resource_version=version,
             allow_watch_bookmarks=True, timeout_seconds=_WATCH,
             _request_timeout=(_TIMEOUT, _WATCH + _SILENT), **selectors,
-        ) as lines:  # fmt: skip
-            yield map(_change, lines)
+        ) as response:  # fmt: skip
+            yield map(_change, _pieces(iter(response)))
 
     @contextmanager
     def log(self, pod: str, *, follow: bool = False) -> Iterator[Iterator[bytes]]:
@@ -148,8 +150,8 @@ class Api:
         with self._stream(
             self._core.read_namespaced_pod_log, pod, self.namespace, container="job",
             follow=follow, _request_timeout=(_TIMEOUT, float(_WATCH) if follow else _TIMEOUT),
-        ) as pieces:  # fmt: skip
-            yield pieces
+        ) as response:  # fmt: skip
+            yield _pieces(response.stream(_PIECE))
 
     def cut(self) -> None:
         """End all watches and followed logs."""
@@ -181,14 +183,14 @@ class Api:
     @contextmanager
     def _stream(
         self, call: Callable[..., Any], *arguments: Any, **query: Any
-    ) -> Iterator[Iterator[bytes]]:
+    ) -> Iterator[BaseHTTPResponse]:
         response = self._request(call, *arguments, **query)
         with self._lock:
             self._streams.add(response)
         try:
             if self._closed:
                 raise ApiError(0, "closed")
-            yield _pieces(response)
+            yield response
         finally:
             with self._lock:
                 self._streams.discard(response)
@@ -206,9 +208,8 @@ class Api:
         return response
 
 
-def _pieces(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """Yield the lines of a reply as they arrive. Errors of the caller are not caught here."""
-    pieces = iter(response)
+def _pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the pieces of a reply as they arrive. Errors of the caller are not caught here."""
     while True:
         try:
             piece = next(pieces, None)

@@ -427,6 +427,19 @@ def test_a_log_that_its_node_rotates_while_the_server_is_away_is_read_from_its_n
     assert any("was rotated on its node" in each for each in session.problems())
 
 
+def test_a_long_log_is_not_copied_line_by_line(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    append = LogCopy._append
+    monkeypatch.setattr(
+        LogCopy, "_append", lambda copy, new: written.append(len(new)) or append(copy, new)
+    )
+    session.run(job := session.job("seq", "20000"))
+    assert (session.folder / f"{job.id}.out").read_text().split() == [*map(str, range(1, 20001))]
+    assert len(written) < 100
+
+
 def test_what_was_copied_of_a_log_is_known_again_after_a_rotation(tmp_path: Path) -> None:
     lines = [f"{number} \u00e9\n".encode() for number in range(2000)]
     path = tmp_path / "out"
