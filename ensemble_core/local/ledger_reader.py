@@ -55,6 +55,11 @@ class LedgerReading:
         return "unknown" if self.damaged else "waiting"
 
     @property
+    def unfinished(self) -> bool:
+        """True if a job that was spawned, or was about to be, has no end."""
+        return not self._started <= self._ended
+
+    @property
     def problem(self) -> str:
         """Message for the user about damaged lines; empty if there are none."""
         if not self.damaged:

@@ -27,6 +27,7 @@ from typing import Any
 
 from ensemble_core import job_environment
 from ensemble_core.local.allocation import ALLOCATION_END
+from ensemble_core.local.ledger_reader import read_ledger
 from ensemble_core.local.leftover_jobs import supervisor_pid
 from ensemble_core.local.process_tree import become_subreaper, kill_descendants
 from ensemble_core.local.protocol import JOB_FIELDS, VERSION, line
@@ -294,6 +295,10 @@ class Task:
             if self._ending:
                 raise _Gone from None
             self._check_supervisor()
+            if read_ledger(Path(self._state), {}).unfinished:
+                # Another supervisor could not say how these jobs ended; the controller can.
+                self._print("the supervisor of this node has ended, and its jobs with it")
+                sys.exit(1)
             started = StartedSupervisor(
                 self._plan["tag"],
                 Path(self._state),

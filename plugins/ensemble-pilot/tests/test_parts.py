@@ -81,6 +81,22 @@ def test_when_a_task_is_killed_its_jobs_end_and_others_run_elsewhere(pilots: Pil
     assert (len(pilots.ran(first)), len(pilots.ran(second))) == (1, 1)
 
 
+def test_when_a_supervisor_alone_gets_sigterm_its_pilot_ends_and_no_job_hangs(
+    pilots: Pilots,
+) -> None:
+    session, state = pilots.session, pilots.folder / "pilot-1" / "node-0"
+    first = pilots.job()
+    session.wait_for(first, "start")
+    os.kill(supervisor_pid(state), signal.SIGTERM)
+    session.wait_clean(first)
+    assert session.cause(first) == "preempted"
+    (session.folder / "go").touch()
+    second = pilots.job()
+    session.wait_clean(second)
+    assert session.cause(second) == "exit"
+    session.check_ended_once()
+
+
 def test_ends_on_a_node_without_a_network_arrive_once_when_it_is_back(pilots: Pilots) -> None:
     session, state = pilots.session, pilots.folder / "pilot-1" / "node-0"
     job = pilots.job()
