@@ -153,4 +153,4 @@ def check_merge(
     (group,) = targets
     if not {*given} <= names:
         return None
-    return change_group(context, path, replace(group, more=()), fields)
+    return change_group(context, path, replace(group, more=()) if group.more else group, fields)

@@ -195,7 +195,7 @@ def change_group(
         _with_changes(
             context,
             path,
-            _with_retry(context, path, replace(entry, **reset), spec),
+            _with_retry(context, path, replace(entry, **reset) if reset else entry, spec),
             fields,
             spec.get("observe"),
         )
@@ -333,8 +333,10 @@ def _check_whole_group(
 
 
 def _keeps_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any]) -> bool:
-    """Return True if only values of parameters change, so that placeholders need no new check."""
-    return (
+    """Return True if only the number of jobs or values of parameters change, so that placeholders
+    need no new check.
+    """
+    return [*spec] == ["count"] or (
         [*spec] == ["parameters"]
         and old.parameters.keys() == group.parameters.keys()
         and old.points.keys() == group.points.keys()

@@ -43,7 +43,7 @@ def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGr
     fields = {**retry.fields}
     parameters = {**job.parameters, **(fields.pop("parameters", None) or {})}
     if fields:
-        source = binder.group(replace(source, more=()), fields)
+        source = binder.group(replace(source, more=()) if source.more else source, fields)
     unknown = parameters.keys() - job.parameters.keys()
     if unknown:
         raise EnsembleError(

@@ -198,9 +198,11 @@ def _names_replica(value: Any) -> bool:
     """Return True if one of these texts has the placeholder ``{replica}``."""
     if isinstance(value, str):
         return "{replica" in value and any(one.name == "replica" for one in placeholders(value))
-    if isinstance(value, Mapping):
-        return any(_names_replica(key) or _names_replica(inner) for key, inner in value.items())
-    return isinstance(value, (list, tuple)) and any(map(_names_replica, value))
+    if isinstance(value, (list, tuple)):
+        return any(map(_names_replica, value))
+    return isinstance(value, Mapping) and any(
+        _names_replica(key) or _names_replica(inner) for key, inner in value.items()
+    )
 
 
 #: Fields that are shown only if they are not empty.
@@ -306,7 +308,7 @@ class JobGroup(Value):
             self.within,
             self.discard,
         )
-        if not self.replicated and any(map(_names_replica, parts)):
+        if not self.replicated and any(part and _names_replica(part) for part in parts):
             object.__setattr__(self, "replicated", True)
 
     @property
