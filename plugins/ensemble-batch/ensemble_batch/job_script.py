@@ -173,6 +173,12 @@ def script_of(
     lines = [
         "#!/bin/bash",
         "set +aeu",
+        # Signals that come before the job starts are acted on when it starts.
+        "_ens_early= _ens_noticed=",
+        "trap _ens_early=stopped TERM USR1 USR2 XCPU INT HUP QUIT",
+        *(["trap _ens_early=deleted USR2", f"trap _ens_noticed=1 {notice}"] if notice else []),
+        # The queue signals a process group. With job control, what the wrapper starts is not in it.
+        "set -m",
         f"_ens_folder={quote(folder)}",
         f"_ens_id={queue_id}",
         f'_ens_place="{place}"',  # may be "$1", which a job's command replaces
@@ -209,6 +215,7 @@ def report_script_of(
         "#!/bin/bash",
         # An exported SHELLOPTS could end the wrapper early, or reveal the token.
         "set +aeu",
+        "_ens_early=",
         f"_ens_id={hooks.task_id}",
         f'_ens_place="{hooks.task_place}"',
         f"_ens_life={hooks.task_restarts}",

@@ -2,7 +2,7 @@
 # wrapper defines _ens_fail, and sets _ens_forces: 1 if it has to use SIGKILL itself after the queue
 # has told the job to end.
 exec </dev/null
-_ens_why=- _ens_rc=0 _ens_t0=0 _ens_early= _ens_started= _ens_force= _ens_clock=
+_ens_why=- _ens_rc=0 _ens_t0=0 _ens_started= _ens_force= _ens_clock=
 _ens_pids=() _ens_asides=()
 # All that end a process, as numbers: names differ between versions of bash.
 printf -v _ens_all '%s ' {1..3} 10 {12..16} {24..27} 29 30 {34..64}

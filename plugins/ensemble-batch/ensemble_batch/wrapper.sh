@@ -17,7 +17,7 @@ _ens_fail() {
     exit 126
 }
 _ens_now
-_ens_t0=$_ens_time _ens_forces=1 _ens_warns=_ens_signal _ens_follower= _ens_noticed= _ens_post=
+_ens_t0=$_ens_time _ens_forces=1 _ens_warns=_ens_signal _ens_follower= _ens_post=
 # The process that creates this file runs the job. A second copy, a restarted one and a cancelled
 # one find it and end with a special exit code (CLAIMED in spool.py).
 if ! ( set -C; printf '%s\n' "$_ens_t0 $HOSTNAME $_ens_id" >"$_ens_report" ) 2>/dev/null; then

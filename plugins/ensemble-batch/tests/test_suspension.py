@@ -303,6 +303,21 @@ def test_a_suspended_job_that_is_ended_leaves_no_process(start: Start) -> None:
     wait_until(lambda: not job.family())
 
 
+def test_a_job_that_is_suspended_before_it_starts_runs(tmp_path: Path) -> None:
+    """The queue sends its notice to the wrapper's group while the wrapper reads its files."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "rm").write_text('#!/bin/bash\nkill -USR1 -- -$PPID; exec /bin/rm "$@"\n')
+    (tools / "rm").chmod(0o755)
+    outer = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    job = Wrapped("claims", tmp_path, "exit 3", notice="USR1", outer=outer)
+    try:
+        assert job.end() == (3, "-")
+        assert not list((tmp_path / "variables").iterdir())
+    finally:
+        job.close()
+
+
 @pytest.fixture
 def noticed(tmp_path: Path) -> Iterator[Wrapped]:
     """Yield a job whose queue announces suspensions by SIGUSR1, and then stops only the wrapper."""
