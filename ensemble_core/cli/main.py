@@ -21,7 +21,7 @@ COMMANDS: dict[str, str] = {
     "cancel": "End a run and cancel its jobs.",
     "submit": "Submit jobs in a live run.",
     "retry": "Run failed jobs of a run again.",
-    "set": "Change fields of a job group in a live run.",
+    "set": "Change fields of a job group, or limits, of a live run.",
     "enable": "Enable rules of a live run.",
     "disable": "Disable rules of a live run.",
     "watch": "Show a queue's gauges and events, without a run.",

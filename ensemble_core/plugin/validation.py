@@ -91,7 +91,7 @@ CORE_EVENTS = frozenset(
         "start", "heartbeat", "observed", "resize-granted", "resize-denied", "resize-timeout",
         "job-sched", "job-run", "job-cleanup", "job-inactive", "job-success", "job-fail",
         "job-cancel", "job-done", "job-lost", "idle", "silent", "limit", "generator-best",
-        "generator-exhausted", "end",
+        "generator-exhausted", "bad-node", "end",
         *(f"job-{event}" for event in JOB_EVENTS),
     }
 )  # fmt: skip

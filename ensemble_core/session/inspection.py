@@ -350,6 +350,10 @@ class Inspection:
         Raises :class:`UsageError` if the job does not exist.
         """
         found = self._row(group, index)
+        if found is None and self.problem:
+            raise UsageError(
+                f"job {group}.{index} cannot be shown", cause=self.problem, code="corrupt"
+            )
         if found is None:
             raise UsageError(f"the run has no job {group}.{index}", code="no-such-job")
         row, end = found

@@ -24,7 +24,7 @@ def test_list_shows_each_algorithm_and_json_all_details() -> None:
     listed = ensemble("algorithms", "list").output
     assert "workload-demand         submit all jobs, and scale the cluster with the queue" in listed
     found = json.loads(ensemble("algorithms", "list", "--json").output)["algorithms"]
-    assert len(found) == 6
+    assert len(found) == 7
     assert all(each["example"] and each["objective"] for each in found)
 
 

@@ -15,6 +15,7 @@ from ensemble_core import JobEvent
 from ensemble_core.cli.options import KeptRun
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
+from ensemble_core.errors import UsageError
 from ensemble_core.journal.job_rows import row_of
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.stored_jobs import StoredJobs
@@ -100,9 +101,9 @@ def test_events_after_a_jobs_end_are_not_read(
     assert asked == [events_of(inspected, "sim.0")[-1]]
 
 
-def test_rows_of_older_journals_give_the_same_job(state: Path, tmp_path: Path) -> None:
-    with Inspection(KeptRun(str(state), "study", salvage=True)) as found:
-        new = found.job("sim", 1)
+def test_a_journal_without_rows_of_jobs_is_damaged_and_no_job_is_denied(
+    state: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "runs" / "study"
     folder.mkdir(parents=True)
     for name in ("journal.db", "performed"):
@@ -110,9 +111,9 @@ def test_rows_of_older_journals_give_the_same_job(state: Path, tmp_path: Path) -
     with sqlite3.connect(folder / "journal.db") as connection:
         connection.executescript("DROP TABLE job_rows; DROP TABLE job_layouts;")
     with Inspection(KeptRun(str(tmp_path), "study", salvage=True)) as found:
-        old = found.job("sim", 1)
-    assert old["events"] == new["events"]
-    assert old["attempts"] == new["attempts"]
+        with pytest.raises(UsageError, match="damaged") as caught:
+            found.job("sim", 1)
+        assert caught.value.code == "corrupt"
 
 
 @pytest.mark.parametrize(("offset", "limit"), [(0, 5), (2, 30), (80, 100), (90, 10)])

@@ -79,7 +79,7 @@ fi
 
 _ens_enter
 trap '_ens_stop stopped' TERM
-trap '_ens_stop timeout' ALRM
+trap '_ens_stop timeout' VTALRM
 for _ens_name in HUP INT QUIT USR1 USR2; do
     trap "_ens_signal $_ens_name" $_ens_name
 done

@@ -88,7 +88,7 @@ _ens_time_limit() {
         _ens_slices=$_ens_rests _ens_slice=$_ens_rest
         _ens_count
     fi
-    kill -ALRM $$
+    kill -VTALRM $$  # 'read' uses SIGALRM
 }
 _ens_count() {
     while [ "$_ens_slices" -gt 0 ]; do
@@ -99,16 +99,18 @@ _ens_count() {
     done
 }
 
-# Waits for the tasks. The highest exit code counts. Bash runs traps during 'read', but not version
-# 4.2, which has to look instead.
+# Waits for the tasks. The highest exit code counts. 'read' returns every two seconds, because bash does
+# not run the trap of a signal that comes just before 'read' blocks. It may then have read a part.
 _ens_wait() {
-    local code pid left=${#_ens_pids[@]}
+    local code part status pid left=${#_ens_pids[@]}
     _ens_started=1
     [ -z "$_ens_early" ] || _ens_stop "$_ens_early"
-    [ "${BASH_VERSINFO[0]}${BASH_VERSINFO[1]}" != 42 ] || while kill -0 "${_ens_pids[@]}" 2>/dev/null; do sleep 1; done
-    while read -r -u 8 code; do
+    while read -r -t 2 -u 8 part; status=$?; [ $status = 0 ] || [ $status -gt 128 ]; do
+        code+=$part
+        [ $status = 0 ] || continue
         left=$((left - 1))
         [ "$code" -le "$_ens_rc" ] || _ens_rc=$code
+        code=
     done
     [ $left != 0 ] || return
     # A task's shell was killed, perhaps before it started the task.

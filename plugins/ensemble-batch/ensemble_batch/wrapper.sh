@@ -71,7 +71,7 @@ if [ -n "$_ens_notice" ]; then
     trap '_ens_stop deleted' USR2
     trap _ens_follow $_ens_notice
 fi
-trap '_ens_stop timeout' ALRM
+trap '_ens_stop timeout' VTALRM
 for ((_ens_rank = 0; _ens_rank < _ens_tasks; _ens_rank++)); do
     ENSEMBLE_TASK_RANK=$_ens_rank _ens_start "${_ens_env[@]}" "$@"
 done
