@@ -179,11 +179,12 @@ class Supervisor:
             # If a signal is ignored here, jobs must ignore it too.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
-        # They were blocked since the start of this process, so that none is lost.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ALLOCATION_END)
         self._loop.start()
         if self._fence is not None:
             threading.Thread(target=self._wait_for_tie, name="ensemble-tie", daemon=True).start()
+        # They were blocked since the start of this process, so that none is lost. In other threads
+        # they stay blocked: Python runs a handler only when a signal interrupts this thread.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ALLOCATION_END)
         self._loop.join()
         if self._fence is not None and self._ledger is not None:
             self._loop.postpone_unspawned(self._ledger)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import resource
 import signal
 import stat
@@ -159,6 +160,17 @@ def states_of_children(parent: int) -> list[str]:
     """Return the states of the processes with this parent, such as ``Z`` for a zombie."""
     words = [stat.decode().rpartition(")")[2].split() for _, stat in process_files("stat")]
     return [state for state, its_parent, *_ in words if int(its_parent) == parent]
+
+
+def threads_with(process: int, number: signal.Signals) -> list[int]:
+    """Return the threads of a process that do not block a signal."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    masks = {int(task.name): (task / "status").read_text() for task in tasks}
+    blocked = {
+        thread: int(re.search(r"^SigBlk:\s*(\w+)", text, re.MULTILINE)[1], 16)  # type: ignore[index]
+        for thread, text in masks.items()
+    }
+    return [thread for thread, mask in blocked.items() if not mask >> (number - 1) & 1]
 
 
 def ordered(session: Session, jobs: Sequence[Job]) -> None:
@@ -448,6 +460,8 @@ def test_a_job_that_exits_as_its_supervisor_starts_to_drain_ends_normally(stage:
         assert isinstance(executor, LocalExecutor)
         assert executor._client is not None
         supervisor = executor._client.supervisor
+        # Any thread takes a signal that came while the process was stopped.
+        assert threads_with(supervisor, signal.SIGTERM) == [supervisor]
         os.kill(supervisor, signal.SIGSTOP)
         (stage.work / "go").write_text("go\n")
         wait_until(lambda: "Z" in states_of_children(supervisor))
