@@ -77,11 +77,11 @@ def rounds(
 def test_a_use_case_has_the_figures_of_its_page(file: Path, rounds: Callable[..., Any]) -> None:
     name = name_of(file)
     undisturbed, *killed = rounds(name, name in KILLED)
-    assert undisturbed["good"], undisturbed
+    assert undisturbed["good"], str(undisturbed)
     assert undisturbed["jobs"]
     assert len(killed) == (name in KILLED)
     for each in killed:
-        assert each["good"], each
+        assert each["good"], str(each)
         assert each["killed"]
 
 
@@ -92,7 +92,7 @@ def test_a_surrogate_with_a_higher_threshold_needs_fewer_physics_jobs(
     rounds: Callable[..., Any],
 ) -> None:
     (found,) = rounds("ams/unsure", 0)
-    assert found["good"], found
+    assert found["good"], str(found)
 
 
 @pytest.mark.checkout
@@ -103,7 +103,7 @@ def test_a_surrogate_with_a_higher_threshold_needs_fewer_physics_jobs(
 @pytest.mark.timeout(900)
 def test_the_minicluster_gets_requests_for_more_nodes(rounds: Callable[..., Any]) -> None:
     (found,) = rounds("shape/mock", 0)
-    assert found["good"], found
+    assert found["good"], str(found)
 
 
 @pytest.mark.parametrize(

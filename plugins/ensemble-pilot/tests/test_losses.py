@@ -1,4 +1,4 @@
-"""What is lost, and what is not, if a part of a pilot or the controller ends."""
+"""Losses of pilots: a pilot, one of its parts or the controller ends, and no job is lost or doubled."""
 
 from __future__ import annotations
 
