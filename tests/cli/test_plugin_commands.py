@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import COMMANDS, main
-from ensemble_core.cli.plugin_commands import load_command
+from ensemble_core.cli.plugin_commands import GROUP, load_command, summary_of
 from ensemble_core.plugin import known_plugins
 from ensemble_core.plugin.entry_points import entry_points
 from ensemble_core.plugin.registry import KINDS
@@ -67,6 +67,13 @@ def test_command_of_a_plugin_is_listed_in_help(site: Site) -> None:
     assert "Ring a bell." in listed
     assert ensemble("bell").output == "ding\n"
     assert ensemble("ensemble-bell:bell").output == "ding\n"
+
+
+def test_a_command_is_listed_with_the_first_words_of_its_help() -> None:
+    """Help is listed from the docstring of the module, which is not imported."""
+    for point in entry_points(GROUP):
+        if point.distribution.startswith("ensemble-"):
+            assert (load_command(point).help or "").startswith(summary_of(point).rstrip("."))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The command ``ensemble simulate``."""
+"""Simulate an ensemble file: real rules on a virtual clock, without running jobs."""
 
 from __future__ import annotations
 

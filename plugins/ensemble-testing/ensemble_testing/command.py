@@ -1,4 +1,4 @@
-"""The command ``ensemble test``."""
+"""Test the decisions of rules, without a queue, a clock or jobs."""
 
 from __future__ import annotations
 

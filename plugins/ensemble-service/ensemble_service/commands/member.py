@@ -1,4 +1,4 @@
-"""Make a queue available to runs elsewhere: ``ensemble member``."""
+"""Make a queue available to runs elsewhere."""
 
 from __future__ import annotations
 

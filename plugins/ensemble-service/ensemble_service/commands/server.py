@@ -1,4 +1,4 @@
-"""Connect queues (members) with the runs that use them: ``ensemble server``."""
+"""Connect queues (members) with the runs that use them."""
 
 from __future__ import annotations
 
