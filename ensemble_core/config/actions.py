@@ -20,6 +20,7 @@ from ensemble_core.config.schema import defaults
 from ensemble_core.config.scoped_names import Over, scoped_names
 from ensemble_core.config.tables import check_rows
 from ensemble_core.errors import EnsembleError, closest, did_you_mean
+from ensemble_core.metrics.store import AWAY, BACKLOG, GAUGES, GENERATOR, is_gauge
 from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.expressions import check_names, expression
 from ensemble_core.model.filters import ALL
@@ -27,10 +28,13 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import (
     FIELD_PLACEHOLDER,
     format_value,
+    is_format,
     metric_path,
+    other_braces,
     placeholders,
 )
 from ensemble_core.model.rules import BoundAction, BoundSpec
+from ensemble_core.model.tables import table_column
 from ensemble_core.plugin.hookspecs import ActionPlugin
 from ensemble_core.plugin.named_code import check_class
 
@@ -40,6 +44,11 @@ __all__ = ["MatchContext", "OptionCheck", "bind_action", "check_capabilities", "
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: Valid mail addresses, including local users. No valid address looks like an option of sendmail.
 _MAIL = re.compile(r"[^-\s\x00-\x1f\x7f,;:<>\"'()\[\]\\][^\s\x00-\x1f\x7f,;:<>\"'()\[\]\\]*")
+#: A name, or the path of a metric, in other text.
+_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+(?:-\w+)*)*")
+_QUOTE = re.compile(r"[\"']")
+#: First parts of the paths of gauges.
+_GAUGES = frozenset(path.partition(".")[0] for path in (*GAUGES, BACKLOG, AWAY, GENERATOR))
 #: Keys of an action that are not options.
 ACTION_KEYS = frozenset({"name", "repetitions", "backoff", "on_error"})
 
@@ -420,17 +429,20 @@ class OptionCheck:
 
         Other names with a dot are columns, ``STAT.NAME`` or plain text.
         """
-        if name.startswith("metric("):
-            return True
-        names, groups = self._matched.names, self._context.known.groups
+        names, known = self._matched.names, self._context.known
         statistic, _, rest = name.partition(".")
         if names is not None and name in names:
             return False
+        if name.startswith("metric("):
+            return True
         if statistic == "count":
-            return rest.rpartition(".")[0] in groups
-        return statistic in self._context.known.statistics and any(
-            rest.startswith(f"{group}-") for group in groups
-        )
+            return rest.rpartition(".")[0] in known.groups
+        if table_column(name.partition("(")[0], known.tables):
+            return False
+        if is_gauge(name, known.groups, known.rules):
+            return False  # see scoped_names
+        # Only a path of a metric can have a hyphen.
+        return "-" in rest.partition("(")[0] or statistic in _GAUGES
 
     def scoped(self, path: Path, names: Collection[str]) -> frozenset[str] | None:
         """Return the names that have the form ``STAT.NAME``, and add them to ``reads``.
@@ -679,14 +691,14 @@ def _check_message(context: Context, path: Path, text: str, matched: MatchContex
                     where=context.document.at_text(path, one.text),
                 )
             continue
-        if form is not None:  # {other:.2f} is probably plain text
+        if form is not None and not is_format(form):  # {other:80/tcp} is probably plain text
             continue
         if report_unlisted(context, path, (name,), matched):
             continue
         if matched.names is None or name in matched.names:
             continue
         near = closest(name, matched.names)
-        if not near and not name.isidentifier():  # {x.y} is probably plain text
+        if not (near or form or name.isidentifier()):  # {x.y} is probably plain text
             continue
         if near:
             meant = f"did you mean {{{near}}}? Or"
@@ -697,8 +709,28 @@ def _check_message(context: Context, path: Path, text: str, matched: MatchContex
             f"the event of trigger {matched.trigger!r} has no field {name!r}",
             hint=f"{meant} write {{{{{name}}}}} for literal braces",
             code="no-such-field",
-            where=context.document.at_text(path, f"{{{name}}}"),
+            where=context.document.at_text(path, one.text),
         )
+    known = set(matched.own if matched.names is None else matched.names)
+    known |= context.parameters(matched.group) | (context.variables(matched.group) or set())
+    for content in other_braces(text, FIELD_PLACEHOLDER):
+        words = [] if _QUOTE.search(content) else _NAME.findall(content)
+        names = [word for word in words if word in known or _is_path(context, word)]
+        if names:
+            context.report(
+                path,
+                f"{{{content}}} is no placeholder, so it would be printed as it stands",
+                hint=f"write {{{names[0]}}} or {{{names[0]}:.2f}}, without blanks, '!' and "
+                f"operators; {{{{{content}}}}} for literal braces",
+                code="bad-format",
+                where=context.document.at_text(path, f"{{{content}}}"),
+            )
+
+
+def _is_path(context: Context, name: str) -> bool:
+    """Return True if this is probably the path of a metric, or a statistic of a column."""
+    head, dot, _ = name.partition(".")
+    return bool(dot) and (head in context.known.statistics or head in {"count", *_GAUGES})
 
 
 def _fits(value: object, form: str) -> bool:

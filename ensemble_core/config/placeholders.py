@@ -17,6 +17,7 @@ from ensemble_core.model.placeholders import (
     Placeholder,
     format_value,
     is_format,
+    other_braces,
     placeholders,
 )
 from ensemble_core.model.sweeps import Range
@@ -27,6 +28,10 @@ __all__ = ["TEXTS", "check_placeholders", "has_formats", "strings", "words_of"]
 TEXTS = ("workdir", "stdout", "stderr")
 #: The start of a template of Go or Jinja, which other programs fill in.
 _TEMPLATE = re.compile(r"(?<!\{)\{\{(?:-?\s*\.[^{}]*| \w+ )\}\}(?!\})")
+#: A name with blanks around it, or with a conversion of Python.
+_NOT_QUITE = re.compile(r" *([A-Za-z_]\w*) *(?:![rsa])? *(?::[^\s{}]*)?")
+#: The same, or a calculation that begins with a name.
+_CALCULATED = re.compile(r" *([A-Za-z_]\w*) *(?:[-+*/%!][^\"']*)?(?::[^\s{}]*)?")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _BUILTIN = BUILTIN_PLACEHOLDERS | RUN_PLACEHOLDERS
 #: Built-in placeholders whose values are whole numbers.
@@ -71,6 +76,8 @@ def check_placeholders(
                 _check_format(context, place, one, group)
             elif kind != "pattern" and not _is_plain(one, kind, known):
                 missing.setdefault(one.name, (place, one.text))
+        if kind != "pattern":
+            _check_others(context, place, text, known, command=kind == "command")
     for name, (place, text) in missing.items():
         otherwise = f"add {name} to 'parameters', or"
         meant = did_you_mean(name, known, otherwise, cutoff=0.7, form="did you mean {{{}}}? Or")
@@ -109,6 +116,26 @@ def _is_plain(one: Placeholder, kind: str, known: Collection[str]) -> bool:
     if not is_format(one.form):
         return True
     return kind == "command" and closest(one.name, known, 0.7) is None
+
+
+def _check_others(
+    context: Context, path: Path, text: str, known: Collection[str], *, command: bool
+) -> None:
+    """Report braces that would stay as they are, although they have the name of a parameter.
+
+    In a command, they can be another language, so only ``{ T }`` and ``{T!r}`` are reported.
+    """
+    for content in other_braces(text):
+        name = _NOT_QUITE.fullmatch(content) if command else _CALCULATED.fullmatch(content)
+        if name is not None and name[1] in known:
+            context.report(
+                path,
+                f"{{{content}}} is no placeholder, so it would stay as it is",
+                hint=f"write {{{name[1]}}}, with a format if you like: {{{name[1]}:.2f}}; "
+                f"{{{{{content}}}}} for literal braces",
+                code="bad-format",
+                where=context.document.at_text(path, f"{{{content}}}"),
+            )
 
 
 def _warn_of_template(context: Context, group: JobGroup, text: str) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "is_format",
     "metric_path",
     "normal_name",
+    "other_braces",
     "placeholders",
     "unescape_braces",
 ]
@@ -93,6 +94,21 @@ def placeholders(text: str, pattern: re.Pattern[str] = PLACEHOLDER) -> Iterator[
     ['T']
     """
     return (part for part in _parts(text, pattern) if not isinstance(part, str))
+
+
+def other_braces(text: str, pattern: re.Pattern[str] = PLACEHOLDER) -> Iterator[str]:
+    """Yield the contents of pairs of braces that stay as they are, if they have no inner braces.
+
+    >>> list(other_braces("{T} {T + 1} {{x}} ${HOME} {a {b!r}}"))
+    ['T + 1', 'b!r']
+    """
+    if "{" not in text:
+        return
+    filled = {one.start for one in placeholders(text, pattern)}
+    for start, end in _pairs(text).items():
+        content = text[start + 1 : end]
+        if start not in filled and text[start - 1 : start] not in ("{", "$") and "{" not in content:
+            yield content
 
 
 def escape_braces(text: str, keep: Collection[str] = ()) -> str:

@@ -11,6 +11,7 @@ from ensemble_core.model.decisions import Log
 from ensemble_core.plugin.discovery import discover
 
 REGISTRY = discover()
+START = "\nrules: [{trigger: start, action: {name: submit, label: md}}]\n"
 FILE = """
 jobs: [{name: md, command: lmp, observe: {json-lines: {fields: [Temp]}}}]
 rules:
@@ -40,7 +41,44 @@ def test_invalid_format_is_rejected(placeholder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{Temp}: 1", "{{Temp:.2f}}", "${Temp:1}", "{other:.2f}", "{a: 1}"]
+    "text", ["{Temp}: 1", "{{Temp:.2f}}", "{{Temp + 1}}", "${Temp:1}", "{a: 1}", "{x.y}"]
 )
 def test_other_braces_are_plain_text(text: str) -> None:
     load_text(FILE.replace("MESSAGE", text), REGISTRY)
+
+
+@pytest.mark.parametrize(
+    "braces",
+    [
+        "{Temp!r}", "{Temp + 1}", "{ Temp }", "{round(mean.Temp, 2)}", "{mean.md-Temp :.2f}",
+        "{other:.2f}", "{x.y:.2f}", "{mean.mdd-Temp}", "{queue.shced}", "{count.mdd.failed}",
+    ],
+)  # fmt: skip
+def test_braces_that_would_be_printed_as_they_stand_are_refused(braces: str) -> None:
+    with pytest.raises(FileErrors) as caught:
+        load_text(FILE.replace("MESSAGE", f"it is {braces} now"), REGISTRY)
+    (error,) = caught.value.errors
+    assert error.where is not None
+    assert error.hint
+    if error.code == "bad-format":
+        assert f"{{{braces}}} for literal braces" in error.hint
+
+
+@pytest.mark.parametrize("braces", ["{T!r}", "{T+1}", "{ T }", "{T * 2:.1f}", "{index-1}"])
+def test_braces_in_a_path_are_filled_in_or_refused(braces: str) -> None:
+    text = (
+        "jobs: [{name: md, command: 'lmp {T}', parameters: {T: [1]}, workdir: 'a/WORKDIR'}]" + START
+    )
+    load_text(text.replace("WORKDIR", f"{{{braces}}}"), REGISTRY)
+    with pytest.raises(FileErrors) as caught:
+        load_text(text.replace("WORKDIR", braces), REGISTRY)
+    (error,) = caught.value.errors
+    assert error.code == "bad-format"
+
+
+def test_braces_in_a_command_may_be_code_of_another_language() -> None:
+    text = "jobs: [{name: md, command: [awk, 'BRACES', '{T}'], parameters: {T: [1]}}]" + START
+    for code in ("{print T}", "{T+1}", "{T;}"):
+        load_text(text.replace("BRACES", code), REGISTRY)
+    with pytest.raises(FileErrors, match="T!r"):
+        load_text(text.replace("BRACES", "{T!r}"), REGISTRY)
