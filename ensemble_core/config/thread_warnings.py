@@ -16,8 +16,8 @@ _MDRUN = re.compile(r"(?:^|[\s/])(gmx(?:_d)?)\s(?:[^;|&\n]*\s)?mdrun(?=[\s;|&]|$
 def thread_warnings(group: JobGroup) -> Iterator[str]:
     """Yield a warning if the command does not tell GROMACS how many threads to start.
 
-    Its versions up to 2022 start as many ranks as the machine has cores, each with
-    ``OMP_NUM_THREADS`` threads that wait for one another without sleeping.
+    Its versions up to 2022 start a thread for each core of the machine. If ``OMP_NUM_THREADS`` is
+    set, the threads are ranks that wait for one another without sleeping.
     """
     found = _MDRUN.search(" ".join(group.command))
     if found is not None and not re.search(r"\s-nt(mpi)?\s", f"{found[2]} "):

@@ -9,9 +9,10 @@ It guarantees:
   that can never fit fails immediately. Each second, the memory of all processes of such a job is
   added up. If a job uses more than it requests, it ends with the cause ``memory``.
 - **Binding.** Each task runs on its own ``cores_per_task`` cores, within one NUMA node if possible.
-  ``ENSEMBLE_CORES`` is their number, and so is ``OMP_NUM_THREADS`` unless it is set already. Tasks
-  are not bound with ``bind: false``, with more slots than cores, or if a quota of the cgroup allows
-  fewer cores than there are.
+  ``ENSEMBLE_CORES`` is their number, and so is ``OMP_NUM_THREADS`` unless it is set already, or
+  the task is bound to one core: threaded programs count one then. Tasks are not bound with ``bind:
+  false``, with more slots than cores, or if a quota of the cgroup allows fewer cores than there
+  are.
 - **Tasks.** The ``tasks`` copies of the command start together, each in its own session. Their
   environment has ``ENSEMBLE_JOB_ID``, ``ENSEMBLE_GROUP``, ``ENSEMBLE_INDEX``, ``ENSEMBLE_ATTEMPT``,
   ``ENSEMBLE_RUN`` (the run's tag), ``ENSEMBLE_TASK_RANK`` (from 0) and ``ENSEMBLE_TASK_COUNT``.

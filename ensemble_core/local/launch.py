@@ -194,10 +194,12 @@ class Launcher:
         environment[b"ENSEMBLE_TASK_RANK"] = b"%d" % rank
         if gpus:
             _set_gpus(environment, os.fsencode(",".join(gpus)), len(gpus))
-        if cores:
-            self._bind(cores)
-        else:
+        if not cores:
             self.unbind()
+        if not cores or not self._bind(cores) or len(cores) > 1:
+            # A program on one core counts one. With the variable, GROMACS 2022 starts a
+            # rank for each core of the machine, and all share this one.
+            environment.setdefault(b"OMP_NUM_THREADS", b"%d" % job.cores_per_task)
         try:
             try:
                 return self._spawn(prepared.path, prepared.words, environment, prepared)
@@ -220,14 +222,19 @@ class Launcher:
         except ValueError as error:
             raise LaunchError(f"invalid command or environment: {error}") from None
 
-    def _bind(self, cores: Sequence[int]) -> None:
-        """Bind this thread to the cores, because the next process inherits that."""
+    def _bind(self, cores: Sequence[int]) -> bool:
+        """Bind this thread to the cores, because the next process inherits that.
+
+        Return False if an administrator has taken these cores from this process.
+        """
         try:
             if self._unbound is None:
                 self._unbound = os.sched_getaffinity(0)
             os.sched_setaffinity(0, cores)
-        except OSError:  # an administrator has taken these cores from this process
+        except OSError:
             self.unbind()
+            return False
+        return True
 
     def unbind(self) -> None:
         """Let this thread run on all cores again."""
@@ -319,8 +326,7 @@ class Launcher:
         environment[b"ENSEMBLE_ATTEMPT"] = b"%d" % job.attempt
         environment[b"ENSEMBLE_RUN"] = self._base[b"ENSEMBLE_RUN"]
         environment[b"ENSEMBLE_TASK_COUNT"] = b"%d" % job.tasks
-        environment[b"ENSEMBLE_CORES"] = cores = b"%d" % job.cores_per_task
-        environment.setdefault(b"OMP_NUM_THREADS", cores)
+        environment[b"ENSEMBLE_CORES"] = b"%d" % job.cores_per_task
         environment[LINEAGE] = self._lineage + os.fsencode(job.id)
         return environment
 

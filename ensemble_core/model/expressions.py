@@ -27,6 +27,7 @@ from ensemble_core.model.compiler import (
 )
 from ensemble_core.model.formula_mistakes import suggested_formula
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format, placeholders
+from ensemble_core.model.plain_numbers import whole
 from ensemble_core.model.sweeps import rounded, without_noise
 from ensemble_core.quick_dataclass import dataclass
 
@@ -177,10 +178,10 @@ def evaluate_options(
 
     If a string consists of a single placeholder, the result keeps the field's type. Numbers are
     rounded as in a sweep, but only if all numbers in the expression are: measured values keep their
-    digits. Raises :class:`EnsembleError` if a value is missing.
+    digits. Whole numbers become integers. Raises :class:`EnsembleError` if a value is missing.
 
-    >>> evaluate_options({"T": "= 2 * T", "start": "{T}", "tag": "T-{T}"}, {"T": 3}, {}.get)
-    {'T': 6, 'start': 3, 'tag': 'T-3'}
+    >>> evaluate_options({"T": "= 2 ** T", "start": "{T}", "tag": "T-{T}"}, {"T": 3}, {}.get)
+    {'T': 8, 'start': 3, 'tag': 'T-3'}
     """
     if isinstance(value, Mapping):
         return {key: evaluate_options(item, fields, metric, pattern) for key, item in value.items()}
@@ -196,7 +197,8 @@ def evaluate_options(
         verdict = formula.evaluate(fields.get("value"), fields, metric)
         found = verdict if isinstance(verdict, bool) else None
     if isinstance(found, float):
-        return rounded(found) if _is_short(formula, fields, metric) else without_noise(found)
+        short = _is_short(formula, fields, metric)
+        return whole(rounded(found) if short else without_noise(found))
     if found is None:
         missing = [name for name in sorted(formula.names) if fields.get(name) is None]
         missing += [path for path in sorted(formula.metrics) if metric(path) is None]
@@ -234,7 +236,7 @@ def _filled(text: str, fields: Mapping[str, Any], pattern: re.Pattern[str]) -> A
                 raise EnsembleError(
                     f"the value of {text!r} is not a finite number", code="no-value"
                 )
-            return found
+            return whole(found)
     return fill(text, fields, pattern)
 
 

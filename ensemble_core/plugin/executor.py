@@ -221,7 +221,7 @@ class Executor(ABC):
     - ``memory_per_task`` is in bytes, and 0 if the job requests none. If it can have no effect, set
       ``memory`` of the plugin's record.
     - Each task should find ``cores_per_task`` in its variable ``ENSEMBLE_CORES`` and, unless it is
-      set already, in ``OMP_NUM_THREADS``.
+      set already or the executor binds the task to one core, in ``OMP_NUM_THREADS``.
     - ``urgency`` (0 to 31) is a priority, which is used as far as the queue supports priorities. A
       job with urgency 0 is held until it is cancelled.
     - ``options[NAME]`` has the options for this executor, checked against ``job_options``.

@@ -189,6 +189,23 @@ def test_memory_that_grows_is_a_whole_number() -> None:
     assert repr([job.options["q"]["mem"] for job in (first, second)]) == "[600, 1200]"
 
 
+@pytest.mark.parametrize(
+    "action",
+    [
+        "{name: retry, with: %s}",
+        "{name: submit, label: sim, with: %s}",
+        "{name: set, label: sim, with: %s}",
+    ],
+)
+def test_the_journal_has_whole_numbers_as_integers(action: str) -> None:
+    change = "{tasks: '= 2 ** 1.0', options: {q: {mem: '= 300 * 2 ** 1.0', shell: {a: '{job.f}'}}}}"
+    told = story(GROUP.replace("m: 1}", "m: 1, f: 3.0}"), FAIL % (action % change))
+    text = "".join(each.to_json() for each in told.play("sim.0", status=256))
+    assert '"mem":600' in text
+    assert '"a":3' in text
+    assert ".0" not in text.replace("sim.0", "").replace('"f":3.0', "")
+
+
 def test_expressions_are_allowed_for_options_of_any_type() -> None:
     change = """{nice: '= 50 * (attempt + 1)', whole: '= "true" if attempt >= 0 else "false"',
       queue: '= 3', launch: '= "none"', extra: ['= "--a=" if m == 0 else "--b"', '--c={job.n}']}"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from ensemble_core import job_environment
 from ensemble_core.local import executor as executor_module
 from ensemble_core.local.cores import Topology
 from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.local.launch import Launcher
 from ensemble_core.local.slots import Slots
 from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Run
 
 CORES = sorted(os.sched_getaffinity(0))
 several = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
@@ -108,6 +111,40 @@ def test_a_task_knows_how_many_cores_it_has(machine: Machine) -> None:
     ]
     run.run(*jobs)
     assert [output(run, job).split() for job in jobs] == [["3", "3"], ["2", "7"]]
+
+
+@several
+def test_a_program_on_one_core_counts_it_and_needs_no_variable(machine: Machine) -> None:
+    """With ``OMP_NUM_THREADS=1``, GROMACS 2022 on one core was 40 times as slow."""
+    run = machine.run("a", slots=2)
+    show = "echo $ENSEMBLE_CORES ${OMP_NUM_THREADS-unset} $(nproc)"
+    jobs = [
+        sh(run, show),
+        sh(run, show, cores_per_task=2),
+        sh(run, show, environment={"OMP_NUM_THREADS": "1"}),
+    ]
+    run.run(*jobs)
+    assert [output(run, job) for job in jobs] == ["1 unset 1\n", "2 2 2\n", "1 1 1\n"]
+
+
+@several
+def test_a_task_that_cannot_be_bound_gets_the_number_of_threads(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator may take cores from the supervisor after its start."""
+    run = Run(tag="t", folder=machine.folder, clock=time.time)
+    launcher = Launcher(run, {}, str(machine.folder))
+    job = Job(id="t.0", group="t", index=0, command=("true",), stdout="out", stderr="out")
+
+    def refuse(process: int, cores: object) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    prepared = launcher.prepare(job, False)
+    os.waitpid(launcher.spawn(job, prepared, 0, (), CORES[:1]), 0)
+    assert prepared.environment[b"OMP_NUM_THREADS"] == b"1"
+    prepared.close()
+    launcher.close()
 
 
 def test_omp_num_threads_of_the_shell_is_kept(
