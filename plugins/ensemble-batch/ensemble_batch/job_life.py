@@ -12,7 +12,7 @@ from typing import Any
 from ensemble_batch.hooks import QueueJob
 from ensemble_batch.job_events import JobEvents
 from ensemble_batch.reports import Report
-from ensemble_core import JobEvent
+from ensemble_core import Cause, JobEvent
 
 __all__ = ["JobLife"]
 
@@ -121,7 +121,10 @@ class JobLife(JobEvents):
         The text ``note`` is used if we cancelled the job. A job that succeeded before it was
         cancelled has succeeded.
         """
-        seconds = 0.0
+        seconds, cause = 0.0, row.cause
+        if row.exception == "exec" and cause is None and "start" in self.told:
+            # It had started, so the queue did not fail to start it.
+            cause = _cause_of(row.status)
         if row.began is not None and row.ended is not None:
             seconds = max(0.0, row.ended - row.began)
         if row.began is not None or (row.exception is None and row.status is not None):
@@ -134,7 +137,7 @@ class JobLife(JobEvents):
             own = self._own_doing(note)
             kind, why = own or (kind, why)
         if kind is not None:
-            more: dict[str, Any] = {} if own or row.cause is None else {"cause": row.cause}
+            more: dict[str, Any] = {} if own or cause is None else {"cause": cause}
             more |= {"by": row.by} if row.by else {}
             self.fail(kind, why, when, now, **more)
         self.end(row.status if kind is None else row.status or None, when, now)
@@ -164,3 +167,10 @@ class JobLife(JobEvents):
             more["status"] = status
         self.fail(kind, note, now, now, **more)
         self.end(status or None, now, now)
+
+
+def _cause_of(status: int | None) -> Cause:
+    """Return the cause of the end of a job that ran, from its wait status if it is known."""
+    if status is None:
+        return "unknown"
+    return "signal" if status & 0x7F or 128 < status >> 8 < 160 else "exit"

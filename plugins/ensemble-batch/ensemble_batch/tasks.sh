@@ -113,7 +113,9 @@ _ens_wait() {
         code=
     done
     [ $left != 0 ] || return
-    # A task's shell was killed, perhaps before it started the task.
+    # A task's shell was killed, perhaps before it started the task. A trap would end 'wait' with the
+    # signal's number.
+    trap '' $_ens_all
     for pid in "${_ens_pids[@]}"; do
         wait "$pid" || { code=$?; [ $code -le "$_ens_rc" ] || _ens_rc=$code; }
     done

@@ -714,6 +714,26 @@ def test_a_node_clock_that_is_an_hour_off_changes_neither_order_nor_durations(
     assert at["finish"] - at["start"] == pytest.approx(30, abs=0.1)
 
 
+@pytest.mark.parametrize(
+    ("status", "started", "cause"),
+    [(3 << 8, True, "exit"), (137 << 8, True, "signal"), (9, True, "signal"), (None, True, "unknown"),
+     (3 << 8, False, None)],
+)  # fmt: skip
+def test_a_job_that_had_started_was_not_refused(
+    status: int | None, started: bool, cause: str | None
+) -> None:
+    """Its wrapper was killed, or could not report: only the queue says that it failed."""
+    out: list[JobEvent] = []
+    life = JobLife("a.0", {}, out)
+    life.arrived(1.0)
+    if started:
+        life.started(2.0, "n1", 2.0)
+    life.finished(QueueJob("7", "over", status=status, exception="exec", note="failed"), 9.0, "")
+    fault = next(event for event in out if event.name == "exception")
+    assert fault.context["type"] == "exec"
+    assert fault.context.get("cause") == cause
+
+
 def test_the_place_in_a_script_may_be_an_argument(tmp_path: Path) -> None:
     """The jobs have the same command, which the script defines before it selects the job."""
     jobs = [Job(id=f"t.{n}", group="t", index=n, command=("sh", "-c", "echo $1")) for n in (0, 1)]

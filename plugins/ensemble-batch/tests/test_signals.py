@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -149,3 +150,22 @@ def test_a_launcher_gets_no_signal_because_the_queue_signals_its_tasks(tmp_path:
     assert not job.got()
     (tmp_path / "end").touch()
     assert job.end() == (0, "-")
+
+
+def test_a_signal_while_a_killed_shell_is_awaited_is_not_its_exit_code(tmp_path: Path) -> None:
+    """The shell has closed the pipe, and ends a moment later: a trap ends bash's 'wait'."""
+    script = tmp_path / "script"
+    script.write_text(
+        "_ens_forces= _ens_early=\n"
+        + files("ensemble_batch").joinpath("tasks.sh").read_text("utf-8")
+        + "trap '_ens_stop stopped' TERM\n"
+        "exec 8< <(:) 9>/proc/self/fd/8\n"
+        "{ exec 9>&-; for ((i = 0; i < 8; i++)); do sleep 0.1; kill -TERM $$; done; exit 3; } &\n"
+        "_ens_pids=($!)\n"
+        "exec 9>&-\n"
+        "_ens_wait\n"
+        "trap '' TERM\n"
+        "echo $_ens_rc\n"
+    )
+    done = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["3"], done.stderr

@@ -142,8 +142,9 @@ def _ended_job(row: Row, job: QueueJob) -> QueueJob:
     reason = "" if row.reason in ("", "None", "(null)") else f", {row.reason}"
     words = f"Slurm: {row.state}{reason}"
     if row.state == "FAILED":
-        # The job has not reported its own end, so its shell or launcher was killed.
-        cause: Cause | None = "signal" if code & 0x7F else None
+        # The job has not reported its own end, so its shell or launcher was killed. An exit code of
+        # 137 says so too.
+        cause: Cause | None = "signal" if code & 0x7F or 128 < code >> 8 < 160 else None
         return replace(job, exception="exec", note=words, status=code or 0x100, cause=cause)
     kind, note = _EXCEPTIONS[row.state]
     status = code or int(signal.SIGTERM)

@@ -181,6 +181,14 @@ def test_a_job_that_slurm_reports_as_failed_never_has_status_zero() -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "cause"), [("0:9", "signal"), ("137:0", "signal"), ("35072", "signal"), ("3:0", None)]
+)
+def test_both_forms_of_a_signal_are_the_same_cause(code: str, cause: str | None) -> None:
+    row = Row("7", None, "FAILED", status=wait_status(code), nodes="n1", started=1.0, ended=2.0)
+    assert queue_job(row).cause == cause
+
+
+@pytest.mark.parametrize(
     ("state", "kind"),
     [
         ("CANCELLED", "cancel"), ("TIMEOUT", "timeout"), ("DEADLINE", "timeout"),
