@@ -17,7 +17,7 @@ __all__ = ["ALLOCATION_END", "allocation_process", "in_allocation"]
 #: Signals that a queue sends to all processes of an allocation that ends, and that end a process.
 ALLOCATION_END = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGQUIT),
 )
 
 #: Variables that queues set in an allocation: Slurm, PBS, Grid Engine, LSF, Flux, HTCondor, OAR,
