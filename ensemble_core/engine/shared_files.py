@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 
-from ensemble_core.engine.replicas import combination
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.placeholders import fill, placeholders
+from ensemble_core.model.plain_numbers import as_text
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["SharedFiles"]
@@ -81,10 +81,17 @@ def _claims(job: Job, source: JobGroup | None) -> Iterator[tuple[object, str, st
             file = _joined(source.cwd, pattern)
             yield ("numbered", file), job.group, f"would both write {pattern}"
     if job.workdir and job.parameters and _has_folder_per_combination(source, job):
-        values = ", ".join(f"{name}={value}" for name, value in job.parameters.items())
-        claim = job.group, folder, combination(job.parameters), job.replica
         place = posixpath.normpath(job.workdir)
+        texts = {name: f"{name}={as_text(value)}" for name, value in job.parameters.items()}
+        values = ", ".join(texts.values())
+        # Parameters that differ only in their type, 1 and "1", make the same command.
+        claim = job.group, folder, sorted(texts.values()), job.replica
         yield claim, label, f"would both run {values}, replica {job.replica} in {place}"
+        folders = placeholders("" if source is None else source.workdir or "")
+        formatted = [texts[one.name] for one in folders if one.form and one.name in texts]
+        if formatted and not job.attempt:
+            # A format such as {T:.1f} can give different values the same folder.
+            yield (job.group, folder), ", ".join(formatted), f"would both run in {place}"
 
 
 def _joined(*parts: str | None) -> str:

@@ -132,6 +132,24 @@ def test_jobs_that_would_overwrite_files_are_reported(fields: str, what: str | N
     assert len(numbers(strict)) == (2 if what is None else 1)
 
 
+def test_values_that_a_format_or_their_type_makes_equal_share_a_folder() -> None:
+    group = "jobs:\n  - {{name: md, command: 'md {{T}}', parameters: {{T: {}}}, replicas: 2, {}}}\n"
+    rounded = Story(group.format("[2.21, 2.24]", "workdir: 'r/{T:.1f}/{replica}'") + rules(TWICE[0]))
+    rounded.start()
+    assert warnings(rounded) == ["T=2.21 and T=2.24 would both run in r/2.2/0"]
+    more = rules(TWICE[0], "name: submit, label: md, with: {parameters: {T: '280'}}")
+    typed = Story(group.format("[280]", "workdir: 'r/{T}/{replica}'") + more)
+    typed.start()
+    assert warnings(typed) == ["md.0 and md.2 would both run T=280, replica 0 in r/280/0"]
+    # Jobs with the same value may share its folder, and so may an attempt with a changed one.
+    shared = "retry: {times: 1, with: {parameters: {T: '= T + 0.01'}}}, workdir: 'r/{T:.1f}'"
+    retried = Story(group.format("[2.21]", shared) + rules(TWICE[0]))
+    retried.start()
+    retried.play("md.0", status=256)
+    assert len(retried.submitted()) == 3
+    assert warnings(retried) == []
+
+
 def test_files_of_two_groups_are_compared() -> None:
     text = "jobs: [{name: a, command: x, stdout: '{index}.out'}, {name: b, command: x, stdout: '{index}.out'}]\n"
     story = Story(text + rules("name: submit"))
