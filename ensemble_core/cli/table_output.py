@@ -18,7 +18,6 @@ from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.display.column_types import Batch
 from ensemble_core.display.text_style import (
-    format_number,
     format_table,
     format_time,
     is_terminal,
@@ -28,7 +27,7 @@ from ensemble_core.display.text_style import (
     style_of,
 )
 from ensemble_core.errors import EnsembleError, UsageError
-from ensemble_core.model.plain_numbers import whole
+from ensemble_core.model.plain_numbers import format_number, whole
 
 __all__ = ["FORMATS", "align_columns", "in_batches", "output_options", "write_table"]
 

@@ -18,7 +18,6 @@ from ensemble_core.display.text_style import (
     count_of,
     format_clock,
     format_fields,
-    format_number,
     printable,
     shorten,
 )
@@ -58,6 +57,7 @@ from ensemble_core.model.events import (
     TimerElapsed,
 )
 from ensemble_core.model.jobs import INTERRUPTIONS, Job
+from ensemble_core.model.plain_numbers import format_number
 from ensemble_core.model.rules import UNLIMITED
 from ensemble_core.quick_dataclass import dataclass
 

@@ -12,7 +12,6 @@ from ensemble_core.display.text_style import (
     count_of,
     format_clock,
     format_duration,
-    format_number,
     format_table,
     format_times,
     in_one_line,
@@ -23,6 +22,7 @@ from ensemble_core.display.verdict_words import held_back_words
 from ensemble_core.engine.report import GroupReport, InstanceReport, Progress, Report, RuleReport
 from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.model.ensemble import amount
+from ensemble_core.model.plain_numbers import format_number
 
 if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine

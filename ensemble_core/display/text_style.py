@@ -9,8 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
-from ensemble_core.model.numbers import MOST_EXACT
-
 __all__ = [
     "TextStyle",
     "close_quietly",
@@ -19,7 +17,6 @@ __all__ = [
     "format_clock",
     "format_duration",
     "format_fields",
-    "format_number",
     "format_size",
     "format_table",
     "format_time",
@@ -155,16 +152,6 @@ def format_duration(seconds: float | None) -> str:
 def count_of(number: int, noun: str) -> str:
     """Return a count with its noun: ``1 job``, ``3 jobs``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def format_number(value: float) -> str:
-    """Return a number with six digits, or with all of them if it is a whole number up to 2^53.
-
-    >>> format_number(9007199254740992.0), format_number(1 / 3), format_number(1e300)
-    ('9007199254740992', '0.333333', '1e+300')
-    """
-    whole = abs(value) <= MOST_EXACT and value == int(value)
-    return f"{value:.0f}" if whole else f"{value:.6g}"
 
 
 def format_times(count: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from ensemble_core.model.plain_numbers import as_text, whole
+from ensemble_core.model.plain_numbers import as_text, format_number, whole
 
 __all__ = [
     "BUILTIN_PLACEHOLDERS",
@@ -278,7 +278,7 @@ def normal_name(name: str) -> str:
 
 
 def _shown(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, float) else str(value)
 
 
 def _is_field(one: Placeholder) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any
 
-__all__ = ["as_text", "whole"]
+from ensemble_core.model.numbers import MOST_EXACT
+
+__all__ = ["as_text", "format_number", "whole"]
 
 #: Whole floats below this become integers: programs read integers of 64 bits.
 _LARGEST = 2.0**63
@@ -42,3 +44,13 @@ def as_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(whole(value))
+
+
+def format_number(value: float) -> str:
+    """Return a number with six digits, or with all of them if it is a whole number up to 2^53.
+
+    >>> format_number(9007199254740992.0), format_number(1 / 3), format_number(-0.0)
+    ('9007199254740992', '0.333333', '0')
+    """
+    whole = abs(value) <= MOST_EXACT and value == int(value)
+    return f"{value + 0.0:.0f}" if whole else f"{value:.6g}"

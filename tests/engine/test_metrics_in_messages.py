@@ -8,6 +8,7 @@ import pytest
 from ensemble_testing import Story
 
 from ensemble_core import FileErrors
+from ensemble_core.model.decisions import Log
 
 HEAD = """
 jobs:
@@ -105,3 +106,24 @@ def test_a_form_that_a_hint_proposes_works_in_a_message(trigger: str, name: str)
             continue
         assert _errors(trigger, f"{{{proposed}}}") == "", (text, form)
         assert "{" not in said(f"{{{proposed}}}", trigger)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (1234567.0, "1234567"),
+        (2.0**53, "9007199254740992"),
+        (-0.0, "0"),
+        (1234567.5, "1.23457e+06"),
+    ],
+)
+def test_a_whole_number_in_a_message_has_all_its_digits(value: float, shown: str) -> None:
+    """A step or a seed is a count, whose last digits matter."""
+    story = Story(
+        HEAD + RULE.format(trigger="observed, name: sim", message="{T} {last.T} {last.sim-T}")
+    )
+    story.start()
+    decisions = story.observe("sim.0", T=value)
+    assert [one.message for one in decisions if isinstance(one, Log)] == [
+        f"{shown} {shown} {shown}"
+    ]

@@ -134,7 +134,9 @@ def test_jobs_that_would_overwrite_files_are_reported(fields: str, what: str | N
 
 def test_values_that_a_format_or_their_type_makes_equal_share_a_folder() -> None:
     group = "jobs:\n  - {{name: md, command: 'md {{T}}', parameters: {{T: {}}}, replicas: 2, {}}}\n"
-    rounded = Story(group.format("[2.21, 2.24]", "workdir: 'r/{T:.1f}/{replica}'") + rules(TWICE[0]))
+    rounded = Story(
+        group.format("[2.21, 2.24]", "workdir: 'r/{T:.1f}/{replica}'") + rules(TWICE[0])
+    )
     rounded.start()
     assert warnings(rounded) == ["T=2.21 and T=2.24 would both run in r/2.2/0"]
     more = rules(TWICE[0], "name: submit, label: md, with: {parameters: {T: '280'}}")

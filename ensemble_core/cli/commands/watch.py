@@ -25,7 +25,6 @@ from ensemble_core.cli.options import (
 from ensemble_core.display.text_style import (
     TextStyle,
     format_clock,
-    format_number,
     print_line,
     printable,
     style_of,
@@ -34,6 +33,7 @@ from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.run_store import new_tag
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, Resources
+from ensemble_core.model.plain_numbers import format_number
 from ensemble_core.plugin.executor import Executor, Run
 from ensemble_core.session.executor_choice import build_executor, choose_executor, read_options
 
