@@ -428,9 +428,7 @@ def test_a_dead_supervisor_is_reported_once_with_a_hint(stage: Stage) -> None:
                 call()
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGQUIT]
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGQUIT])
 def test_a_supervisor_drains_at_a_signal_that_ends_an_allocation(stage: Stage, number: int) -> None:
     with stage.next() as session:
         running, waiting = stage.job("sleep 1000", tasks=2), stage.job("true")
