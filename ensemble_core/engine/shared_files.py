@@ -82,13 +82,13 @@ def _claims(job: Job, source: JobGroup | None) -> Iterator[tuple[object, str, st
             yield ("numbered", file), job.group, f"would both write {pattern}"
     if job.workdir and job.parameters and _has_folder_per_combination(source, job):
         place = posixpath.normpath(job.workdir)
-        texts = {name: f"{name}={as_text(value)}" for name, value in job.parameters.items()}
-        values = ", ".join(texts.values())
+        pairs = {name: f"{name}={as_text(value)}" for name, value in job.parameters.items()}
+        values = ", ".join(pairs.values())
         # Parameters that differ only in their type, 1 and "1", make the same command.
-        claim = job.group, folder, sorted(texts.values()), job.replica
+        claim = job.group, folder, sorted(pairs.values()), job.replica
         yield claim, label, f"would both run {values}, replica {job.replica} in {place}"
         folders = placeholders("" if source is None else source.workdir or "")
-        formatted = [texts[one.name] for one in folders if one.form and one.name in texts]
+        formatted = [pairs[one.name] for one in folders if one.form and one.name in pairs]
         if formatted and not job.attempt:
             # A format such as {T:.1f} can give different values the same folder.
             yield (job.group, folder), ", ".join(formatted), f"would both run in {place}"
