@@ -1,4 +1,5 @@
-"""Decorator ``dataclass`` whose classes compile their constructor when it is first called.
+"""Decorator ``dataclass`` whose classes compile their constructor when it is first called, and a
+fast ``replace``.
 
 Otherwise the classes are those of ``dataclasses.dataclass``, which compiles three methods for each
 class that is imported. That took a fifth of the whole time of a run of one job, although most of
@@ -9,10 +10,15 @@ not supported.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, fields
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-__all__ = ["dataclass"]
+__all__ = ["dataclass", "replace"]
+
+_Some = TypeVar("_Some")
 
 
 def _set(self: Any, name: str, value: object) -> None:
@@ -69,6 +75,29 @@ def _constructor(cls: type[Any], frozen: bool) -> Any:
     exec(source, names, made)  # noqa: S102  (names of the class's own fields)
     made["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
     return made["__init__"]
+
+
+def _getter(cls: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
+    names = tuple(each.name for each in fields(cls) if each.init)
+    return names, attrgetter(*names) if len(names) > 1 else lambda value: [
+        getattr(value, name) for name in names
+    ]
+
+
+#: Function that returns the names of a class's parameters, and a function that reads their values.
+_parameters = cast(
+    Callable[[type[Any]], tuple[tuple[str, ...], Callable[[Any], Any]]], cache(_getter)
+)
+
+
+def replace(value: _Some, /, **changes: Any) -> _Some:
+    """Return a copy with changed fields, as ``dataclasses.replace`` does.
+
+    That function looks at each field in turn. For a class with fifty fields, it took a tenth of
+    the time of a submit that changes one of them.
+    """
+    names, values = _parameters(type(value))
+    return type(value)(**{**dict(zip(names, values(value), strict=True)), **changes})
 
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, replace
+from dataclasses import MISSING
 from dataclasses import fields as dataclass_fields
 from typing import Any
 
@@ -29,6 +29,7 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.option_values import merged
 from ensemble_core.model.retry_policy import RetryPolicy
 from ensemble_core.model.sizes import memory_bytes
+from ensemble_core.quick_dataclass import replace
 
 __all__ = ["change_group", "make_group", "restore_spelling"]
 
@@ -184,10 +185,11 @@ def change_group(
     if "parameters" in fields:
         removed = [name for name, value in spec["parameters"].items() if value is None]
         fields["parameters"] = {**fields["parameters"], **dict.fromkeys(removed)}
-    reset = {name: _DEFAULTS[name] for name in RESET_BY_NULL if name in spec and spec[name] is None}
-    if "at_once" in spec and spec["at_once"] is None:
+    nulls = [name for name, value in spec.items() if value is None]
+    reset = {name: _DEFAULTS[name] for name in nulls if name in RESET_BY_NULL}
+    if "at_once" in nulls:
         reset |= {"at_once": None, "at_once_each": ()}
-    if "uses" in spec and spec["uses"] is None:
+    if "uses" in nulls:
         reset["uses"] = ()
     if spec.get("observe") is not None:
         _check_removed_observers(context, (*path, "observe"), spec["observe"], group)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,6 +49,7 @@ from ensemble_core.model.rules import BoundRule
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
 from ensemble_core.plugin.named_code import Purpose
 from ensemble_core.plugin.registry import Registry
+from ensemble_core.quick_dataclass import replace
 
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec

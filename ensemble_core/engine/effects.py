@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from ensemble_core.engine.records import BY_OTHERS, Index, Origin, Pending
 from ensemble_core.engine.rule_index import RuleState
@@ -31,6 +30,7 @@ from ensemble_core.model.decisions import (
     Terminate,
 )
 from ensemble_core.model.ensemble import amount
+from ensemble_core.quick_dataclass import replace
 
 __all__ = ["Effects", "switch_changes", "switch_instances", "waiting_of"]
 

@@ -83,7 +83,6 @@ Its laws, which tests check (details in the comment below):
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -133,6 +132,7 @@ from ensemble_core.model.events import (
     TimerElapsed,
 )
 from ensemble_core.model.expressions import Expression
+from ensemble_core.quick_dataclass import replace
 
 __all__ = ["Engine"]
 

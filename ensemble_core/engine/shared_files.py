@@ -60,6 +60,8 @@ def _claims(job: Job, source: JobGroup | None) -> Iterator[tuple[object, str, st
 
     Each comes with its owner, and with the words for two owners.
     """
+    if job.stdout is None and job.stderr is None and not job.workdir:  # nearly always
+        return
     label = f"{job.group}.{job.index}"
     folder = _joined("" if source is None else source.cwd, job.workdir)
     for name in ("stdout", "stderr"):

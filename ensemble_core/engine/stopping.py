@@ -7,7 +7,6 @@ stored, and a resume handles them first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ensemble_core.engine.records import JobRecord, Stop
 from ensemble_core.engine.state import State
@@ -27,6 +26,7 @@ from ensemble_core.model.events import (
     StopRequested,
     TimerElapsed,
 )
+from ensemble_core.quick_dataclass import replace
 
 __all__ = ["Stopping"]
 

@@ -6,7 +6,6 @@ A job is held as long as a limit, ``at_once`` or the rate limit does not allow i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ensemble_core.engine import retention
@@ -22,6 +21,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Avoid, Cancel, Log, LookUp, Retry, Submit
 from ensemble_core.model.ensemble import Binder
 from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.quick_dataclass import replace
 
 __all__ = ["Submitter", "expand", "next_attempt", "replicas_of", "source_of"]
 

@@ -6,7 +6,7 @@ import enum
 import glob
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ensemble_core.model.placeholders import fill, placeholders
 from ensemble_core.model.signals import SIGNALS
 from ensemble_core.model.sweeps import GivenBy
 from ensemble_core.model.value import Value
-from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.quick_dataclass import dataclass, replace
 
 if TYPE_CHECKING:
     from ensemble_core.model.conditions import Condition

@@ -11,7 +11,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -51,6 +50,7 @@ from ensemble_core.model.events import (
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor, Run, new_run_id
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
+from ensemble_core.quick_dataclass import replace
 from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.discard import Discarder
 from ensemble_core.runtime.ended_jobs import EndedJobs

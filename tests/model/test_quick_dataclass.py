@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ensemble_core.quick_dataclass import dataclass as quick
+from ensemble_core.quick_dataclass import replace as quick_replace
 
 BOTH = pytest.mark.parametrize("dataclass", [dataclasses.dataclass, quick])
 VARIANTS = pytest.mark.parametrize(
@@ -48,6 +49,31 @@ def test_constructor_takes_the_same_arguments(dataclass: Any, options: dict[str,
     for words, named in (((), {}), ((1,), {}), ((1, [], "c"), {"d": 4}), ((1,), {"d": 1, "e": 2})):
         with pytest.raises(TypeError, match=r"__init__\(\)"):
             derived(*words, **named)
+
+
+@BOTH
+@VARIANTS
+def test_replace_copies_all_other_fields(dataclass: Any, options: dict[str, Any]) -> None:
+    @dataclass(**options)
+    class Single:
+        a: list[int]
+
+    @dataclass(**options)
+    class Nothing:
+        pass
+
+    _, derived = classes(dataclass, options)
+    one = derived(1, [2], d=4)
+    changed = quick_replace(one, a=5, c="x")
+    assert type(changed) is derived
+    assert [getattr(changed, each.name) for each in fields(changed)] == [5, [2], "x", 4]
+    assert changed.b is one.b
+    assert (one.a, one.c) == (1, "c")
+    assert quick_replace(Single([1, 2])).a == [1, 2]
+    assert quick_replace(Single([1]), a=[3]).a == [3]
+    assert isinstance(quick_replace(Nothing()), Nothing)
+    with pytest.raises(TypeError, match="'e'"):
+        quick_replace(one, e=1)
 
 
 @BOTH
