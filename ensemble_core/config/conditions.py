@@ -79,6 +79,8 @@ def bind_condition(
     if bound is not None and not bound.matched.observed:
         check_causes(context, place, condition, bound.matched.group)
     check_sense(context, place, condition, scoped, bound)
+    if bound is not None:
+        context.warn_of_kinds(place, condition, bound.matched.group)
     return condition, scoped
 
 

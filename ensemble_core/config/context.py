@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.config.document import Document, Path
@@ -28,9 +29,13 @@ from ensemble_core.metrics.store import (
     split_filter,
 )
 from ensemble_core.model.compiler import IncompleteFormula
+from ensemble_core.model.conditions import Condition
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import AlgorithmInstance
+from ensemble_core.model.expressions import KINDS_OF_FIELDS
+from ensemble_core.model.formula_mistakes import kind_of, unlike_comparison
 from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.sweeps import Range
 from ensemble_core.model.tables import Table
 from ensemble_core.plugin.hookspecs import (
     EnvironmentPlugin,
@@ -141,6 +146,7 @@ class Context:
         self.of_instance: dict[int, str] = {}
         self._broken: set[Path] = set()  # with all parent paths
         self._paths: dict[str, MetricPath | EnsembleError] = {}
+        self._kinds: dict[tuple[str | None, str], str] = {}
 
     # -- errors --------------------------------------------------------------------------------
 
@@ -284,6 +290,36 @@ class Context:
         if group is None and self.known.parameters is not None:
             return set(self.known.parameters)
         return {name for known in self._groups(group) if known for name in known.names}
+
+    def warn_of_kinds(self, path: Path, condition: Condition, group: str | None) -> None:
+        """Warn if the condition compares a number with a text.
+
+        ``group``: the group whose parameters it names, or ``None`` for any group.
+        """
+        why = (
+            unlike_comparison(condition.tree, partial(self._kind, group))
+            if condition.tree
+            else None
+        )
+        if why is not None:
+            self.warnings.append(
+                f"{self.document.at(path)}: {condition.text!r} compares a number with a text, "
+                f"which are never equal: {why}"
+            )
+
+    def _kind(self, group: str | None, name: str) -> str:
+        """Return ``number`` or ``text`` if all values of this name are that."""
+        found = self._kinds.get((group, name))
+        if found is None:
+            kinds = set()
+            for known in self._groups(group):
+                for values in (known.points.get(name), known.parameters.get(name)) if known else ():
+                    whole = isinstance(values, Range)
+                    kinds |= {"number"} if whole else set(map(kind_of, values or ()))
+            if not kinds:
+                kinds = {KINDS_OF_FIELDS.get(name, "")}
+            found = self._kinds[group, name] = kinds.pop() if len(kinds) == 1 else ""
+        return found
 
     def variables(self, group: str | None) -> frozenset[str] | None:
         """Return the fields that observers can yield, for a group or (``None``) for all groups.

@@ -137,6 +137,7 @@ def bind_fail_if(
     for text in sorted(condition.metrics):
         context.metric(text, place)
     check_sense(context, place, condition, scoped)
+    context.warn_of_kinds(place, condition, group.name)
     return replace(group, fail_if=condition, reads=group.reads | scoped)
 
 
@@ -168,6 +169,7 @@ def bind_retry(context: Context, path: Path, spec: Mapping[str, Any], group: Job
                 return group
             check_names(condition.text, condition.names - scoped, known)
             check_causes(context, inner, condition, group.name)
+            context.warn_of_kinds(inner, condition, group.name)
         except EnsembleError as error:
             context.attach(error, inner)
             return group

@@ -88,13 +88,15 @@ def _check_filter(
 ) -> None:
     """Report an invalid filter, or names in it that jobs or rows do not have."""
     try:
-        names = filter_of(condition).names
+        parsed = filter_of(condition)
+        names = parsed.names
     except EnsembleError as error:
         context.attach(error, path)
         return
     statistic, _, variable = base.partition(".")
     known: set[str] = {*ATTEMPT_NAMES}
     for group in over:
+        context.warn_of_kinds(path, parsed.condition, group)
         known |= context.parameters(group)
         if statistic == "count":
             continue

@@ -34,6 +34,7 @@ from ensemble_core.quick_dataclass import dataclass
 __all__ = [
     "EVENT_FIELDS",
     "FUNCTIONS",
+    "KINDS_OF_FIELDS",
     "LONGEST",
     "Expression",
     "Formula",
@@ -45,32 +46,31 @@ __all__ = [
     "parse",
 ]
 
-#: Names that a condition may use with any event that has them.
-EVENT_FIELDS: frozenset[str] = frozenset(
-    {
-        "name",  # the event's name
-        "timestamp",
-        "job",  # our id of the job
-        "group",
-        "index",
-        "duration",  # seconds from start to finish
-        "pending",  # seconds from submit to start
-        "exit_code",  # the exit code as a shell reports it
-        "cause",  # the cause of a job's end: one of causes.CAUSES
-        "cancelled_by",  # who cancelled the job: "run", a user's name or "others"
-        "host",  # the node or nodes on which the job runs or ran
-        "limit",  # the job's time limit in seconds
-        "memory_per_task",  # what the job requests, in bytes
-        "attempt",  # which attempt of the job's index it is, from 0
-        "replica",  # the job's number within its combination of parameters, from 0
-        "run",  # the run's tag
-        "status",  # the wait status
-        "type",  # the type of an exception
-        "severity",
-        "note",
-        "queue_id",
-    }
-)
+#: Names that a condition may use with any event that has them, each with the kind of its values.
+KINDS_OF_FIELDS: Mapping[str, str] = {
+    "name": "text",  # the event's name
+    "timestamp": "number",
+    "job": "text",  # our id of the job
+    "group": "text",
+    "index": "number",
+    "duration": "number",  # seconds from start to finish
+    "pending": "number",  # seconds from submit to start
+    "exit_code": "number",  # the exit code as a shell reports it
+    "cause": "text",  # the cause of a job's end: one of causes.CAUSES
+    "cancelled_by": "text",  # who cancelled the job: "run", a user's name or "others"
+    "host": "text",  # the node or nodes on which the job runs or ran
+    "limit": "",  # the job's time limit in seconds; with the trigger limit, the limit's name
+    "memory_per_task": "number",  # what the job requests, in bytes
+    "attempt": "number",  # which attempt of the job's index it is, from 0
+    "replica": "number",  # the job's number within its combination of parameters, from 0
+    "run": "text",  # the run's tag
+    "status": "number",  # the wait status
+    "type": "text",  # the type of an exception
+    "severity": "number",
+    "note": "text",
+    "queue_id": "",
+}
+EVENT_FIELDS: frozenset[str] = frozenset(KINDS_OF_FIELDS)
 
 #: Event fields for which a column or a parameter of the same name takes precedence.
 _OVERRIDABLE = {

@@ -6,9 +6,10 @@ import ast
 import math
 import re
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from types import MappingProxyType
 
-__all__ = ["contradiction", "suggested_formula", "tautology"]
+__all__ = ["contradiction", "kind_of", "suggested_formula", "tautology", "unlike_comparison"]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -99,6 +100,36 @@ def _number(node: ast.expr) -> float | None:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return float(node.value)  # type: ignore[arg-type]
     return None
+
+
+def kind_of(value: object) -> str:
+    """Return ``number`` or ``text``, or an empty text for other values."""
+    return "text" if isinstance(value, str) else "number" if type(value) in (int, float) else ""
+
+
+def unlike_comparison(tree: ast.expr, kind: Callable[[str], str]) -> str | None:
+    """Return why a comparison of a name makes no sense, or ``None``: a number never equals a text.
+
+    ``kind`` returns ``number``, ``text`` or an empty text for a name.
+
+    >>> unlike_comparison(ast.parse("E > 1 and T == '2'", mode="eval").body, {"T": "number"}.get)
+    "T is a number, and '2' is not"
+    """
+    for node in ast.walk(tree):
+        operands = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        for one, two in pairwise(operands):
+            for name, other in ((one, two), (two, one)):
+                if isinstance(name, ast.Name) and "" not in (found := _kinds(other)):
+                    mine = kind(name.id)
+                    if mine and mine not in found:
+                        return f"{name.id} is a {mine}, and {ast.unparse(other)} is not"
+    return None
+
+
+def _kinds(node: ast.expr) -> set[str]:
+    items = node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
+    values = [item.value if isinstance(item, ast.Constant) else _number(item) for item in items]
+    return {kind_of(value) for value in values} or {""}
 
 
 def tautology(tree: ast.expr) -> str | None:

@@ -1,0 +1,67 @@
+"""A comparison of a number with a text is never true: a warning says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from ensemble_core.config import load_text
+from ensemble_core.plugin.discovery import discover
+
+REGISTRY = discover()
+FILE = """
+jobs:
+  - {name: sim, command: 'sim {T} {m} {x}', parameters: {T: [1, 2.5], m: [a, b], x: [1, b]},
+     observe: {json-lines: {fields: [E]}}, OF_JOB}
+  - {name: range, command: 'sim {T}', parameters: {T: {from: 0, to: 1e5, step: 1}}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: TRIGGER, name: sim, when: "WHEN", action: {name: log, message: x}}
+"""
+
+
+def warnings(when: str, trigger: str = "observed", of_job: str = "nodes: 1") -> list[str]:
+    text = FILE.replace("WHEN", when).replace("TRIGGER", trigger).replace("OF_JOB", of_job)
+    told = load_text(text, REGISTRY).warnings
+    return [one for one in told if "compares a number with a text" in one]
+
+
+@pytest.mark.parametrize(
+    ("when", "why"),
+    [
+        ("T == '1'", "T is a number, and '1' is not"),
+        ("'1' != T", "T is a number, and '1' is not"),
+        ("E > 1 and (m == 1 or m == 'a')", "m is a text, and 1 is not"),
+        ("m < -3", "m is a text, and -3 is not"),
+        ("T in ('1', '2')", "T is a number, and ('1', '2') is not"),
+        ("index == 'sim.0'", "index is a number, and 'sim.0' is not"),
+        ("job == 0", "job is a text, and 0 is not"),
+        ("count.done(T == '1') > 2", "T is a number, and '1' is not"),
+        ("mean.E(m == 1) > 2", "m is a text, and 1 is not"),
+    ],
+)
+def test_number_compared_with_a_text_causes_a_warning_at_the_condition(when: str, why: str) -> None:
+    (told,) = warnings(when)
+    assert told.startswith("ensemble.yaml:8:42: "), told
+    assert told.endswith(why)
+
+
+def test_condition_of_retry_or_fail_if_causes_the_warning_too() -> None:
+    (told,) = warnings("T > 1", of_job="retry: {times: 1, when: exit_code == '7'}")
+    assert told.endswith("exit_code is a number, and '7' is not")
+    (told,) = warnings("T > 1", of_job="fail_if: m == 1")
+    assert told.endswith("m is a text, and 1 is not")
+
+
+def test_comparison_of_any_group_is_checked_with_the_values_of_all() -> None:
+    text = FILE.replace("name: sim, when", "when").replace("TRIGGER", "job-success")
+    text = text.replace(", OF_JOB", "")
+    told = load_text(text.replace("WHEN", "T == '1'"), REGISTRY).warnings
+    assert any("T is a number" in one for one in told)
+
+
+@pytest.mark.parametrize(
+    "when",
+    ["T == 1", "m == 'a'", "m in ('a', 'b')", "x == 1", "x == 'b'", "E == 'nan'", "T in (1, '1')"],
+)
+def test_comparison_that_can_be_true_causes_no_warning(when: str) -> None:
+    assert warnings(when) == []
