@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from ensemble_core.builtin.line_observer import MOST_TOLD, LineObserver
+from ensemble_core.builtin.line_observer import MOST_FIELDS, MOST_TOLD, LineObserver
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.model.numbers import NUMBER, read_number
 
@@ -17,8 +17,10 @@ _BEFORE = r"(?<![\w./-])"
 _BETWEEN = r"[ \t]{0,40}[=:][ \t]{0,40}"
 #: What must not follow a number: otherwise it is a part of something else (10ms, 12:30, 0,253).
 #: Zero bytes are a hole in the file, but one at the end of a line is the end of a text in C.
+#: ``1.5 E+3`` is a number with a blank in it, ``1=100.0%`` is a name with a value.
 _AFTER = (
-    r"(?![\w#]|\0(?!$)|\.[#.]|[.:/^*'+-]\w|,\d|[\u00d7\u00b7~]\s?\d|[\u00a0\u2009\u202f\u2019]\d)"
+    r"(?![\w#=]|\0(?!$)|\.[#.]|[.:/^*'+-]\w|,\d|[\u00d7\u00b7~]\s?\d|[\u00a0\u2009\u202f\u2019]\d"
+    r"|[ \t]{1,4}(?:[eEdDqQ](?:[-+]\d+|\d\d+)(?!\w|[ \t]*[=:])|[*x\u00d7\u00b7][ \t]?10[\^*]))"
 )
 _PAIR = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*){_BETWEEN}({NUMBER}){_AFTER}")
 _LABEL = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}([=:])[ \t]{{0,40}}(?=(\S*))")
@@ -26,8 +28,10 @@ _LABEL = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}([=:])[ \t
 _VALUE = "[=:][ \\t]{0,40}[-+.0-9nNiI\u2212\u221e]".encode()
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 #: The words before a name, and a further number after a pair.
-_WORDS = re.compile(r"(?:[^\W\d][\w.'-]* ){0,5}$")
-_FURTHER = re.compile(rf"[ \t]+{NUMBER}(?=\s|$)")
+_WORDS = re.compile(r"(?:\(?[^\W\d][\w.'/-]*\)? ){0,8}$")
+_FURTHER = re.compile(rf"(?:[ \t]+{NUMBER}(?=\s|$)|,[ \t]*{NUMBER}(?=[ \t]*(?:,|$)))")
+#: The beginning of a line that says what its pairs are about, as in ``clat (usec): min=18``.
+_TOPIC = re.compile(r"\s*([^\W\d]\w*)(?: ?\([^():=]*\))?[ \t]*:")
 #: In how many lines names are compared.
 _SURVEYED = 1000
 
@@ -46,28 +50,44 @@ class KeyValue(LineObserver):
         #: How each name is printed, with the words before it, and names before several numbers.
         self._labels: dict[str, dict[str, None]] = {}
         self._lists: dict[str, str] = {}
+        #: The first words of lines with a name.
+        self._topics: dict[str, dict[str, None]] = {}
 
     def _survey(self, text: str) -> None:
         """Remember what shows that a name does not stand for one value."""
-        known = self._seen if self._wanted is None else self._wanted
+        known = self._wanted
+        topic = _TOPIC.match(text)
         for pair in _PAIR.finditer(text):
             name = pair[1]
-            if name in known:
+            if len(self._labels) > MOST_FIELDS:
+                return
+            if known is None or name in known:
                 words = _WORDS.search(text[max(0, pair.start() - 100) : pair.start()])
                 label = f"{words[0]}{name}" if words else name
                 self._labels.setdefault(name, {})[label] = None
+                if topic is not None and topic.end() <= pair.start():
+                    self._topics.setdefault(name, {})[topic[1]] = None
                 if _FURTHER.match(text, pair.end()):
                     self._lists.setdefault(name, text[pair.start() :].strip()[:40])
 
     def _unread_complaint(self) -> str | None:
         texts = [super()._unread_complaint()]
+        known = self._seen if self._wanted is None else self._wanted
         for name, labels in self._labels.items():
-            if len(labels) > 1:
+            if len(labels) > 1 and name in known:
                 first, second = [*labels][:2]
                 longer = max(first, second, key=len)
                 texts.append(
                     f"{name!r} is printed as {first!r} and {second!r}, and all of them were read: "
                     f"name the one that you mean, as in fields: {{{name}: {longer!r}}}"
+                )
+        for name, topics in self._topics.items():
+            if len(topics) > 1 and len(self._labels[name]) == 1 and name in known:
+                first, second = [*topics][:2]
+                texts.append(
+                    f"{name!r} is in lines that begin with {first!r} and {second!r}, and all of "
+                    f"them were read: to read one kind, use regex: {{fields: {{{name}: '^ *"
+                    f"{first}\\b.*\\b{name} *[=:] *([^ ,]+)'}}}}"
                 )
         for name, shown in self._lists.items():
             texts.append(f"only the first of the numbers after {name!r} was read: {shown!r}")
@@ -115,6 +135,8 @@ class KeyValue(LineObserver):
                     if number is not None:
                         found[name] = number  # the last value of a name counts
                     elif spelled or sign == "=":
+                        if read_number(spelled) is not None:  # a part of '1.5 E+3'
+                            spelled = text[match.end() :]
                         found[name] = self._unreadable(name, spelled)
         if self._odd is not None:
             for name, sign, spelled in self._odd.findall(text):

@@ -13,7 +13,10 @@ from ensemble_core.model.numbers import read_number
 __all__ = ["Patterns", "compile_pattern"]
 
 #: What follows a group of a pattern that ends within a number.
-_GOES_ON = re.compile(rb"\d|\0(?!$)|[.,]\d|[eEdD][-+]?\d")
+_GOES_ON = re.compile(
+    rb"\d|\0(?!$)|[.,]\d|[eEdD][-+]?\d|[ \t]{1,4}[eEdDqQ](?:[-+]\d+|\d\d+)(?!\w|[ \t]*[=:])"
+    rb"|[ \t]{1,4}[*x][ \t]?10[\^*]"
+)
 #: The name of a group, and what has another meaning in a text of several lines.
 _GROUP_NAME = re.compile(r"\?P?<[A-Za-z_]\w*>")
 _ONE_LINE = re.compile(r"\\[AzZ]|\(\?[a-zA-Z]*-")
@@ -84,6 +87,9 @@ class Patterns(LineObserver):
                 if found_bytes is not None:
                     spelled = found_bytes.decode("utf-8", "replace")
                     cut = found_bytes[-1:].isdigit() and _GOES_ON.match(text, match.end(group))
+                    if cut:
+                        end = match.end(group)
+                        spelled += text[end : end + 20].decode("utf-8", "replace")
                     number = None if cut else read_number(spelled)
                     found[name] = self._unreadable(name, spelled) if number is None else number
         return found if matched else None

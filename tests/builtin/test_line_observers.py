@@ -334,3 +334,46 @@ def test_a_clock_that_goes_back_is_reported() -> None:
     assert observer.complaint() == "the clock 't' goes back 2 times, first from 2 to 0.5 in line 4"
     observer.truncated()
     assert [row.clock for row in rows(observer, "t=0 E=1\n")] == [0]
+
+
+@pytest.mark.parametrize("spelled", ["1.5 E+3", "1.5 E03", "1.5  D-03 s", "2 x 10^3", "2 * 10**3"])
+def test_a_number_with_a_blank_in_it_is_not_its_first_part(spelled: str) -> None:
+    for observer in (KeyValue(fields=["E"]), KeyValue(), Patterns({"E": r"E=(\S+)"})):
+        values = column(observer, "E=1\n", f"E={spelled}\n")
+        assert values[0] == 1
+        assert math.isnan(values[1])
+        assert spelled in str(observer.complaint())
+    for beside in ("E=4 E10=5", "E=4 next", "E=4 e4 m", "E=4 E-mail", "E=4 x 10 m"):
+        for observer in (KeyValue(fields=["E"]), Patterns({"E": r"E=(\S+)"})):
+            assert column(observer, f"{beside}\n") == [4], beside
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        # fio: the same names in lines about different things
+        (
+            "    clat (usec): min=18, max=19749\n     lat (usec): min=19, max=19750\n",
+            r"'min' is in lines that begin with 'clat' and 'lat', and all of them were read: to read "
+            r"one kind, use regex: {fields: {min: '^ *clat\b.*\bmin *[=:] *([^ ,]+)'}}",
+        ),
+        # GNU time: words in brackets
+        (
+            "Major (requiring I/O) page faults: 0\nMinor (reclaiming a frame) page faults: 72\n",
+            "fields: {faults: 'Minor (reclaiming a frame) page faults'}",
+        ),
+        # top, free: several numbers, each name once
+        ("load average: 9.88, 10.36, 5.46\n", "only the first of the numbers after 'average'"),
+        ("Mem:    24684092   699460\n", "only the first of the numbers after 'Mem'"),
+        ("IO depths: 1=100.0%\nIO depths: 2=3\nx=1\n", None),
+        ("loss: 0.5, 3 of 10\n", None),
+    ],
+)
+def test_names_of_several_values_are_reported_without_fields(
+    text: str, complaint: str | None
+) -> None:
+    observer = KeyValue()
+    assert rows(observer, text)
+    assert "depths" not in {name for row in rows(KeyValue(), text) for name in row.values}
+    said = observer.complaint()
+    assert said is None if complaint is None else complaint in (said or "")
