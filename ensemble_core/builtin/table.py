@@ -98,6 +98,8 @@ class Table(LineObserver):
         self._problem = ""
         self._doubtful = False
         self._outside: tuple[int, str] = (0, "")
+        #: How many tables were begun, and their headers.
+        self._tables, self._headers = 0, set[str]()
 
     def truncated(self) -> None:
         super().truncated()
@@ -206,8 +208,19 @@ class Table(LineObserver):
         if separator is None and len(self._texts) > 1:
             names = [first_name(self._texts[-1], text) or names[0], *names[1:]]
         self._doubtful = bool(self._reads and len(cells) == self._width and self._lines_up(text))
+        short = sum(map(self._is_short_row, self._texts))
         self._adopt(names, cells, text, separator)
+        for _ in range(short if self._reads else 0):
+            self._leave_out()
+        self._tables += 1
+        if len(self._headers) < MOST_TOLD:
+            self._headers.add(self._shown)
         return True
+
+    def _is_short_row(self, text: str) -> bool:
+        """Return True for a line of numbers above the first row: a row with empty cells."""
+        cells = text.split()
+        return len(cells) > 1 and text not in self._comments and all(map(self._is_numeric, cells))
 
     def _fits(
         self, text: str, headers: Iterable[str]
@@ -236,6 +249,10 @@ class Table(LineObserver):
         # The first name of probes may be followed by their numbers.
         maybe = names[:1] if header in self._comments else names
         if self._header is None and any(self._number(name) is not None for name in maybe):
+            return None
+        words = [word.strip("[](),") for word in " ".join(names).split()]
+        unasked = self._header is None and self._wanted is None
+        if unasked and 2 * sum(map(self._is_numeric, words)) > len(words):
             return None
         return names, cells, separator
 
@@ -389,7 +406,13 @@ class Table(LineObserver):
 
     def _count_uneven(self, cells: Sequence[str]) -> None:
         """Count a line that begins with a number and has words between or after its numbers."""
-        if len(cells) == self._width or not self._reads or not self._is_numeric(cells[0]):
+        if len(cells) == self._width or not self._reads:
+            return
+        if not self._is_numeric(cells[0]):
+            # In a table of words and numbers, a text with blanks may be in the last column.
+            longer = {0, self._width - 1} <= self._words and len(cells) > self._width
+            if longer and all(self._is_numeric(cells[at]) for at, _ in self._reads):
+                self._leave_out()
             return
         if 2 <= sum(map(self._is_numeric, cells)) >= len(cells) / 2:
             self._leave_out()
@@ -423,7 +446,16 @@ class Table(LineObserver):
         said, (count, header) = super().complaint(), self._outside
         if self._lines and not self._long and not self._understood and self._problem:
             return self._problem
-        if not count or self._long:
+        if self._long:
             return said
-        left_out = f"not read: {count_of(count)} of numbers below {header!r}"
-        return left_out if said is None else f"{said}; {left_out}"
+        left_out = f"not read: {count_of(count)} of numbers below {header!r}" if count else None
+        return "; ".join(filter(None, (said, left_out, self._advice()))) or None
+
+    def _advice(self) -> str | None:
+        """Return a text if names and numbers alternate."""
+        if len(self._headers) < 2 or self._tables < 4 or 2 * self._tables <= self._understood:
+            return None
+        return (
+            "lines of names and of numbers alternate: with 'layout: pairs-of-lines', each block "
+            "is a row"
+        )

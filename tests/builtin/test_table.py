@@ -332,3 +332,42 @@ def test_rows_with_further_words_are_reported() -> None:
 def test_lines_of_text_are_no_names_without_fields() -> None:
     text = "IT  E  dE\n***  Starting  ***\n 0  -76.3  0.5\n"
     assert observe(text)[0] == [({"IT": 0, "E": -76.3, "dE": 0.5}, None)]
+
+
+def test_a_first_row_with_empty_cells_is_reported() -> None:
+    """scipy.optimize.least_squares(verbose=2)"""
+    found, complaint = observe(
+        """
+   Iteration     Total nfev        Cost      Cost reduction    Step norm     Optimality
+       0              1         1.4450e+02                                    1.20e+02
+       1              2         7.7601e+00      1.37e+02       2.30e+00       1.49e+01
+"""
+    )
+    assert [row["Cost"] for row, _ in found] == [7.7601]
+    assert str(complaint).startswith("not read: 1 line of numbers below 'Iteration Total")
+    found, complaint = observe("# step E\n# 1 2\n0 1.5\n")
+    assert len(found) == 1
+    assert complaint is None
+
+
+def test_numbers_are_no_header() -> None:
+    text = """[[ 0.12573022 -0.13210486  0.64042265  0.10490012 -0.53566937]
+ [-0.62327446  0.04132598 -2.32503077 -0.21879166 -1.24591095]]
+-0.04802827676298692 0.9767529623571052
+"""
+    assert observe(text)[0] == []
+
+
+def test_names_and_numbers_that_alternate_are_reported() -> None:
+    block = "  Step  Time\n  {0}  0.{0}\n\n  LJ  Potential\n  -1.5  -2.5\n"
+    text = "".join(block.format(step) for step in range(3))
+    assert "layout: pairs-of-lines" in str(observe(text)[1])
+    assert observe(text, layout="pairs-of-lines")[1] is None
+    assert observe("".join(f"Step E\n{n} 2.5\n" for n in range(9)))[1] is None
+
+
+def test_rows_with_a_longer_text_at_the_end_are_reported() -> None:
+    text = "USER PID RSS COMMAND\nroot 1 17964 sh\nroot 2 0 [a b]\nyou have new mail now\n"
+    found, complaint = observe(text, fields=["RSS"])
+    assert [row for row, _ in found] == [{"RSS": 17964}]
+    assert complaint == "not read: 1 line of numbers below 'USER PID RSS COMMAND'"
