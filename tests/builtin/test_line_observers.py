@@ -354,8 +354,10 @@ def test_a_number_with_a_blank_in_it_is_not_its_first_part(spelled: str) -> None
         # fio: the same names in lines about different things
         (
             "    clat (usec): min=18, max=19749\n     lat (usec): min=19, max=19750\n",
-            r"'min' is in lines that begin with 'clat' and 'lat', and all of them were read: to read "
-            r"one kind, use regex: {fields: {min: '^ *clat\b.*\bmin *[=:] *([^ ,]+)'}}",
+            (
+                r"'min' is in lines that begin with 'clat' and 'lat', and all of them were read: to read "
+                r"one kind, use regex: {fields: {min: '^ *clat\b.*\bmin *[=:] *([^ ,]+)'}}"
+            ),
         ),
         # GNU time: words in brackets
         (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
+from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -18,6 +20,7 @@ from ensemble_core.errors import UsageError, call_plugin, raised_at
 from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from ensemble_core.cli.pattern_proposals import LineKinds, Proposal
     from ensemble_core.model.jobs import JobGroup
     from ensemble_core.plugin.observer import Observer, Row
     from ensemble_core.plugin.registry import Registry
@@ -28,6 +31,11 @@ __all__ = ["observe"]
 _PORTION = 1 << 16
 #: How many columns are shown beside each other, and how many names are listed.
 _MOST_COLUMNS, _MOST_NAMES = 10, 40
+_EXAMPLE = "\"regex: {fields: {E: 'E = (\\S+)'}}\""
+#: Observers that read each line by itself.
+_LINE_BY_LINE: dict[str, None] = {"json-lines": None, "key-value": None}
+#: How many patterns are proposed, and how many kinds of lines are looked at.
+_MOST_PROPOSED, _MOST_KINDS = 3, 50
 #: Programs that decompress, by the first bytes of a file.
 _COMPRESSED = {b"\x1f\x8b": "zcat", b"BZh": "bzcat", b"\xfd7zXZ": "xzcat"}
 #: A file that has a job group for the given observers.
@@ -137,25 +145,23 @@ def observe(
             if "required" not in each.options and ":" not in name
         ]
         observers = _build(registry, _observed(registry, dict.fromkeys(names)))
+    from ensemble_core.cli.pattern_proposals import LineKinds
     from ensemble_core.runtime.tail.parts import in_order
 
-    found = _read(sorted(files, key=in_order), observers, most)
-    if given is None and study is None:
+    kinds = LineKinds() if chosen is None else None
+    found = _read(sorted(files, key=in_order), observers, most, kinds)
+    if kinds is not None:
         found = sorted(
             (each for each in found if each.count or each.failed), key=lambda each: -each.count
         )
     if as_json:
         for each in found:
             click.echo(to_json(_document(each)))
-    elif not found:
-        click.echo(
-            f"no observer without options finds rows in {printable(' '.join(files))}: write a "
-            "pattern, as in --with \"regex: {fields: {E: 'E = (\\S+)'}}\"",
-            err=True,
-        )
     else:
         for at, each in enumerate(found):
             _show(each, most, apart=at > 0)
+        if kinds is not None:
+            _propose(kinds, files, _build(registry, _observed(registry, _LINE_BY_LINE)), found)
     return 0 if any(each.count and not each.failed for each in found) else 1
 
 
@@ -217,13 +223,44 @@ def _build(registry: Registry, group: JobGroup) -> dict[str, Observer]:
     }
 
 
-def _read(files: Sequence[str], observers: Mapping[str, Observer], most: int) -> list[_Found]:
+def _propose(
+    kinds: LineKinds,
+    files: Sequence[str],
+    observers: Mapping[str, Observer],
+    found: Sequence[_Found],
+) -> None:
+    """Show patterns for lines that none of the observers has read."""
+    names = printable(" ".join(map(shlex.quote, files)))
+    tables = any(each.observer == "table" for each in found)
+    proposals: list[Proposal] = []
+    for each in islice(kinds.proposals(), _MOST_KINDS):
+        line = f"{each.line}\n".encode()
+        read = sum(len(row.values) for one in observers.values() for row in one.feed(line))
+        if read < each.columns and (each.has_words or not tables):
+            proposals.append(each)
+    del proposals[1 if found else _MOST_PROPOSED :]
+    if not found:
+        example = "" if proposals else ": write a pattern, as in --with " + _EXAMPLE
+        click.echo(f"no observer without options finds rows in {names}{example}", err=True)
+    for each in proposals:
+        alike = "this line" if each.alike == 1 else f"{each.alike} lines such as this one"
+        click.echo(
+            f"to read {alike}, use a pattern (rename the columns in <> as you like):\n"
+            f"  {each.line}\n"
+            f"  ensemble observe {names} --with \"regex: {{fields: ['{each.pattern}']}}\"",
+            err=True,
+        )
+
+
+def _read(
+    files: Sequence[str], observers: Mapping[str, Observer], most: int, kinds: LineKinds | None
+) -> list[_Found]:
     """Feed the files to each observer."""
     found = {name: _Found(name) for name in observers}
     for file in files:
         try:
             with click.open_file(file, "rb") as stream:
-                if not _feed(file, stream, observers, found, most) and file != files[-1]:
+                if not _feed(file, stream, observers, found, most, kinds) and file != files[-1]:
                     for name, observer in observers.items():
                         found[name].take_from(partial(observer.feed, b"\n"), most)
         except OSError as error:
@@ -245,6 +282,7 @@ def _feed(
     observers: Mapping[str, Observer],
     found: Mapping[str, _Found],
     most: int,
+    kinds: LineKinds | None,
 ) -> bool:
     """Feed a file to each observer. Return whether its last line has an end."""
     begun, ends = False, True
@@ -257,6 +295,8 @@ def _feed(
                 code="not-utf-8",
             )
         begun, ends = True, data.endswith(b"\n")
+        if kinds is not None:
+            kinds.feed(data)
         for name, observer in observers.items():
             found[name].take_from(partial(observer.feed, data), most)
     return ends
