@@ -528,7 +528,7 @@ class Engine:
             record.count_row(event.observer, event.anew)
         if event.clock is not None:
             if record.kept is not None and record.kept.repeats(event.observer, event.clock):
-                self._report_repeated_rows(record, event.observer)
+                self._report_repeated_rows(record, event)
                 return
             if record.clocks is None:
                 record.clocks = {}
@@ -544,17 +544,37 @@ class Engine:
         names = () if record.cancel == "asked" else ("observed",)
         self._rules.react(names, record.job.group, event, record, fields)
 
-    def _report_repeated_rows(self, record: JobRecord, observer: str) -> None:
-        """Report, once for the group, that rows of an attempt that continues are skipped."""
-        table, repeated = self.state.table.groups[record.job.group], record.index.repeated
-        if not table.told_repeats and repeated is not None:
+    def _report_repeated_rows(self, record: JobRecord, event: Observed) -> None:
+        """Report, once for the group, that rows of an attempt that continues are skipped.
+
+        If the last step that the earlier attempt had printed has other values now, the statistics
+        have values that the restart has discarded. This is a warning.
+        """
+        table, observer = self.state.table.groups[record.job.group], event.observer
+        repeated, before = record.index.repeated, record.index.before
+        if repeated is None:
+            return
+        last = repeated[observer]
+        if not table.told_repeats:
             table.told_repeats = True
             message = (
                 f"{record.job.id} continues an earlier attempt, which had printed rows up to "
-                f"{repeated[observer]:.15g}: rows up to there are skipped as repetitions "
-                f"({observer}: clock)"
+                f"{last:.15g}: rows up to there are skipped as repetitions ({observer}: clock)"
             )
             self.state.out.append(Log(message=message, level="info"))
+        if event.clock == last and not table.told_differences and before is not None:
+            for name, value in event.values.items():
+                old = before.get(name, value)
+                if old != value and not (old != old and value != value):
+                    table.told_differences = True
+                    message = (
+                        f"{record.job.id} printed {name}={value:.15g} at {last:.15g}, where the "
+                        f"earlier attempt had printed {old:.15g}: the restart does not repeat its "
+                        f"steps, and statistics such as max and mean have the earlier values "
+                        f"({observer}: clock)"
+                    )
+                    self.state.out.append(Log(message=message, level="warning"))
+                    return
 
     def _on_identified(self, event: Identified) -> None:
         for job, (_, _, *inputs) in event.jobs.items():

@@ -81,6 +81,7 @@ class GroupState:
     without_value: list[str] = field(default_factory=list)
     #: True if the skipping of repeated rows was reported.
     told_repeats: bool = False
+    told_differences: bool = False
     #: True if an observer could not parse any of a job's output.
     not_understood: bool = False
     #: True if a result that is missing for this reason was reported.

@@ -408,6 +408,8 @@ class Index(Scope):
     #: last clock of each observer; rows up to this clock repeat earlier ones.
     continues: bool = False
     repeated: dict[str, float] | None = None
+    #: If the newest attempt continues an earlier one: the last values that this one had printed.
+    before: Mapping[str, Any] | None = None
     #: Only ``JobTable.move_index`` changes the state.
     state: IndexState = "open"
     #: Rows of observers with the option ``rows``, each with its attempt and observer.

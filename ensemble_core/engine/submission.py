@@ -292,6 +292,7 @@ class Submitter:
         index.continues = decision.resume
         if decision.resume:
             index.repeated = {**(index.repeated or {}), **(record.clocks or {})} or None
+            index.before = {**(index.before or {}), **(record.columns or {})} or None
         else:
             index.forget_earlier()
         kept = index.series

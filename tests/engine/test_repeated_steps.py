@@ -75,6 +75,28 @@ def test_what_is_skipped_is_said_once() -> None:
     assert "skipped as repetitions" in message
 
 
+def test_a_restart_that_does_not_repeat_its_steps_is_a_warning() -> None:
+    told = study()
+    told.start()
+    play(told, "sim.0", (1, 10), (2, 20), (3, 90), status=256)
+    play(told, "sim.0-1", (2, 20), (3, 30), (4, 40), (5, 50))
+
+    said, warning = logged(told, None)
+    assert "skipped as repetitions" in said
+    assert warning.startswith("sim.0-1 printed e=30 at 3, where the earlier attempt had printed 90")
+    assert "max and mean have the earlier values" in warning
+
+
+def test_steps_that_are_repeated_as_they_were_cause_no_warning() -> None:
+    told = study()
+    told.start()
+    play(told, "sim.0", (1, 10), (2, float("nan")), status=256)
+    play(told, "sim.0-1", (1, 10), (2, float("nan")), (3, 30), status=256)
+    play(told, "sim.0-2", (2, float("nan")), (3, 30), (4, 40))
+
+    assert len(logged(told, None)) == 1
+
+
 def test_a_clock_that_goes_back_within_an_attempt_skips_nothing() -> None:
     told = study()
     told.start()
