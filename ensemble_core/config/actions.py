@@ -441,8 +441,10 @@ class OptionCheck:
             return False
         if is_gauge(name, known.groups, known.rules):
             return False  # see scoped_names
-        # Only a path of a metric can have a hyphen.
-        return "-" in rest.partition("(")[0] or statistic in _GAUGES
+        if "-" in rest.partition("(")[0]:  # a hyphen stands after the group in a metric's path
+            of_group = any(rest.startswith(f"{group}-") for group in known.groups)
+            return of_group or statistic in known.statistics
+        return statistic in _GAUGES
 
     def scoped(self, path: Path, names: Collection[str]) -> frozenset[str] | None:
         """Return the names that have the form ``STAT.NAME``, and add them to ``reads``.
