@@ -51,6 +51,7 @@ from ensemble_core.model.events import (
     CallReturned,
     Event,
     JobEvent,
+    Problem,
     Requested,
     ResizeOutcome,
     Resumed,
@@ -160,6 +161,8 @@ class Narrator:
         self._calls: dict[str, Call] = {}
         self._returned: Call | None = None
         self._pacing = False
+        #: Whether the current event is a message of the executor.
+        self._noticing = False
         self._repetitions = {
             rule.id: rule.repetitions if rule.each is None else UNLIMITED for rule in ensemble.rules
         }
@@ -197,6 +200,7 @@ class Narrator:
                 yield from told(item)
             return
         self._pacing = isinstance(item, TimerElapsed) and item.timer == "pace"
+        self._noticing = isinstance(item, Problem)
         self._returned = None
         if isinstance(item, (CallReturned, CallFailed)):
             self._returned = self._calls.pop(item.call, None)
@@ -249,6 +253,8 @@ class Narrator:
     def _fired(self, fired: Fired) -> Iterator[OutputLine]:
         self._firing = fired.firing
         self._pacing = False
+        #: Whether the current event is a message of the executor.
+        self._noticing = False
         told = self._out.paint(f" => trigger {printable(fired.label)}", "trigger")
         notes = [printable(fired.rule)] if fired.rule in self._named else []
         of = self._repetitions.get(fired.rule or "", 1)
@@ -459,7 +465,7 @@ class Narrator:
 
     def _log(self, log: Log) -> Iterator[OutputLine]:
         if log.level == "info":
-            yield self._action(f"log {log.message}")
+            yield self._action(log.message if self._noticing else f"log {log.message}")
         elif log.level == "warning":
             by = f" (rule {log.rule})" if log.rule else ""
             yield OutputLine(self._err.warning(printable(log.message) + by), error=True)

@@ -749,7 +749,7 @@ class Engine:
         if event.level == "error":
             state.error(event.message)
         else:
-            state.out.append(Log(message=event.message, level="warning"))
+            state.out.append(Log(message=event.message, level=event.level))
         if event.lasts and len(state.warnings) < _MOST_WARNINGS:
             state.warnings.append(event.message)
 

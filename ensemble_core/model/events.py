@@ -322,11 +322,14 @@ class ExecutorLost(Event):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Problem(Event):
-    """A problem other than a failed job, such as an unreadable file or a rejected cancel."""
+    """A problem other than a failed job, such as an unreadable file or a rejected cancel.
+
+    With the level ``info``, it is a message without a problem, such as that a pilot is ready.
+    """
 
     type: ClassVar[str] = "problem"
     message: str
-    level: Literal["warning", "error"] = "warning"  #: with ``error``, the run's exit code is 1
+    level: Literal["info", "warning", "error"] = "warning"  #: ``error``: the run's exit code is 1
     #: Jobs that could not be cancelled. They continue, and rows of their output trigger rules again
     #: (during a cancel, rows trigger none). If ``lasts``: jobs whose output could not be parsed.
     jobs: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ from ensemble_core.model.decisions import (
     Cancel,
     Decision,
     Fired,
+    Log,
     LookUp,
     Notify,
     Resize,
@@ -401,6 +402,7 @@ class Runtime:
         for problem in problems:  # the run has had its last event: only watchers receive them
             for watcher in self._watchers:
                 watcher.event(problem)
+                watcher.decision(Log(message=problem.message, level=problem.level))
         return Outcome(
             exit_code=ended.exit_code or int(failed is not None),
             reason=ended.reason,

@@ -50,6 +50,7 @@ from ensemble_core.model.events import (
     CallReturned,
     Event,
     JobEvent,
+    Problem,
     ResizeOutcome,
     TimerElapsed,
 )
@@ -114,6 +115,11 @@ def test_on_a_terminal_triggers_are_blue_actions_cyan_and_fields_purple() -> Non
             "\x1b[95m(name:sleep),(command:sleep 10),(count:5),(nodes:1)\x1b[0m"
         ),
     ]
+
+
+def test_message_of_the_executor_is_no_log_of_a_rule() -> None:
+    said = Problem(1.0, "pilot 1 ready after 42 s", "info")
+    assert texts(said, Log(message=said.message)) == ["   pilot 1 ready after 42 s"]
 
 
 @pytest.mark.parametrize(

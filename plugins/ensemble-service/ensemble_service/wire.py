@@ -181,7 +181,7 @@ def _check(event: Event) -> None:
         good = (
             good
             and isinstance(given.message, str)
-            and given.level in ("warning", "error")
+            and given.level in ("info", "warning", "error")
             and isinstance(given.jobs, tuple)
             and all(_is_name(job) for job in given.jobs)
         )

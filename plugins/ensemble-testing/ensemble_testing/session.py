@@ -251,7 +251,11 @@ class Session:
 
     def problems(self) -> list[str]:
         """Return the executor's warnings so far."""
-        return [event.message for event in list(self.events) if isinstance(event, Problem)]
+        return [
+            event.message
+            for event in list(self.events)
+            if isinstance(event, Problem) and event.level != "info"
+        ]
 
     def check_ended_once(self) -> None:
         """Check that each job with an event is over, and that this was reported once."""

@@ -424,7 +424,7 @@ class Given(StepReader):
         data = value if isinstance(value, Mapping) else {"message": value}
         data = self._mapping(data, path, ("message", "level"), ("message",))
         level = self._check_choice(
-            data.get("level", "warning"), (*path, "level"), "level", ("warning", "error")
+            data.get("level", "warning"), (*path, "level"), "level", ("info", "warning", "error")
         )
         message = self._text(data, "message", path, "")
         return lambda queue: queue.emit(Problem(queue.now, message, level))
