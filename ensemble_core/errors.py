@@ -267,7 +267,7 @@ def no_such(whose: str, noun: str, name: str, known: Collection[str], if_empty: 
 def call_plugin(
     function: Callable[..., object],
     *arguments: object,
-    returns: type,
+    returns: type | tuple[type, ...],
     method: str = "build",
     whose: str = "",
     failed: str = "",
@@ -275,9 +275,9 @@ def call_plugin(
 ) -> Any:
     """Call a function in a plugin's record, and check the type of the result.
 
-    Raises :class:`PluginError` if the result is not an instance of ``returns``. Unexpected
-    exceptions become a :class:`PluginError` with the message ``failed``, or propagate if ``failed``
-    is empty.
+    Raises :class:`PluginError` if the result is not an instance of ``returns`` (with several types,
+    give ``expected``). Unexpected exceptions become a :class:`PluginError` with the message
+    ``failed``, or propagate if ``failed`` is empty.
 
     In messages, ``expected`` describes the type, and ``whose`` names the plugin. Leave ``whose``
     empty if the surrounding message names the plugin.
@@ -291,7 +291,7 @@ def call_plugin(
             raise
         raise plugin_raised(failed, error) from error
     if not isinstance(returned, returns):
-        expected = expected or _with_article(returns.__name__)
+        expected = expected or _with_article(getattr(returns, "__name__", ""))
         raise returned_wrong(whose, method, returned, expected, function)
     return returned
 

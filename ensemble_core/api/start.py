@@ -161,7 +161,14 @@ def run(
         **read_options(record, (), options),
     }
     ensemble = _load_ensemble(
-        found, registry, record, given, "run", allow_idle=allow_idle, profile=asked
+        found,
+        registry,
+        record,
+        given,
+        "run",
+        allow_idle=allow_idle,
+        profile=asked,
+        options=chosen,
     )
     check_environment(ensemble)
     begun = new_run(
@@ -266,12 +273,14 @@ def _load_ensemble(
     *,
     allow_idle: bool,
     profile: Profile | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Ensemble:
     return load_text(
         source.text,
         registry,
         file=source.file,
         executor=record,
+        options=options,
         overrides=overrides,
         functions=source.program.functions,
         must_begin=not allow_idle,

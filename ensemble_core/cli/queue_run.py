@@ -86,6 +86,7 @@ def run_text(
         registry,
         file=file,
         executor=choice.record,
+        options=choice.options,
         overrides=list(overrides),
         must_begin=not allow_idle,
         purpose="check" if dry_run else "run",

@@ -44,6 +44,7 @@ def print_resolved(
         registry,
         file=file,
         executor=choice.record,
+        options=choice.options,
         overrides=list(overrides),
         must_begin=not allow_idle,
         profile=choice.profile,

@@ -72,6 +72,8 @@ class Known:
     #: If ``functions`` or ``rules`` is ``None``, any name is accepted.
     functions: frozenset[str] | None = None
     rules: frozenset[str] | None = None
+    #: Options of the run's executor; ``None``: not known.
+    options: Mapping[str, Any] | None = None
     #: Names of the instances under ``use:``.
     instances: frozenset[str] = frozenset()
     here: str = "."

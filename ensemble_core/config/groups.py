@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from dataclasses import fields as dataclass_fields
+from types import NoneType
 from typing import Any
 
 from ensemble_core.config.avoided_nodes import check_avoided, read_avoided
@@ -325,6 +326,7 @@ def _check_whole_group(
             f"{group.name}: 'memory_per_task' has no effect with the executor "
             f"{context.executor.name}: {context.executor.memory}"
         )
+    _check_size(context, path, spec, group)
     check_avoided(context, path, spec)
     check_warning(context, path, spec, group)
     check_visible(context, path, spec)
@@ -344,6 +346,28 @@ def _keeps_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any])
         and old.points.keys() == group.points.keys()
         and not has_formats(group, group.parameters)
     )
+
+
+def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
+    """Report a group whose jobs are too large for the executor, so that they could never run."""
+    executor, options = context.executor, context.known.options
+    if executor is None or executor.never is None or options is None:
+        return
+    whose = f"executor {executor.name!r}"
+    told: tuple[str, str, str] | None = call_plugin(
+        executor.never,
+        group,
+        options,
+        returns=(tuple, NoneType),
+        method="never",
+        whose=whose,
+        failed=f"{whose} cannot say whether jobs of {group.name!r} can run",
+        expected="a key, a reason and a hint, or None",
+    )
+    if told is not None:
+        key, why, hint = told
+        where = (*path, key) if key in spec else path
+        context.report(where, f"{group.name}: {why}", hint=hint, code="cannot-hold")
 
 
 def _check_executor(context: Context, path: Path, group: str, name: str) -> None:

@@ -75,6 +75,7 @@ def load(
     registry: Registry,
     *,
     executor: ExecutorPlugin | None = None,
+    options: Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
     must_begin: bool = False,
     profile: Profile | None = None,
@@ -82,6 +83,7 @@ def load(
     """Read and check an ensemble file.
 
     - ``executor``: if given, the file may use only capabilities of this executor.
+    - ``options``: the executor's options; groups that can never run with them are rejected.
     - ``overrides``: changes of the form ``KEY=VALUE``, as in ``--set``.
     - ``must_begin``: reject a file if no rule and no generator can act before the first job.
     - ``profile``: defaults of job groups and limits.
@@ -94,6 +96,7 @@ def load(
         registry,
         file=os.fspath(path),
         executor=executor,
+        options=options,
         overrides=overrides,
         must_begin=must_begin,
         profile=profile,
@@ -106,6 +109,7 @@ def load_text(
     *,
     file: str = "ensemble.yaml",
     executor: ExecutorPlugin | None = None,
+    options: Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
     attached: Mapping[str, str] | None = None,
     functions: Collection[str] = (),
@@ -123,7 +127,7 @@ def load_text(
     - ``purpose``: why the file is loaded; decides whether classes that it names are loaded.
     """
     context, whole = _expand_file(text, registry, file, executor, overrides, attached, here)
-    context.known.purpose = purpose
+    context.known.purpose, context.known.options = purpose, options
     if whole:
         apply_profile(context, profile)
         if context.document.data.get("generators"):

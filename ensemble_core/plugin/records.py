@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ensemble_core.metrics.series import Accepts, Statistic, StatisticSpec, TimedStatistic
-from ensemble_core.model.jobs import Job
+from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.rules import Action, Plan, Rule, Trigger
 from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
@@ -82,6 +82,12 @@ class ExecutorPlugin(Value):
       Files with this key then cause a warning.
     - ``unseen`` says why the run cannot see the files of jobs: "pods have their own file systems".
       Files with the key ``outputs`` are then rejected.
+    - ``never`` is called with a job group and the executor's options. If no job of the group can
+      ever run, it returns the group's key that is too large, why, and what to do, as an imperative.
+      Files with such a group are then rejected.
+    - ``status`` is called with the folder ``Run.state``, perhaps while the run is active. It
+      returns lines for ``ensemble status``, and the same as data for ``--json``. It changes
+      nothing.
     - ``remains`` is called if the journal of a run is lost. Its arguments are the run's tag, the
       folder ``Run.state``, and whether to end the run's jobs. It returns how many of these jobs may
       still be alive.
@@ -97,6 +103,8 @@ class ExecutorPlugin(Value):
     available: Callable[[], tuple[bool, str]] | None = None
     priority: int = 0
     members: bool = False
+    never: Callable[[JobGroup, Mapping[str, Any]], tuple[str, str, str] | None] | None = None
+    status: Callable[[Path], tuple[Sequence[str], Any]] | None = None
     remains: Callable[[str, Path, bool], int] | None = None
     render: Callable[[Job, Mapping[str, Any]], Rendered] | None = None
     grace: str = ""

@@ -67,6 +67,8 @@ _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "build": ("options",),
         "available": (),
         "render": ("job", "options"),
+        "never": ("group", "options"),
+        "status": ("folder",),
         "remains": ("tag", "folder", "end"),
         "inside": (),
     },

@@ -102,6 +102,8 @@ USES: dict[tuple[str, str], tuple[str, str, list[str]]] = {
         study(),
         ["run", "--executor", "odd", "--dry-run"],
     ),
+    ("executor", "never"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
+    ("executor", "status"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
     ("executor", "remains"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
     ("executor", "inside"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
     ("trigger", "build"): ("", study(rules="  - {trigger: odd, action: {name: terminate}}\n"), []),
@@ -167,12 +169,14 @@ UNASKED = {
     ("resizer", "build"),
     ("executor", "available"),
     ("executor", "remains"),
+    ("executor", "status"),
     ("executor", "inside"),
     ("observer", "unasked"),
 }
 ANYTHING = {("generator", "check"), ("generator", "finite"), ("statistic", "timed_when")}
 ANYTHING |= {("environment", "check")}
 MAYBE_NONE = {("action", "run"), ("trigger", "needs_variables"), ("observer", "variables")}
+MAYBE_NONE |= {("executor", "never")}
 
 
 def test_every_function_of_every_record_has_a_case() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -27,9 +28,10 @@ from ensemble_core.display.text_style import (
     terminal_width,
 )
 from ensemble_core.engine.engine import Engine
-from ensemble_core.errors import EnsembleError
+from ensemble_core.errors import EnsembleError, call_plugin
 from ensemble_core.journal.reader import Session
 from ensemble_core.journal.run_store import RunInfo, look
+from ensemble_core.session.run_control import EXECUTOR
 
 __all__ = ["status"]
 
@@ -55,16 +57,35 @@ def status(kept: KeptRun, as_json: bool) -> int:
         trouble = error
     damage = kept.damage()
     trouble = trouble or damage
+    queue = _queue_status(kept)
     if as_json:
-        print_line(to_json(_data(kept, info, engine, trouble)))
+        print_line(to_json(_data(kept, info, engine, trouble, queue)))
     else:
-        for line in _lines(kept, info, engine, style_of(sys.stdout)):
+        for line in _lines(kept, info, engine, queue, style_of(sys.stdout)):
             print_line(line)
     if trouble is None:
         return 0
     if as_json:
         return trouble.exit_code
     raise trouble
+
+
+def _queue_status(kept: KeptRun) -> tuple[Sequence[str], Any]:
+    """Return what the run's executor says of its queue, as lines and as data."""
+    try:
+        record = kept.registry.executors.get(str(kept.executor.get("name")))
+    except EnsembleError:  # it is reported with the engine, which needs the plugins, too
+        return (), None
+    if record is None or record.status is None or not kept.folder.joinpath(EXECUTOR).is_dir():
+        return (), None
+    whose = f"executor {record.name!r}"
+    failed = f"{whose} cannot tell the state of its queue"
+    try:
+        words = {"method": "status", "expected": "a pair", "whose": whose, "failed": failed}
+        lines, data = call_plugin(record.status, kept.folder / EXECUTOR, returns=tuple, **words)
+    except EnsembleError as error:  # all the rest can be shown
+        return [f" {in_one_line(str(error))}"], None
+    return [printable(line) for line in lines], data
 
 
 def _last_event(kept: KeptRun) -> float | None:
@@ -91,12 +112,17 @@ def _size(kept: KeptRun) -> int:
 
 
 def _data(
-    kept: KeptRun, info: RunInfo, engine: Engine | None, trouble: EnsembleError | None
+    kept: KeptRun,
+    info: RunInfo,
+    engine: Engine | None,
+    trouble: EnsembleError | None,
+    queue: tuple[Sequence[str], Any],
 ) -> dict[str, Any]:
     journal = kept.journal
     return {
         **info.to_dict(),
         "executor": dict(kept.executor),
+        **({} if queue[1] is None else {"queue": queue[1]}),
         "profile": _profile(kept),
         "journal": {"path": str(journal.path), "mode": journal.mode, "bytes": _size(kept)},
         "last_event": _last_event(kept),
@@ -111,7 +137,13 @@ def _data(
     }
 
 
-def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle) -> list[str]:
+def _lines(
+    kept: KeptRun,
+    info: RunInfo,
+    engine: Engine | None,
+    queue: tuple[Sequence[str], Any],
+    style: TextStyle,
+) -> list[str]:
     lines = [style.paint(f"{in_one_line(kept.tag)}: {_standing(info)}", style_of_state(info))]
     length = format_length(info)
     took = "" if length == "-" else f", {'for' if info.state == 'running' else 'took'} {length}"
@@ -121,6 +153,7 @@ def _lines(kept: KeptRun, info: RunInfo, engine: Engine | None, style: TextStyle
         f" executor    {in_one_line(info.executor)}"
         + (f" ({in_one_line(options)})" if options else "")
     )
+    lines += queue[0]
     if profile := _profile(kept):
         lines.append(f" profile     {in_one_line(profile)}")
     lines.append(f" began       {format_time(info.began)}{took}")

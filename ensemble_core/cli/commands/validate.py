@@ -24,6 +24,8 @@ from ensemble_core.display.text_style import count_of, printable, style_of
 from ensemble_core.errors import EnsembleError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.session.reuse import Preview
 
@@ -82,6 +84,7 @@ def validate(
     """
     from ensemble_core import config
     from ensemble_core.session.executor_choice import (
+        build_executor,
         choose_executor,
         profile_options,
         read_options,
@@ -93,12 +96,16 @@ def validate(
     name = executor or (settings and settings.executor)
     record = registry.lookup("executor", name) if name else None
     choice = None
+    chosen: dict[str, Any] | None = None
     if resolved or (options and record is None):
         choice = choose_executor(registry, executor, settings)
         record = choice.record
     if record is not None:
         defaults = profile_options(registry, record, settings)
         given = read_options(record, options, {})
+        chosen = {**defaults, **given}
+        if chosen:  # without options, it may lack some that it needs
+            build_executor(registry, record, chosen)
     if resolved:
         from ensemble_core.cli.resolved_values import print_resolved
 
@@ -108,7 +115,7 @@ def validate(
         return print_resolved(
             files[0],
             registry,
-            replace(choice, options={**defaults, **given}),
+            replace(choice, options=chosen or {}),
             named=executor is not None,
             flags=given,
             overrides=overrides,
@@ -116,7 +123,7 @@ def validate(
             as_json=as_json,
         )
     if expanded:
-        return _print_expanded(files, registry, record, overrides, allow_idle, as_json)
+        return _print_expanded(files, registry, record, chosen, overrides, allow_idle, as_json)
     look, warned = style_of(sys.stdout), style_of(sys.stderr)
     documents: list[dict[str, Any]] = []
     wrong = 0
@@ -126,6 +133,7 @@ def validate(
                 file,
                 registry,
                 executor=record,
+                options=chosen,
                 overrides=list(overrides),
                 must_begin=not allow_idle,
                 profile=settings,
@@ -195,6 +203,7 @@ def _print_expanded(
     files: tuple[str, ...],
     registry: Any,
     record: Any,
+    options: Mapping[str, Any] | None,
     overrides: tuple[str, ...],
     allow_idle: bool,
     as_json: bool,
@@ -213,6 +222,7 @@ def _print_expanded(
         registry,
         file=file,
         executor=record,
+        options=options,
         overrides=list(overrides),
         must_begin=not allow_idle,
     )
