@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ensemble_core import Executor, ExecutorPlugin, hookimpl
@@ -18,7 +19,8 @@ OPTIONS: Mapping[str, Any] = {
         "queue": {
             "type": "string",
             "default": "local",
-            "description": "Executor whose jobs are the pilots: local or slurm; default local.",
+            "description": "Executor whose jobs are the pilots: local or slurm; or here: this "
+            "process's own allocation is the one pilot; default local.",
         },
         "options": {
             "type": "object",
@@ -28,7 +30,7 @@ OPTIONS: Mapping[str, Any] = {
         "nodes": {**_COUNT, "default": 1, "description": "Nodes of each pilot; default 1."},
         "cores": {
             **_COUNT,
-            "description": "Cores of each node for jobs; required unless the queue is local.",
+            "description": "Cores of each node for jobs; required with slurm.",
         },
         "gpus": {
             "type": "integer",
@@ -55,7 +57,8 @@ OPTIONS: Mapping[str, Any] = {
         },
         "margin": {
             **_TIME,
-            "description": "Time before its limit at which a pilot ends its jobs; default 2m.",
+            "description": "Part of the duration that is not for jobs: half of it for the start "
+            "of a pilot, half for its end; default 2m.",
         },
         "orphan": {
             **_TIME,
@@ -82,9 +85,8 @@ OPTIONS: Mapping[str, Any] = {
         },
         "requeue": {
             "type": "boolean",
-            "default": False,
             "description": "Whether jobs that had started in a pilot that ended run again, where "
-            "it is certain that none of their processes is left; default false.",
+            "it is certain that none of their processes is left; default: only with queue=here.",
         },
     },
 }
@@ -94,6 +96,18 @@ def _build(options: Mapping[str, Any]) -> Executor:
     from ensemble_pilot.executor import PilotExecutor
 
     return PilotExecutor(**options)
+
+
+def _never(group: Any, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    from ensemble_pilot.options import never
+
+    return never(group, options)
+
+
+def _status(folder: Path) -> tuple[Sequence[str], Any]:
+    from ensemble_pilot.status import pilot_status
+
+    return pilot_status(folder)
 
 
 @hookimpl
@@ -106,6 +120,8 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             build=_build,
             capabilities=frozenset({"submit", "cancel", "signal", "reattach", "detach"}),
             options=OPTIONS,
+            never=_never,
+            status=_status,
             available=lambda: (False, "select it with --executor pilot"),
         )
     ]

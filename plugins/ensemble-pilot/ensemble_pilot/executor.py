@@ -10,29 +10,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ensemble_batch import address_option
-
 from ensemble_core import (
     Emit,
-    EnsembleError,
     Event,
     Executor,
     ExecutorError,
-    ExecutorPlugin,
     Job,
     Run,
-    UsageError,
     check_new,
-    executor_record,
     private_folder,
     start_folder,
 )
-from ensemble_core.cli.toolkit import option_defaults, parse_duration
-from ensemble_core.local.slots import machine_cores
-from ensemble_pilot.controller import Controller, Settings
-from ensemble_pilot.fleet import Fleet, Kind
+from ensemble_core.cli.toolkit import option_defaults
+from ensemble_pilot.controller import Controller
+from ensemble_pilot.fleet import Fleet
 from ensemble_pilot.ledger import PilotLedger
-from ensemble_pilot.node import RANKS
+from ensemble_pilot.options import read_options
+from ensemble_pilot.pilots import Settings
 
 __all__ = ["PilotExecutor"]
 
@@ -50,80 +44,10 @@ class PilotExecutor(Executor):
         {"exit", "signal", "timeout", "memory", "cancelled", "submit", "preempted"}
     )
 
-    def __init__(
-        self,
-        *,
-        queue: str = "local",
-        options: Mapping[str, Any] | None = None,
-        nodes: int = 1,
-        cores: int | None = None,
-        gpus: int = 0,
-        duration: float | str = 0,
-        most: int = 1,
-        least: int = 0,
-        idle: float | str = "5m",
-        margin: float | str | None = None,
-        orphan: float | str = "10m",
-        backlog: int = 2,
-        grace: float = 5.0,
-        listen: str = "auto",
-        requeue: bool = False,
-    ) -> None:
-        if queue not in RANKS:
-            raise UsageError(
-                f"pilots cannot be jobs of the executor {queue!r} yet",
-                hint=f"choose one of these: {', '.join(f'-o queue={name}' for name in RANKS)}",
-                code="bad-option",
-            )
-        self._queue = queue
-        record = executor_record(queue)
-        self._outer, self._job_options = _outer(record, dict(options or {}))
-        if cores is None:
-            if queue != "local":
-                raise UsageError(
-                    f"the executor {queue!r} does not tell how many cores a node has",
-                    hint="say how many each node of a pilot gets, such as -o cores=128",
-                    code="bad-option",
-                )
-            slots = (options or {}).get("slots") or machine_cores()
-            cores = max(1, int(slots) // nodes)
-        if most < least:
-            raise UsageError(
-                f"'most' is {most}, but 'least' is {least}",
-                hint="choose least <= most",
-                code="bad-option",
-            )
-        lifetime = _duration("duration", duration)
-        reserve = _duration("margin", margin if margin is not None else ("2m" if lifetime else 0))
-        if lifetime and reserve >= lifetime:
-            raise UsageError(
-                f"a pilot of {lifetime:g} s with a margin of {reserve:g} s has no time for jobs",
-                hint="lengthen 'duration', or shorten 'margin'",
-                code="bad-option",
-            )
-        self._kind = Kind(
-            nodes=nodes,
-            cores=cores,
-            gpus=gpus,
-            duration=lifetime,
-            most=most,
-            least=least,
-            idle=_duration("idle", idle),
-            margin=reserve,
-            backlog=backlog,
-        )
-        address = address_option(listen)
-        if address is None:
-            raise UsageError(
-                "nodes of pilots must be able to connect to this machine",
-                hint="use -o listen=ADDRESS or -o listen=ADDRESS:PORT",
-                code="bad-option",
-            )
-        if not address[0]:
-            address = "127.0.0.1" if queue == "local" else "0.0.0.0", address[1]
-        self._address = address
-        self._grace, self._requeue = grace, requeue
-        self._orphan = _duration("orphan", orphan)
+    def __init__(self, **options: Any) -> None:
+        self._options = read_options(options)
+        whole = option_defaults(self._options.outer.options, self._options.of_queue)
+        self._outer = self._options.outer.build(whole)
         self._controller: Controller | None = None
         self._ledger: PilotLedger
         self._emit: Emit
@@ -139,30 +63,37 @@ class PilotExecutor(Executor):
         folder = Path(self._temporary or run.state or "").resolve()
         private_folder(folder)
         self._ledger = PilotLedger(folder / "pilots.log", run.id)
+        options = self._options
         settings = Settings(
-            self._queue, self._grace, self._orphan, self._requeue, start, self._job, self._address
+            options.queue,
+            options.grace,
+            options.orphan,
+            options.requeue,
+            start,
+            self._job,
+            options.address,
         )
         self._emit, self._clock = emit, run.clock
         try:
             controller = Controller(
-                run, self._pass_on, folder, self._kind, settings, self._ledger, self._outer
+                run, self._pass_on, folder, options.kind, settings, self._ledger, self._outer
             )
         except BaseException:
             self._ledger.close()
             raise
 
         def on_events(events: Sequence[Event]) -> None:
-            controller.post(lambda: controller.on_outer(events))
+            controller.post(lambda: controller.pilots.on_outer(events))
 
         outer_id = hashlib.sha256(f"pilots of {self._ledger.run_id}".encode()).hexdigest()[:16]
-        state = folder / "outer"
+        # A later controller may be in another allocation, where the jobs of this one are unknown.
+        state = folder / (f"outer-{options.here.job}" if options.here else "outer")
         try:
             self._outer.open(
                 Run(f"{run.tag}.pilots", folder / "output", run.clock, state, outer_id), on_events
             )
         except BaseException:
-            controller.link.close(0.0)
-            controller.worker.close()
+            controller.abandon()
             self._ledger.close()
             raise
         jobs = [pilot.job for pilot in controller.fleet.pilots.values()]
@@ -175,22 +106,24 @@ class PilotExecutor(Executor):
 
     def _job(self, number: int, folder: Path) -> Job:
         """Return the job of a pilot in the outer queue."""
-        kind = self._kind
+        options, here = self._options, self._options.here
+        kind, queue = options.kind, options.queue
+        command = (sys.executable, "-m", "ensemble_pilot.node", str(folder))
         return Job(
             id=f"pilot.{number}",
             group="pilot",
             index=number,
-            command=(sys.executable, "-m", "ensemble_pilot.node", str(folder)),
-            nodes=kind.nodes,
-            tasks=kind.nodes,
-            cores_per_task=kind.cores,
-            gpus_per_task=kind.gpus,
-            duration=kind.duration,
+            command=(*here.launcher, *command) if here else command,
+            nodes=1 if here else kind.nodes,
+            tasks=1 if here else kind.nodes,
+            cores_per_task=1 if here else kind.cores,
+            gpus_per_task=0 if here else kind.gpus,
+            duration=0.0 if here else kind.duration,
             # If the task of a node is gone, so is the pilot.
-            environment={"SLURM_KILL_BAD_EXIT": "1"} if self._queue == "slurm" else {},
+            environment={"SLURM_KILL_BAD_EXIT": "1"} if queue == "slurm" else {},
             stdout=str(folder / "out"),
             stderr=str(folder / "err"),
-            options={self._queue: self._job_options} if self._job_options else {},
+            options={queue: options.of_jobs} if options.of_jobs else {},
         )
 
     def _require_open(self) -> Controller:
@@ -222,7 +155,7 @@ class PilotExecutor(Executor):
 
     def resources(self) -> Mapping[str, float]:
         if self._controller is None:
-            return Fleet(self._kind).gauges()
+            return Fleet(self._options.kind).gauges()
         return self._controller.gauges
 
     @property
@@ -240,52 +173,3 @@ class PilotExecutor(Executor):
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
-
-
-def _duration(name: str, value: float | str) -> float:
-    try:
-        return float(parse_duration(value))
-    except EnsembleError as error:
-        raise UsageError(f"{name!r}: {error.what}", hint=error.hint, code="bad-option") from None
-
-
-def _outer(record: ExecutorPlugin, given: dict[str, Any]) -> tuple[Executor, dict[str, Any]]:
-    """Return the outer executor, and the options of the pilots' jobs in it.
-
-    ``given`` may have options of both kinds.
-    """
-    if "reattach" not in record.capabilities:
-        raise UsageError(
-            f"pilots cannot be jobs of the executor {record.name!r}",
-            cause="it cannot find its jobs again after a restart",
-            code="bad-option",
-        )
-    of_jobs = dict(record.job_options.get("properties", {}))
-    of_queue = dict(record.options.get("properties", {}))
-    for name in given:
-        if name not in of_jobs and name not in of_queue:
-            known = ", ".join(sorted({*of_jobs, *of_queue}))
-            raise UsageError(
-                f"the executor {record.name!r} has no option {name!r}",
-                hint=f"its options are {known}",
-                code="unknown-option",
-            )
-    for schema, names in ((record.options, of_queue), (record.job_options, of_jobs)):
-        _check(record, dict(schema), {key: given[key] for key in given if key in names})
-    whole = option_defaults(
-        record.options, {key: value for key, value in given.items() if key not in of_jobs}
-    )
-    return record.build(whole), {key: value for key, value in given.items() if key in of_jobs}
-
-
-def _check(record: ExecutorPlugin, schema: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    import jsonschema_rs
-
-    for error in jsonschema_rs.validator_for({**schema, "required": []}).iter_errors(given):
-        where = ".".join(map(str, error.instance_path))
-        raise UsageError(
-            f"invalid option {where!r} of the pilots' queue",
-            cause=error.message,
-            hint=f"'ensemble plugins show executor {record.name}' describes it",
-            code="bad-option",
-        )

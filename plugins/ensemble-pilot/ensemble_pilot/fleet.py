@@ -3,6 +3,22 @@
 The fleet does no input or output and reads no clock: times are arguments, in seconds since the
 epoch. A pilot is a job of the outer queue. A job of the run is *placed* on one of its nodes once
 that node has room for it, and stays bound to it.
+
+**Why no job runs twice.** These laws together are the proof:
+
+1. *One place.* A job waits, or it is placed on one node, or it is over. Only nodes of ``ready``
+   pilots get jobs (:meth:`Fleet.place`).
+2. *Written first.* A job is sent to a node only after a synced line of the controller's ledger says
+   so (``turn``). A later controller reads this line, so it finds each job in the same place.
+3. *Two ways out.* A placed job leaves its node when the node reports its end
+   (:meth:`Fleet.release`), or when its pilot is ``fenced`` and it never started
+   (:meth:`Fleet.give_back`, which raises ``ValueError`` in any other state).
+4. *Fence.* ``fenced`` means: the controller created the pilot's fence, a file, and *then* read the
+   nodes' ledgers. A node writes and syncs that it is about to start a job, *then* looks for the
+   fence, and starts nothing if it is there. So if the ledger does not show the job, the node will
+   find the fence. What the outer queue says about a pilot is not part of this proof.
+5. *No way back.* A state never returns to an earlier one (:data:`TRANSITIONS`), and the number of a
+   pilot is never used again. A node whose pilot has ended gets no answer but to leave.
 """
 
 from __future__ import annotations
@@ -17,20 +33,24 @@ from ensemble_core import Job
 
 __all__ = ["TRANSITIONS", "Fleet", "Kind", "Node", "Pilot", "State"]
 
-State = Literal["requested", "starting", "ready", "draining", "over"]
+State = Literal["requested", "starting", "ready", "draining", "ended", "fenced", "over"]
 
 #: The states of a pilot, and which of them may follow.
 #:
 #: - ``requested``: it waits in the outer queue, or its request is on the way.
 #: - ``starting``: the outer queue has started it; its nodes are not all connected.
 #: - ``ready``: all its nodes have connected. Only now it gets jobs.
-#: - ``draining``: it gets no more jobs: it is given back, or the outer queue has ended it.
-#: - ``over``: its fence is in place and its ledgers are read. Nothing will start in it.
+#: - ``draining``: it is given back, and gets no more jobs.
+#: - ``ended``: the outer queue says that it has ended. That may be wrong.
+#: - ``fenced``: its fence is in place, and its ledgers were read after that. Nothing more starts.
+#: - ``over``: no job is bound to its nodes any more.
 TRANSITIONS: Mapping[State, frozenset[State]] = {
-    "requested": frozenset({"starting", "ready", "draining"}),
-    "starting": frozenset({"ready", "draining"}),
-    "ready": frozenset({"draining"}),
-    "draining": frozenset({"over"}),
+    "requested": frozenset({"starting", "ready", "draining", "ended"}),
+    "starting": frozenset({"ready", "draining", "ended"}),
+    "ready": frozenset({"draining", "ended"}),
+    "draining": frozenset({"ended"}),
+    "ended": frozenset({"fenced"}),
+    "fenced": frozenset({"over"}),
     "over": frozenset(),
 }
 _LIVE = ("requested", "starting", "ready")
@@ -39,6 +59,9 @@ _DEPTH = 100
 #: After this many pilots in a row that ended before they were ready, wait before the next request:
 #: so many seconds at first, then twice as long each time, up to the maximum.
 FAILURES, _PAUSE, _LONGEST_PAUSE = 3, 15.0, 900.0
+#: The part of ``margin`` that a pilot keeps at its end. The rest is for its start: a job that takes
+#: ``duration`` minus ``margin`` still fits when the pilot is ready.
+AT_END = 0.5
 #: How many jobs may overtake a job that does not fit yet: at least, and for each core it needs.
 _BYPASS_LEAST, _BYPASS_PER_CORE = 8, 2
 
@@ -62,26 +85,28 @@ class Kind:
     margin: float = 120.0
     backlog: int = 2
 
-    def never(self, job: Job) -> str | None:
-        """Return the reason why no pilot can run a job, and what to do, or ``None``."""
+    def never(self, job: Job) -> tuple[str, str, str] | None:
+        """Return why no pilot can run a job: the field, the reason, and what to do, or ``None``."""
         if job.nodes > 1:
             return (
-                f"the job needs {job.nodes} nodes, but a job inside a pilot runs on one node: "
-                "request tasks instead of nodes, or run it with the executor of the queue"
+                "nodes",
+                f"the job needs {job.nodes} nodes, but a job inside a pilot runs on one node",
+                "request tasks instead of nodes, or run it with the executor of the queue",
             )
         for what, need, have in (("cores", job.cores, self.cores), ("gpus", job.gpus, self.gpus)):
             if need > have:
                 return (
-                    f"the job needs {need} {what} on one node, but a node of a pilot has {have}: "
-                    f"request less, or larger nodes with -o {what}={need}"
+                    f"{what}_per_task",
+                    f"the job needs {need} {what} on one node, but a node of a pilot has {have}",
+                    f"request less, or larger nodes with -o {what}={need}",
                 )
         longest = self.duration - self.margin
         if self.duration and job.duration > longest:
-            return (
+            why = (
                 f"the job's time limit is {job.duration:g} s, but a pilot has {longest:g} s for "
-                f"jobs ('duration' {self.duration:g} s minus 'margin' {self.margin:g} s): shorten "
-                "the job's duration, or lengthen that of the pilots"
+                f"jobs ('duration' {self.duration:g} s minus 'margin' {self.margin:g} s)"
             )
+            return "duration", why, "shorten the job's duration, or lengthen that of the pilots"
         return None
 
 
@@ -108,7 +133,10 @@ class Node:
 
 @dataclass(eq=False)
 class Pilot:
-    """A pilot. ``requested``, ``ends`` and ``idle_since`` are times; ``ends`` may be unknown."""
+    """A pilot. ``requested``, ``ends`` and ``idle_since`` are times; ``ends`` may be unknown.
+
+    ``was_ready`` is true once the pilot has been ready, also if a later controller asks.
+    """
 
     number: int
     requested: float
@@ -153,6 +181,8 @@ class Fleet:
         self._not_before = 0.0
         #: The most memory that a node has had, in bytes; ``None``: not known yet.
         self.memory: int | None = None
+        #: How many pilots have been ready, and the most time for jobs that one had left then.
+        self.readies, self._longest = 0, 0.0
 
     # Jobs.
 
@@ -163,14 +193,25 @@ class Fleet:
                 f"the job needs {job.memory / 2**30:.3g}G of memory, but a node of a pilot has "
                 f"{self.memory / 2**30:.3g}G: request less memory_per_task, or larger nodes"
             )
-        return self.kind.never(job)
+        found = self.kind.never(job)
+        if found is not None:
+            return f"{found[1]}: {found[2]}"
+        if self.readies >= FAILURES and job.duration > self._longest:
+            return (
+                f"the job's time limit is {job.duration:g} s, but {FAILURES} pilots had at most "
+                f"{self._longest:.0f} s left when they were ready: shorten the job's duration, or "
+                "lengthen 'margin' and 'duration' of the pilots by the time that they need to start"
+            )
+        return None
 
     def impossible(self) -> list[tuple[Job, str]]:
         """Return the waiting jobs that no pilot can run, each with the reason.
 
-        Call it when a node has connected, because only then its memory is known.
+        Call it when a node has connected, because only then its memory is known, and how long a
+        pilot needs to start.
         """
-        if all(shape[3] <= (self.memory or math.inf) for shape in self._lines):
+        small = all(shape[3] <= (self.memory or math.inf) for shape in self._lines)
+        if small and self.readies != FAILURES:
             return []
         told = [(job, self.never(job)) for _, job in self._waiting.values()]
         return [(job, why) for job, why in told if why is not None]
@@ -221,7 +262,13 @@ class Fleet:
         self._update(node)
 
     def give_back(self, name: str, now: float) -> None:
-        """Let a placed job wait again. The caller has proved that it never started."""
+        """Let a placed job wait again that, by its node's ledger, never started.
+
+        Raises :class:`ValueError` if its pilot is not ``fenced``: it could still start there.
+        """
+        pilot = self.placed[name].pilot
+        if pilot.state != "fenced":
+            raise ValueError(f"{name} may still start in pilot {pilot.number} ({pilot.state})")
         number, job = self._numbers[name], self.placed[name].jobs[name]
         self.release(name, now)
         self.add(job, number)
@@ -242,7 +289,10 @@ class Fleet:
         return found.nodes[rank]
 
     def connect(self, node: Node, cores: int, gpus: int, memory: int | None, now: float) -> bool:
-        """Record that a node is connected, with its size. Return whether its pilot became ready."""
+        """Record that a node is connected, with its size. Return whether its pilot became ready.
+
+        The node must be one of a pilot that is not ``ended``.
+        """
         node.free_cores += cores - node.cores
         node.free_gpus += gpus - node.gpus
         held = sum(job.memory for job in node.jobs.values())
@@ -256,6 +306,8 @@ class Fleet:
             pilot.to("ready")
             pilot.was_ready, pilot.idle_since = True, now
             self.failures = 0
+            self.readies += 1
+            self._longest = max(self._longest, self._left(pilot, now))
         for each in pilot.nodes if became else (node,):
             self._update(each)
         return became
@@ -273,17 +325,19 @@ class Fleet:
         pilot.nodes = [Node(pilot, rank) for rank in range(self.kind.nodes)]
         return pilot
 
-    def drain(self, pilot: Pilot) -> None:
+    def drain(self, pilot: Pilot, state: Literal["draining", "ended"] = "draining") -> None:
         """Let a pilot get no more jobs."""
-        pilot.to("draining")
+        pilot.to(state)
         for node in pilot.nodes:
             self._update(node)
 
     def end(self, pilot: Pilot, now: float, *, wanted: bool) -> bool:
         """Record that a pilot is over. Return whether :data:`FAILURES` have now come in a row.
 
-        ``wanted`` says whether this run has ended it.
+        ``wanted`` says whether this run has ended it. No job may be bound to it any more.
         """
+        if pilot.busy:
+            raise ValueError(f"jobs are bound to pilot {pilot.number}")
         pilot.to("over")
         del self.pilots[pilot.number]
         if pilot.was_ready or wanted:
@@ -437,11 +491,14 @@ class Fleet:
         if job is None or number != entry[0]:
             return None
         for node in nodes:
-            ends = node.pilot.ends
-            left = math.inf if ends is None else ends - self.kind.margin - now
+            left = self._left(node.pilot, now)
             if left > 0 and job.duration <= left:
                 return entry[0], job, node
         return None
+
+    def _left(self, pilot: Pilot, now: float) -> float:
+        """Return for how many seconds a pilot still runs jobs."""
+        return math.inf if pilot.ends is None else pilot.ends - AT_END * self.kind.margin - now
 
     def _keep_for(self, job: Job, nodes: list[Node]) -> Node | None:
         allowed = max(_BYPASS_LEAST, _BYPASS_PER_CORE * job.cores)

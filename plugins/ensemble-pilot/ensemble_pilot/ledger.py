@@ -5,8 +5,11 @@ It is a file of JSON lines with checksums, and each line is synced before anythi
 - ``["v",1,RUN_ID]``: the first line
 - ``["j",TIME,JOB]``: a job was submitted
 - ``["n",PILOT,TIME]``: a pilot is requested
+- ``["s",PILOT,QUEUE_ID]``: the outer queue has it
 - ``["b",PILOT,TIME]``: it has begun
-- ``["o",PILOT]``: it is over: its ledgers were read, and what followed stands before this line
+- ``["r",PILOT,TIME,[HOST,…]]``: all its nodes have connected
+- ``["o",PILOT,TIME,WHY]``: it is over: its ledgers were read, and what followed stands before this
+  line
 - ``["p",PILOT,RANK,[ID,…]]``: jobs are sent to a node
 - ``["w",[ID,…]]``: jobs wait again, because they never started
 - ``["e",ID,TIME,NAME,CONTEXT]``: the controller itself has ended a job with this event
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from ensemble_core import ExecutorError, Job, JobEvent
 from ensemble_core.local.ledger_lines import strip_checksum, with_checksum
 from ensemble_core.local.protocol import decode, encode_event, encode_job, line, to_event, to_job
 
-__all__ = ["STEP", "Entry", "PilotLedger"]
+__all__ = ["STEP", "Entry", "PilotLedger", "PilotRecord", "Records"]
 
 #: Seconds between two events of a job that the controller emits: each must be a microsecond later.
 STEP = 2e-6
@@ -57,39 +60,53 @@ class Entry:
         ]
 
 
-class PilotLedger:
-    """The ledger in the file ``path``. Raises :class:`ExecutorError` if it cannot be used.
+class PilotRecord:
+    """A pilot, as the ledger describes it. Times are in seconds since the epoch; ``None``: not yet."""
 
-    :meth:`submit` may be called from any thread; all other methods from one.
+    __slots__ = ("began", "ended", "hosts", "queue_id", "ready", "requested", "why")
+
+    def __init__(self, requested: float) -> None:
+        self.requested = requested
+        self.queue_id: str | None = None
+        self.began: float | None = None
+        self.ready: float | None = None
+        self.hosts: Sequence[str] = ()
+        self.ended: float | None = None
+        self.why = ""
+
+    def lines(self, number: int) -> Iterator[list[object]]:
+        """Yield the lines from which this record can be read."""
+        yield ["n", number, self.requested]
+        if self.queue_id is not None:
+            yield ["s", number, self.queue_id]
+        if self.began is not None:
+            yield ["b", number, self.began]
+        if self.ready is not None:
+            yield ["r", number, self.ready, self.hosts]
+        if self.ended is not None:
+            yield ["o", number, self.ended, self.why]
+
+
+class Records:
+    """Content of the ledger in the file ``path``. Raises :class:`ExecutorError` if it is damaged.
+
+    Reading changes nothing.
     """
 
-    def __init__(self, path: Path, run_id: str) -> None:
+    def __init__(self, path: Path, run_id: str = "") -> None:
         self._path = path
         self.run_id = run_id
         self.jobs: dict[str, Entry] = {}
-        #: The pilots that are not over: when each was requested, and when it began.
-        self.pilots: dict[int, tuple[float, float | None]] = {}
-        self.last_pilot = 0
-        #: True if an earlier controller of the run has written this ledger.
-        self.resumed = path.exists()
+        #: The pilots that are not over, and those that are.
+        self.pilots: dict[int, PilotRecord] = {}
+        self.past: dict[int, PilotRecord] = {}
         self._numbers = 0
-        self._lock = threading.Lock()
-        self._unsynced = False
-        try:
-            if self.resumed:
-                self._read()
-            self._rewrite()
-        except OSError as error:
-            raise self._error(error) from None
+        if path.exists():
+            self._read()
 
-    def _error(self, error: OSError) -> ExecutorError:
-        return ExecutorError(
-            f"cannot read or write the ledger of the run's pilots: {self._path}",
-            cause=error.strerror or str(error),
-            hint="make its folder writable and free some space",
-            code="no-ledger",
-            transient=True,
-        )
+    @property
+    def last_pilot(self) -> int:
+        return max(*self.pilots, *self.past, 0, 0)
 
     def _read(self) -> None:
         for raw in self._path.read_bytes().splitlines(keepends=True):
@@ -116,12 +133,18 @@ class PilotLedger:
             job = to_job(rest[0])
             self.jobs[job.id] = Entry(job, self._numbers, first)
         elif what == "n":
-            self.pilots[first] = rest[0], None
-            self.last_pilot = max(self.last_pilot, first)
-        elif what == "b" and first in self.pilots:
-            self.pilots[first] = self.pilots[first][0], rest[0]
-        elif what == "o":
-            self.pilots.pop(first, None)
+            self.pilots[first] = PilotRecord(rest[0])
+        elif what in ("s", "b", "r", "o") and first in self.pilots:
+            record = self.pilots[first]
+            if what == "s":
+                record.queue_id = rest[0]
+            elif what == "b":
+                record.began = rest[0]
+            elif what == "r":
+                record.ready, record.hosts = rest
+            else:
+                record.ended, record.why = rest or (0.0, "")
+                self.past[first] = self.pilots.pop(first)
         elif what == "p":
             for name in rest[1]:
                 self.jobs[name].place = first, rest[0]
@@ -136,14 +159,37 @@ class PilotLedger:
             for name in first:
                 self.jobs.pop(name, None)
 
+
+class PilotLedger(Records):
+    """The ledger, open for writing. Raises :class:`ExecutorError` if that fails.
+
+    :meth:`submit` may be called from any thread; all other methods from one.
+    """
+
+    def __init__(self, path: Path, run_id: str) -> None:
+        self._lock = threading.Lock()
+        self._unsynced = False
+        try:
+            super().__init__(path, run_id)
+            self._rewrite()
+        except OSError as error:
+            raise self._error(error) from None
+
+    def _error(self, error: OSError) -> ExecutorError:
+        return ExecutorError(
+            f"cannot read or write the ledger of the run's pilots: {self._path}",
+            cause=error.strerror or str(error),
+            hint="make its folder writable and free some space",
+            code="no-ledger",
+            transient=True,
+        )
+
     def _rewrite(self) -> None:
         """Write a new file with what is needed, and open it to append lines."""
-        # The numbers of pilots are not used again, even if all pilots are over.
         texts = [line(["v", 1, self.run_id])]
-        texts += [line(["n", self.last_pilot, 0.0]), line(["o", self.last_pilot])]
-        for number, (requested, began) in self.pilots.items():
-            texts.append(line(["n", number, requested]))
-            texts += [] if began is None else [line(["b", number, began])]
+        # Pilots that are over stay: their numbers are not used again, and the status shows them.
+        for pilots in (self.past, self.pilots):
+            texts += [line(each) for number in pilots for each in pilots[number].lines(number)]
         for name, entry in self.jobs.items():
             texts.append(line(["j", entry.submitted, encode_job(entry.job)]))
             if entry.place is not None:
@@ -188,10 +234,6 @@ class PilotLedger:
             self._unsynced = True
             for message in messages:
                 self._take(message)
-
-    def add_events(self, events: Iterable[JobEvent]) -> None:
-        """Write events by which the controller itself ends jobs."""
-        self.add(*(["e", e.job, e.timestamp, e.name, dict(e.context)] for e in events))
 
     def sync(self) -> None:
         """Wait until all lines are on the disk. Raises :class:`ExecutorError`."""

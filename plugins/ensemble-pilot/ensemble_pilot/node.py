@@ -5,7 +5,7 @@ supervisor is tied to this process: it ends its jobs and exits if this process i
 controller is gone, the supervisor continues, and this process looks for a controller's address
 until one is there.
 
-The end of the pilot is announced by a signal, or it is ``margin`` seconds before the time limit of
+The end of the pilot is announced by a signal, or it is half of ``margin`` before the time limit of
 the pilot. Then the supervisor drains, so that jobs get SIGTERM and their grace.
 """
 
@@ -39,7 +39,7 @@ from ensemble_pilot.link import keep_alive
 __all__ = ["RANKS", "main", "without_queue"]
 
 #: The variable with the rank of a task, for each outer queue.
-RANKS = {"local": "ENSEMBLE_TASK_RANK", "slurm": "SLURM_PROCID"}
+RANKS = {"local": "ENSEMBLE_TASK_RANK", "slurm": "SLURM_PROCID", "here": "SLURM_PROCID"}
 #: Beginnings of the names of variables that describe the pilot's own job to programs in it.
 _QUEUE = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PMI2_", "OMPI_", "PRTE_")
 _OWN = (
@@ -78,7 +78,7 @@ class Task:
         self._began = time.monotonic()
         self._deadline = None
         if plan["duration"]:
-            self._deadline = self._began + max(0.0, plan["duration"] - plan["margin"])
+            self._deadline = self._began + max(0.0, plan["duration"] - plan["at_end"])
         self._ending = self._drained = self._said_alone = False
         self._connected = time.monotonic()
         self._address: bytes = b""
@@ -167,6 +167,8 @@ class Task:
         """Return True if this process can exit: nothing of its node's jobs is left."""
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._end("its time limit is near")
+        if not self._ending and os.path.exists(self._folder / "fence"):
+            self._end("it counts as ended")
         alone = time.monotonic() - self._connected >= self._plan["orphan"]
         if self._ending:
             self._drain()
@@ -220,6 +222,7 @@ class Task:
             "token": token(self._link, plan["number"], self._rank),
             "version": VERSION,
             "job_fields": list(JOB_FIELDS),
+            "host": socket.gethostname(),
             "age": time.monotonic() - self._began,
             "cores": hello["slots"][0],
             "gpus": len(hello["gpus"]),

@@ -95,7 +95,7 @@ def test_job_does_not_run_twice_if_a_pilot_that_counts_as_ended_is_alive(folder:
         keeper = supervisor(session, 1)
         job = job_that_is_sent_but_not_started(session, keeper)
         # The queue's word is wrong: all processes of the pilot are alive.
-        controller(session).request(lambda c: c._on_ended(1))
+        controller(session).request(lambda c: c.pilots.on_ended(1))
         session.wait_for(job, "start")
         os.kill(keeper, signal.SIGCONT)
         wait_until(lambda: not alive(keeper))
@@ -166,7 +166,7 @@ def test_paused_controller_loses_its_nodes_to_a_later_one(folder: Path) -> None:
         go_on = threading.Event()
         controller(first).post(lambda: go_on.wait(100.0) and None)  # type: ignore[func-returns-value]
         try:
-            outer = controller(first)._outer
+            outer = controller(first).outer
             outer.close()  # its supervisor serves one controller at a time
             with new_session(folder).resume(first) as later:
                 later.take_over([job.id])

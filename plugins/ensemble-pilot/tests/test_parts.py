@@ -47,7 +47,7 @@ class Pilots:
     def cut(self) -> None:
         """End the connections to all nodes."""
         controller: Controller = self.session.executor._controller  # type: ignore[attr-defined]
-        controller.request(lambda c: [c.link.drop(peer) for peer in list(c._peers.values())])
+        controller.request(lambda c: [c.nodes.drop(pilot) for pilot in c.fleet.pilots.values()])
 
 
 @pytest.fixture

@@ -5,17 +5,21 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from ensemble_pilot import ensemble_executors
-from ensemble_testing import CrashSuite, ExecutorContract, Session, StopSuite
+from ensemble_testing import CrashSuite, ExecutorContract, FaultSuite, Session, StopSuite
 from ensemble_testing.crash import seed_and_rounds
 from ensemble_testing.executor import wait_until
 
-from ensemble_core import Cause, Executor
+from ensemble_core import Cause, Executor, Job
 from ensemble_core.local.leftover_jobs import supervisor_pid
 
 (PLUGIN,) = ensemble_executors()
@@ -158,3 +162,101 @@ def test_node_that_is_down_but_works_starts_nothing_more(cluster: Any, tmp_path:
             cluster.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
         assert session.cause(job) == "exit"
     assert (tmp_path / "ran").read_text().split() == [job.id]
+
+
+STUDY = """
+jobs:
+  - {name: sim, count: 8, duration: 20s, stdout: /dev/null, command: "sh {here}/job.sh"}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+"""
+JOB = 'echo "$ENSEMBLE_JOB_ID $SLURM_JOB_ID" >> "$(dirname "$0")/ran"; sleep 0.2\n'
+
+
+def in_allocation(cluster: Any, folder: Path, words: str, *options: str) -> tuple[int, str]:
+    """Run ``ensemble`` in a batch job of two nodes. Return its exit code, and what it said."""
+    script = folder / "batch.sh"
+    program = f"{sys.executable} -m ensemble_core.cli"
+    script.write_text(f"#!/bin/sh\n{program} {words} > said 2>&1\necho $? > code\n")
+    cluster.run(
+        *("sbatch", "--wait", "-N2", "-n2", "-c2", f"--chdir={folder}", "--output=batch.out"),
+        *(*options, str(script)),
+        check=False,
+    )
+    code = folder / "code"
+    text = code.read_text() if code.exists() else ""
+    code.unlink(missing_ok=True)
+    return int(text or -1), (folder / "said").read_text()
+
+
+def test_with_queue_here_the_allocation_itself_is_the_one_pilot(
+    cluster: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "e.yaml").write_text(STUDY)
+    (tmp_path / "job.sh").write_text(JOB)
+    words = "run e.yaml --executor pilot -o queue=here -o listen=127.0.0.1 --state state"
+    code, said = in_allocation(cluster, tmp_path, words, "--time=10")
+    assert code == 0, said
+    assert "pilot 1 requested (2 nodes of 2 cores" in said
+    assert "pilot 1 ready" in said
+    assert ": 4 cores" in said
+    lines = (tmp_path / "ran").read_text().splitlines()
+    # Jobs do not see the allocation: a step that they start would be outside of their cores.
+    assert sorted(lines) == sorted(f"sim.{number} " for number in range(8))
+    assert not [each for each in cluster.jobs() if "pilot" in each[1]], "it has requested nothing"
+
+
+def test_with_queue_here_a_job_that_ended_with_the_allocation_runs_again_in_the_next(
+    cluster: Any, tmp_path: Path
+) -> None:
+    """The resume is in another allocation: nothing is known of the first, except its files."""
+    (tmp_path / "e.yaml").write_text(STUDY)
+    (tmp_path / "job.sh").write_text(
+        JOB + 'd=$(dirname "$0"); until [ -e "$d/go" ]; do sleep 0.05; done\n'
+    )
+    words = "run e.yaml --executor pilot -o queue=here -o listen=127.0.0.1 --state state --tag h"
+    end = threading.Thread(target=_cancel_when_started, args=(cluster, tmp_path))
+    end.start()
+    in_allocation(cluster, tmp_path, words, "--time=10")
+    end.join()
+    first = (tmp_path / "ran").read_text().split()
+    (tmp_path / "go").touch()
+    code, said = in_allocation(cluster, tmp_path, "resume h --state state", "--time=10")
+    assert code == 0, said
+    ran = Counter((tmp_path / "ran").read_text().split())
+    # Those that had started run again, as with the executor 'local' in an allocation.
+    assert ran == Counter({f"sim.{n}": 1 + (f"sim.{n}" in first) for n in range(8)})
+
+
+def _cancel_when_started(cluster: Any, folder: Path) -> None:
+    wait_until(lambda: len((folder / "ran").read_text().split()) >= 4
+               if (folder / "ran").exists() else False, 100.0)  # fmt: skip
+    cluster.run("scancel", *[id_ for id_, _, _ in cluster.active()])
+
+
+@pytest.mark.timeout(300)
+class TestFaults(FaultSuite):
+    """The queue of the pilots fails; their jobs are not in it."""
+
+    __test__ = _SOAK
+    commands: ClassVar = {
+        "connect": "scontrol",
+        "submit": "sbatch",
+        "ask": "squeue",
+        "cancel": "scancel",
+    }
+    away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    nothing = ""
+    partial = "sed 1d"
+    names_cancels: ClassVar = ()  # others can only cancel a pilot
+
+    @pytest.fixture
+    def queue(self, cluster: Any) -> None: ...
+
+    def make_executor(self, period: float = 1.0) -> Executor:
+        return PLUGIN.build({**GIVEN, "options": {**GIVEN["options"], "look": period}})
+
+    def cancel_from_outside(self, session: Session, *jobs: Job) -> None:
+        """Cancel the pilots in which jobs run."""
+        words = ["scancel", "--name=pilot", "--me"]
+        subprocess.run(words, check=True, capture_output=True, timeout=self.timeout)

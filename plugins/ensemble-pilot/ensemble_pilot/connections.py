@@ -1,0 +1,170 @@
+"""Connections to the nodes of pilots: greets a node, tells it what to do, and takes its events."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ensemble_core import Job, JobEvent, Problem
+from ensemble_core.local.protocol import JOB_FIELDS, VERSION, encode_job, line, to_event
+from ensemble_pilot import credentials
+from ensemble_pilot.fleet import Fleet, Node, Pilot
+from ensemble_pilot.link import Link, Peer
+from ensemble_pilot.tracking import Tracking
+from ensemble_pilot.turn import Turn
+
+__all__ = ["Connections"]
+
+#: How many jobs a message to a node has at most.
+_BATCH = 500
+
+
+class Connections:
+    """The connected nodes. ``on_node`` is called when a node can take jobs.
+
+    Its second argument says whether the node's pilot became ready. ``note`` records a remark about
+    a pilot, for the message about its end. Raises :class:`OSError` if the address cannot be used.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        fleet: Fleet,
+        jobs: Tracking,
+        folder: Path,
+        address: tuple[str, int],
+        on_node: Callable[[Node, bool], None],
+        note: Callable[[int, str], None],
+    ) -> None:
+        self._turn, self._fleet, self._jobs, self._folder = turn, fleet, jobs, folder
+        self._on_node, self._note = on_node, note
+        self._peers: dict[tuple[int, int], Peer] = {}
+        #: Names in the requests to find jobs that a node has not answered yet.
+        self._asked: dict[Peer, list[list[str]]] = {}
+        #: Signals to jobs of nodes that are not connected now.
+        self._late: dict[Node, list[list[object]]] = {}
+        self._hellos: dict[tuple[int, int], Mapping[str, Any]] = {}
+        context = credentials.server_context(folder)
+        self.link = Link(address, context, self._on_message, self._on_lost)
+
+    def host(self, node: Node) -> str:
+        """Return the name of a node, as it has said it itself."""
+        return str(self._hellos.get(node.key, {}).get("host", ""))
+
+    def submit(self, node: Node, jobs: Sequence[Job]) -> None:
+        """Send jobs to a node. If its connection ends before, they are sent at the next one."""
+        for begin in range(0, len(jobs), _BATCH):
+            batch = jobs[begin : begin + _BATCH]
+            self.tell(node, ["submit", [encode_job(job) for job in batch]])
+
+    def tell(self, node: Node, message: list[object], *, later: bool = False) -> None:
+        """Send a message to a node. If it is not connected, send it ``later``, or not at all."""
+        peer = self._peers.get(node.key)
+        if peer in self._asked:
+            self.link.send(peer, line(message))
+        elif later:
+            self._late.setdefault(node, []).append(message)
+
+    def ask(self, node: Node, names: list[str]) -> None:
+        """Ask a node for jobs, if it is connected. If not, it is asked when it connects."""
+        peer = self._peers.get(node.key)
+        if peer in self._asked:
+            self._ask(peer, names)
+
+    def drop(self, pilot: Pilot) -> None:
+        """End the connections to a pilot. If its nodes connect again, they are told to leave."""
+        for node in pilot.nodes:
+            self._late.pop(node, None)
+            peer = self._peers.get(node.key)
+            if peer is not None:
+                self.link.drop(peer)
+
+    def _on_message(self, peer: Peer, message: Any) -> None:
+        what = message[0]
+        node: Node | None = peer.node
+        if what == "node" and node is None:
+            self._greet(peer, message[1])
+        elif node is None:
+            self.link.drop(peer)
+        elif what == "e":
+            event = to_event(message)
+            if isinstance(event, JobEvent) and self._fleet.placed.get(event.job) is node:
+                self._jobs.deliver(event)
+        elif what == "hello":
+            self._asked[peer] = []
+            self._ask(peer, [name for name in node.jobs if name in self._jobs])
+        elif what == "known":
+            self._on_known(peer, node, message[1])
+        elif what == "refused":
+            if message[1]["code"] != "keeper-there":  # the supervisor is about to exit
+                where = f"node {node.rank} of pilot {node.pilot.number}"
+                self._turn.problem(f"{where}: {message[1]['what']}")
+            self.link.drop(peer)
+        elif what == "o":
+            event = to_event(message)
+            if isinstance(event, Problem):
+                where = f"node {node.rank} of pilot {node.pilot.number}"
+                self._turn.problem(f"{where}: {event.message}")
+
+    def _greet(self, peer: Peer, hello: Mapping[str, Any]) -> None:
+        number, rank = int(hello["pilot"]), int(hello["rank"])
+        right = credentials.token(self._folder, number, rank)
+        if not hmac.compare_digest(right, str(hello["token"])):
+            self.link.drop(peer)
+            return
+        node = self._fleet.node(number, rank)
+        reason = ""
+        if node is None or node.pilot.state not in ("requested", "starting", "ready", "draining"):
+            reason = "it counts as ended"
+        elif node.pilot.state == "draining":
+            reason = "it is given back"
+        elif hello["version"] != VERSION or {*JOB_FIELDS}.difference(hello["job_fields"]):
+            reason = "it has another version of Ensemble"
+            self._note(number, f"node {rank} has another version of Ensemble than this machine")
+        if node is None or reason:
+            self.link.send(peer, line(["leave", reason]))
+            return
+        old = self._peers.pop(node.key, None)
+        if old is not None:
+            self.link.drop(old)
+        self.link.accept(peer, node)
+        self._peers[node.key] = peer
+        # Nothing else is sent until the supervisor has answered, and no job until the node has said
+        # which jobs it knows.
+        self._hellos[node.key] = hello
+        self.link.send(peer, line(["welcome", {"clock": self._turn.clock()}]))
+
+    def _ask(self, peer: Peer, names: list[str]) -> None:
+        """Ask a node for jobs. It answers which of them it knows, and sends their newer events."""
+        self._asked[peer].append(names)
+        found = {name: self._jobs.get(name) for name in names}
+        since = {name: tracked.newest for name, tracked in found.items() if tracked is not None}
+        self.link.send(peer, line(["reattach", since]))
+
+    def _on_known(self, peer: Peer, node: Node, known: Mapping[str, bool]) -> None:
+        names = self._asked[peer].pop(0)
+        bound = [name for name in names if self._fleet.placed.get(name) is node]
+        # They have never arrived. The node ignores a job that it has had.
+        self.submit(node, [node.jobs[name] for name in bound if not known.get(name)])
+        found = {name: self._jobs.get(name) for name in bound}
+        cancelled = [name for name, tracked in found.items() if tracked and tracked.cancelled]
+        if cancelled:
+            self.tell(node, ["cancel", cancelled])
+        for message in self._late.pop(node, ()):
+            self.tell(node, message)
+        if not node.connected:
+            size, now = self._hellos[node.key], self._turn.clock()
+            duration = self._fleet.kind.duration
+            if duration and node.pilot.ends is None:  # until the outer queue says when it began
+                node.pilot.ends = now - size["age"] + duration
+            became = self._fleet.connect(node, size["cores"], size["gpus"], size["memory"], now)
+            self._on_node(node, became)
+
+    def _on_lost(self, peer: Peer) -> None:
+        node: Node = peer.node
+        self._asked.pop(peer, None)
+        if self._peers.get(node.key) is peer:
+            del self._peers[node.key]
+            self._fleet.disconnect(node)

@@ -1,0 +1,144 @@
+"""Tracking of the run's jobs: emits each of their events once, in order, on the run's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ensemble_core import JobEvent
+from ensemble_core.local.ledger_reader import LedgerReading
+from ensemble_pilot.fleet import Fleet
+from ensemble_pilot.ledger import STEP, Entry
+from ensemble_pilot.turn import Turn
+
+__all__ = ["TrackedJob", "Tracking"]
+
+#: Events that the controller emits itself at the submission.
+_FIRST = frozenset({"submit", "validate", "depend", "priority"})
+
+
+class TrackedJob:
+    """A job that the run waits for. Times are in seconds since the epoch.
+
+    - ``since``: the time of the last event that the run has
+    - ``last``: the time of the last event that was emitted, or would have been
+    - ``newest``: the time of the last event of the node, by its clock
+    """
+
+    __slots__ = ("cancelled", "entry", "last", "names", "newest", "since")
+
+    def __init__(self, entry: Entry, since: float | None) -> None:
+        self.entry = entry
+        self.last = entry.first_events()[-1].timestamp
+        self.since = self.last if since is None else since
+        self.newest = 0.0
+        self.names: set[str] = set()
+        self.cancelled = False
+
+
+class Tracking:
+    """The jobs that the run waits for.
+
+    ``requeue`` says whether jobs that had started in a pilot that ended run again, if it is
+    certain that none of their processes is left.
+    """
+
+    def __init__(self, turn: Turn, fleet: Fleet, *, requeue: bool) -> None:
+        self._turn, self._fleet, self._requeue = turn, fleet, requeue
+        self._jobs: dict[str, TrackedJob] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._jobs
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def get(self, name: str) -> TrackedJob | None:
+        return self._jobs.get(name)
+
+    def add(self, entry: Entry, since: float | None = None) -> TrackedJob:
+        """Track a job. ``since`` is the time of its last event that the run has; ``None``: the run
+        has those of the submission.
+        """
+        tracked = self._jobs[entry.job.id] = TrackedJob(entry, since)
+        if since is not None:
+            self._emit(tracked, entry.first_events())
+        return tracked
+
+    def deliver(self, event: JobEvent) -> None:
+        """Emit an event of a node, and release the job if it is the last one."""
+        tracked = self._jobs.get(event.job)
+        if tracked is None:
+            if event.name == "clean" and event.job in self._fleet.placed:
+                # The run does not wait for this job.
+                self._fleet.release(event.job, self._turn.clock())
+                self._turn.record("f", [event.job])
+            return
+        if event.timestamp <= tracked.newest:
+            return
+        tracked.newest = event.timestamp
+        if event.name in _FIRST:
+            return
+        tracked.names.add(event.name)
+        if event.timestamp <= tracked.last:
+            event = JobEvent(tracked.last + STEP, event.job, event.name, event.context)
+        tracked.last = event.timestamp
+        self._emit(tracked, [event])
+        if event.name == "clean":
+            self._over(tracked)
+
+    def finish(self, tracked: TrackedJob, kind: str, note: str) -> None:
+        """End a job here: its events are in the ledger before they are emitted."""
+        name = tracked.entry.job.id
+        now = max(self._turn.clock(), tracked.last + STEP)
+        events = []
+        if "finish" not in tracked.names:
+            context = {"type": kind, "severity": 0, "note": note}
+            events.append(JobEvent(now, name, "exception", context))
+            if "start" in tracked.names:
+                events.append(JobEvent(now + STEP, name, "finish", {"status": 9}))
+        events.append(JobEvent(now + 2 * STEP, name, "clean"))
+        for event in events:
+            self._turn.record("e", name, event.timestamp, event.name, dict(event.context))
+        self._turn.then(lambda: self._emit(tracked, events))
+        self._over(tracked)
+
+    def replay_end(self, tracked: TrackedJob) -> None:
+        """Emit the end of a job that an earlier controller has finished."""
+        self._emit(tracked, tracked.entry.ended)
+        self._over(tracked)
+
+    def settle(self, names: Sequence[str], reading: LedgerReading, why: str) -> list[str]:
+        """Take over what a ledger says of jobs, read after the fence of their pilot was set.
+
+        Return the jobs that never started. All others are over after that.
+        """
+        for event in reading.events:
+            self.deliver(event)
+        waiting = []
+        for name in names:
+            tracked = self._jobs.get(name)
+            if tracked is None:
+                continue
+            if tracked.entry.ended:
+                self.replay_end(tracked)
+            elif tracked.cancelled:
+                self.finish(tracked, "cancel", f"cancelled; {why}")
+            elif reading.state(name) == "waiting":
+                tracked.newest = 0.0  # the clock of the next node may be behind
+                waiting.append(name)
+            else:
+                safe = self._requeue and reading.quit is not None
+                self.finish(tracked, "interrupted" if safe else "preempted", why)
+        return waiting
+
+    def _emit(self, tracked: TrackedJob, events: Iterable[JobEvent]) -> None:
+        """Emit those events that the run does not have yet."""
+        new = [event for event in events if event.timestamp > tracked.since]
+        if new:
+            self._turn.emit(new)
+
+    def _over(self, tracked: TrackedJob) -> None:
+        name = tracked.entry.job.id
+        del self._jobs[name]
+        if name in self._fleet.placed:
+            self._fleet.release(name, self._turn.clock())

@@ -1,0 +1,329 @@
+"""A hostile site: late pilots, wrong clocks, taken ports, full disks, stopped processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ensemble_pilot import credentials, ensemble_executors
+from ensemble_pilot.controller import Controller
+from ensemble_pilot.node import Task
+from ensemble_pilot.pilots import Pilots
+from ensemble_testing import Session
+from ensemble_testing.executor import wait_until
+from ensemble_testing.executor_reattach import _run_and_kill
+from ensemble_testing.session import alive
+
+from ensemble_core import ExecutorError, Job
+from ensemble_core.local.ledger_reader import read_ledger
+from ensemble_core.local.leftover_jobs import supervisor_pid
+from ensemble_core.local.process_tree import parent_of
+
+(PLUGIN,) = ensemble_executors()
+#: A job that notes that it ran, and waits for the file ``go``.
+WORK = 'echo "$ENSEMBLE_JOB_ID" >> ran; until [ -e go ]; do sleep 0.05; done'
+
+
+def new_session(folder: Path, **options: Any) -> Session:
+    local = {"options": {"slots": 4, "pool": "none"}, "cores": 1, "idle": 60, "orphan": 60}
+    return Session(PLUGIN.build({**local, "grace": 0.3, **options}), folder, 60.0, tidy=True)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    (tmp_path / "go").touch()
+
+
+def ran(folder: Path) -> list[str]:
+    file = folder / "ran"
+    return file.read_text().split() if file.exists() else []
+
+
+def controller(session: Session) -> Controller:
+    found: Controller = session.executor._controller  # type: ignore[attr-defined]
+    return found
+
+
+def pilot_folder(session: Session, number: int = 1) -> Path:
+    return session.folder / "state" / session.tag / f"pilot-{number}"
+
+
+def supervisor(session: Session, number: int = 1) -> int:
+    """Return the supervisor of a pilot, once there is one."""
+    wait_until(lambda: supervisor_pid(pilot_folder(session, number) / "node-0"))
+    return supervisor_pid(pilot_folder(session, number) / "node-0")
+
+
+def submitted(session: Session, *command: str, **fields: Any) -> Job:
+    job = session.job(*(command or ("sh", "-c", WORK)), **fields)
+    session.submit(job)
+    return job
+
+
+def test_pilot_that_starts_after_the_end_of_the_run_ends_at_once(folder: Path) -> None:
+    (folder / "go").touch()
+    with new_session(folder) as session:
+        session.run(session.job("sh", "-c", WORK))
+    command = [sys.executable, "-m", "ensemble_pilot.node", str(pilot_folder(session))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert "it counts as ended" in done.stderr
+    assert len(ran(folder)) == 1
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_clock_of_the_nodes_may_be_an_hour_off(
+    folder: Path, hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times of events are those of the controller, and time limits those of the node's task."""
+    patch = folder / "clock"
+    patch.mkdir()
+    (patch / "sitecustomize.py").write_text(
+        "import sys, time\n"
+        f"if 'ensemble_pilot.node' in sys.orig_argv or 'fence' in sys.orig_argv[-1]:\n"
+        f"    real = time.time\n    time.time = lambda: real() + {3600 * hours}\n"
+    )
+    path = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{patch}{os.pathsep}{path}" if path else str(patch))
+    began = time.time()
+    (folder / "go").touch()
+    with new_session(folder, duration=300, margin=10) as session:
+        job = submitted(session, "sh", "-c", WORK, duration=200.0)
+        session.wait_clean(job)
+        assert session.cause(job) == "exit"
+        times = [event.timestamp for event in session.of(job)]
+        ends = controller(session).request(lambda c: [p.ends for p in c.fleet.pilots.values()])
+        # What its own clock says shows that it was off.
+        reading = read_ledger(pilot_folder(session) / "node-0", {})
+        assert reading.began is not None
+    assert began <= times[0] <= times[-1] <= time.time() + 1
+    assert times == sorted(times)
+    assert all(began < end < time.time() + 301 for end in ends)
+
+
+def test_taken_port_is_an_error_with_a_hint(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(ExecutorError, match=f"port {port}") as refused,
+            new_session(folder, listen=f"127.0.0.1:{port}"),
+        ):
+            pass
+    assert "-o listen=" in (refused.value.hint or "")
+
+
+def test_relay_tells_a_stranger_at_the_address_nothing(folder: Path) -> None:
+    """The controller is gone, and another program has its port: it gets no token."""
+    credentials.make(folder / "link")
+    credentials.make(folder / "other")
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            plain, _ = server.accept()
+            try:
+                with credentials.server_context(folder / "other").wrap_socket(
+                    plain, server_side=True
+                ) as sock:
+                    heard.append(sock.recv(1000))
+            except OSError:
+                heard.append(b"")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        addresses = {"addresses": [["127.0.0.1", server.getsockname()[1]]]}
+        (folder / "link" / "address.json").write_text(json.dumps(addresses))
+        task = Task.__new__(Task)
+        task._link = folder / "link"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            task._connect()
+        thread.join()
+    assert heard == [b""]
+
+
+def test_two_runs_with_pilots_at_once_do_not_touch_each_other(folder: Path) -> None:
+    """They have the same names of jobs and pilots; one ends while the other works."""
+    (folder / "other").mkdir()
+    with new_session(folder) as first:
+        job = submitted(first)
+        first.wait_for(job, "start")
+        with new_session(folder / "other") as second:
+            script = WORK.replace("ran", "../ran").replace("go", "../off")
+            other = submitted(second, "sh", "-c", script, workdir=str(folder / "other"))
+            assert other.id == job.id
+            second.wait_for(other, "start")
+            (folder / "off").touch()
+            second.wait_clean(other)
+            assert second.cause(other) == "exit"
+        assert alive(supervisor(first))
+        assert first.names(job)[-1] == "start"
+        (folder / "go").touch()
+        first.wait_clean(job)
+        assert first.cause(job) == "exit"
+    assert ran(folder) == [job.id] * 2
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_controller_killed_at_the_request_of_a_pilot_does_not_leave_two(
+    folder: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pilot is in the ledger; the outer queue has it (``after``) or not."""
+    first = new_session(folder, most=1)
+    request = Pilots._submit
+
+    def killed(pilots: Pilots, number: int) -> None:
+        if moment == "after":
+            request(pilots, number)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def control() -> None:
+        monkeypatch.setattr(Pilots, "_submit", killed)
+        first.__enter__()
+        first.submit(first.job("sh", "-c", WORK))
+        time.sleep(60)
+
+    _run_and_kill(control, folder / "trace")
+    job = first.job("sh", "-c", WORK)
+    with new_session(folder, most=1).resume(first) as later:
+        assert later.executor.reattach({job.id: 0.0}) == {job.id: True}
+        later.wait_for(job, "start")
+        pilots = controller(later).request(lambda c: sorted(c.fleet.pilots))
+        assert pilots == [1 if moment == "after" else 2]
+        (folder / "go").touch()
+        later.wait_clean(job)
+        assert later.cause(job) == "exit"
+    assert ran(folder) == [job.id]
+
+
+def test_stopped_pilot_goes_on_if_it_continues_in_time(folder: Path) -> None:
+    with new_session(folder, cores=2) as session:
+        running = submitted(session)
+        session.wait_for(running, "start")
+        keeper = supervisor(session)
+        task = parent_of(keeper)
+        assert task is not None
+        for pid in (task, keeper):
+            os.kill(pid, signal.SIGSTOP)
+        waiting = submitted(session)
+        time.sleep(3.0)
+        (folder / "go").touch()
+        for pid in (task, keeper):
+            os.kill(pid, signal.SIGCONT)
+        session.wait_clean(running, waiting)
+        assert {session.cause(running), session.cause(waiting)} == {"exit"}
+        session.check_ended_once()
+    assert sorted(ran(folder)) == [running.id, waiting.id]
+
+
+def test_full_disk_of_a_node_delays_starts_and_doubles_none(folder: Path) -> None:
+    with new_session(folder, least=1, cores=2) as session:
+        first = submitted(session)
+        session.wait_for(first, "start")
+        keeper = supervisor(session)
+        size = (pilot_folder(session) / "node-0" / "local.log").stat().st_size
+        before = resource.prlimit(keeper, resource.RLIMIT_FSIZE)
+        resource.prlimit(keeper, resource.RLIMIT_FSIZE, (size, before[1]))
+        second = submitted(session)
+        session.wait(session.problems, "a warning")
+        assert "local.log" in session.problems()[0]
+        assert ran(folder) == [first.id]
+        resource.prlimit(keeper, resource.RLIMIT_FSIZE, before)
+        (folder / "go").touch()
+        session.wait_clean(first, second)
+        assert {session.cause(first), session.cause(second)} == {"exit"}
+        session.check_ended_once()
+    assert ran(folder) == [first.id, second.id]
+
+
+def test_at_its_time_limit_a_pilot_ends_its_jobs_and_others_run_in_the_next(folder: Path) -> None:
+    """One job ends at SIGTERM with exit code 0, one does not, and one has not started."""
+    (folder / "end").write_text("trap 'exit 0' TERM; echo $1 >> ran; while :; do sleep 0.05; done")
+    with new_session(folder, cores=2, most=1, duration=24, margin=16) as session:
+        good = submitted(session, "sh", "end", "good")
+        bad = submitted(session)
+        session.wait_for(good, "start")
+        session.wait_for(bad, "start")
+        later = submitted(session, "sh", "-c", "echo later >> ran", duration=8.0)
+        session.wait_clean(good, bad, later)
+        assert session.cause(good) == "exit"
+        assert session.cause(bad) == "preempted"
+        assert session.cause(later) == "exit"
+        assert "exception" not in session.names(later)
+        session.check_ended_once()
+    assert sorted(ran(folder)) == ["good", "later", bad.id]
+
+
+@pytest.mark.parametrize(("victim", "kind"), [("task", "interrupted"), ("supervisor", "preempted")])
+def test_requeue_is_only_for_jobs_of_which_certainly_nothing_is_left(
+    folder: Path, victim: str, kind: str
+) -> None:
+    """The run submits an interrupted job again. A killed supervisor cannot say what is left."""
+    with new_session(folder, requeue=True) as session:
+        job = submitted(session)
+        session.wait_for(job, "start")
+        keeper = supervisor(session)
+        task = parent_of(keeper)
+        assert task is not None
+        os.kill(task if victim == "task" else keeper, signal.SIGKILL)
+        session.wait_clean(job)
+        assert session.exception(job) == kind
+    assert ran(folder) == [job.id]
+
+
+def test_node_with_another_version_is_told_to_leave_and_the_reason_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_pilot.connections.VERSION", "0.0.1")
+    with new_session(folder) as session:
+        job = submitted(session)
+        session.wait(session.problems, "the warning")
+        (problem,) = session.problems()
+        assert "3 pilots in a row ended before they were ready" in problem
+        assert "another version of Ensemble" in problem
+        session.cancel(job)
+        session.wait_clean(job)
+
+
+def test_refusal_of_the_outer_queue_is_said_in_its_own_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with new_session(folder) as session:
+
+        def refuse(jobs: object) -> None:
+            raise ExecutorError("sbatch: error: Invalid account", code="refused")
+
+        monkeypatch.setattr(controller(session).outer, "submit", refuse)
+        job = submitted(session)
+        session.wait(session.problems, "the warning")
+        (problem,) = session.problems()
+        assert "3 pilots in a row" in problem
+        assert "sbatch: error: Invalid account" in problem
+        monkeypatch.undo()
+        session.cancel(job)
+        session.wait_clean(job)
+
+
+def test_missing_python_on_the_nodes_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with new_session(folder) as session:
+        monkeypatch.setattr(sys, "executable", "/nowhere/python3")
+        job = submitted(session)
+        session.wait(session.problems, "the warning")
+        monkeypatch.undo()
+        (problem,) = session.problems()
+        assert "3 pilots in a row" in problem
+        assert "/nowhere/python3" in problem
+        session.cancel(job)
+        session.wait_clean(job)

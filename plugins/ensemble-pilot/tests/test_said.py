@@ -1,0 +1,138 @@
+"""What the user sees: each step of a pilot once, in the output of the run and in its status."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ensemble_pilot import ensemble_executors
+from ensemble_pilot.ledger import PilotLedger
+from ensemble_pilot.status import pilot_status
+from ensemble_testing import Session
+from ensemble_testing.executor import wait_until
+
+from ensemble_core import ExecutorError, Problem
+
+(PLUGIN,) = ensemble_executors()
+FILE = """
+jobs:
+  - {name: sim, count: 3, command: "sh -c 'until [ -e go ]; do sleep 0.05; done'", workdir: "{here}"}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+"""
+OPTIONS = ("-o", 'options={"slots": 4, "pool": "none"}', "-o", "cores=2", "-o", "idle=1m")
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "ensemble_core.cli", *words, "--state", "state"]
+    with (folder / "said").open("ab") as said:
+        return subprocess.Popen(command, cwd=folder, stdout=said, stderr=said)
+
+
+def status(folder: Path) -> str:
+    command = [sys.executable, "-m", "ensemble_core.cli", "status", "s", "--state", "state"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def count(pattern: str, text: str) -> int:
+    return len(re.findall(pattern, text, re.MULTILINE))
+
+
+def test_each_step_of_a_pilot_is_said_once_also_if_the_controller_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(FILE)
+    words = ("run", "e.yaml", "--executor", "pilot", "--tag", "s", *OPTIONS)
+    first = start(tmp_path, *words)
+    said = tmp_path / "said"
+    wait_until(lambda: "pilot 1 ready" in said.read_text())
+    shown = status(tmp_path)
+    assert " pilots      1 ready" in shown
+    assert "  pilot 1 ready since " in shown
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    (tmp_path / "go").touch()
+    assert start(tmp_path, "resume", "s").wait() == 0, said.read_text()
+    text = said.read_text()
+    assert count(r"^   pilot 1 requested \(1 node of 2 cores\)$", text) == 1, text
+    assert count(r"^   pilot 1 ready after .* on .*: 2 cores$", text) == 1, text
+    assert count(r"^   pilot 1 ended after .*: given back$", text) == 1, text
+    shown = status(tmp_path)
+    assert " pilots      1 ended" in shown
+    assert count(r"^  pilot 1 ended at .* after .*: given back$", shown) == 1, shown
+
+
+def test_pilot_that_ended_by_itself_says_why_and_how_many_jobs_wait_again(tmp_path: Path) -> None:
+    options = {"options": {"slots": 4, "pool": "none"}, "cores": 1, "least": 1, "orphan": 60}
+    with Session(PLUGIN.build(options), tmp_path, 60.0, tidy=True) as session:
+        controller = session.executor._controller  # type: ignore[attr-defined]
+        wait_until(lambda: controller.gauges["pilots.ready"])
+        state = tmp_path / "state" / session.tag
+        command = b"ensemble_pilot.node\0" + os.fsencode(state / "pilot-1")
+        (task,) = [
+            int(path.parent.name)
+            for path in Path("/proc").glob("[0-9]*/cmdline")
+            if command in path.read_bytes()
+        ]
+        os.kill(task, signal.SIGTERM)
+        wait_until(lambda: any("pilot 1 ended" in text for text in infos(session)))
+    (text,) = [text for text in infos(session) if text.startswith("pilot 1 ended")]
+    assert "the pilot ends: got SIGTERM" in text
+
+
+def infos(session: Session) -> list[str]:
+    events = [event for event in list(session.events) if isinstance(event, Problem)]
+    return [event.message for event in events if event.level == "info"]
+
+
+def test_pilots_that_do_not_end_are_named_when_the_run_leaves(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """They are fenced off: if the queue starts one later, it ends at once."""
+    monkeypatch.setattr("ensemble_pilot.controller._GIVING_BACK", 0.3)
+    options = {"options": {"slots": 4, "pool": "none"}, "cores": 1, "least": 1, "orphan": 60}
+    with Session(PLUGIN.build(options), tmp_path, 60.0) as session:
+        controller = session.executor._controller  # type: ignore[attr-defined]
+        wait_until(lambda: controller.gauges["pilots.ready"])
+        outer = controller.outer
+        cancel = outer.cancel
+
+        def lost(jobs: object) -> None:
+            raise ExecutorError("the queue does not answer", code="away")
+
+        monkeypatch.setattr(outer, "cancel", lost)
+        # The connection is closed, too: the task cannot hear that it is given back.
+        monkeypatch.setattr(controller.nodes, "drop", lambda pilot: None)
+    (problem,) = session.problems()
+    assert problem.startswith("pilots 1 were given back, but the queue has not ended them")
+    state = tmp_path / "state" / session.tag
+    assert (state / "pilot-1" / "fence").exists()
+    said = state / "pilot-1" / "err"
+    wait_until(lambda: "it counts as ended" in said.read_text())
+    del cancel
+
+
+def test_status_shows_pilots_of_a_run_without_a_controller(tmp_path: Path) -> None:
+    assert pilot_status(tmp_path) == ([" pilots      none requested"], [])
+    ledger = PilotLedger(tmp_path / "pilots.log", "0" * 16)
+    for number in range(1, 20):
+        ledger.add(["n", number, time.time()], ["s", number, f"4{number}"])
+    ledger.add(["b", 2, 5.0], ["r", 2, 6.0, ["n1", "n2"]], ["b", 3, 5.0])
+    ledger.add(*(["o", number, 8.0, "scancel"] for number in range(4, 10)))
+    ledger.sync()
+    ledger.close()
+    lines, data = pilot_status(tmp_path)
+    assert lines[0] == " pilots      1 ready, 1 starting, 11 waiting, 6 ended"
+    assert lines[1].startswith("  pilot 1 (job 41) waiting in the queue since ")
+    assert lines[2].startswith("  pilot 2 (job 42) ready since ")
+    assert lines[2].endswith(" on n1, n2")
+    assert lines[-1] == "  and 6 more; --json has them all"
+    assert [each["state"] for each in data[:4]] == ["waiting", "ready", "starting", "ended"]
+    assert data[3]["why"] == "scancel"
+    assert json.loads(json.dumps(data)) == data
+    again = PilotLedger(tmp_path / "pilots.log", "")
+    assert again.last_pilot == 19, "numbers are not used again"
+    again.close()
+    assert pilot_status(tmp_path)[1] == data
