@@ -61,7 +61,7 @@ class Entry:
 
 
 class PilotRecord:
-    """A pilot, as the ledger describes it. Times are in seconds since the epoch; ``None``: not yet."""
+    """A pilot, as the ledger describes it. Times are seconds since the epoch; ``None``: not yet."""
 
     __slots__ = ("began", "ended", "hosts", "queue_id", "ready", "requested", "why")
 
