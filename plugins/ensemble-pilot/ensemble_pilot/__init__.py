@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ensemble_core import Executor, ExecutorPlugin, hookimpl
+from ensemble_core import Executor, ExecutorPlugin, JobGroup, hookimpl
 
 __all__ = ["ensemble_executors"]
 
@@ -98,7 +98,7 @@ def _build(options: Mapping[str, Any]) -> Executor:
     return PilotExecutor(**options)
 
 
-def _never(group: Any, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
+def _never(group: JobGroup, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
     from ensemble_pilot.options import never
 
     return never(group, options)

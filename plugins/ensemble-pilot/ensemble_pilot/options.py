@@ -9,10 +9,9 @@ from typing import Any
 
 from ensemble_batch import address_option
 
-from ensemble_core import EnsembleError, Job, UsageError, executor_record
+from ensemble_core import EnsembleError, ExecutorPlugin, Job, JobGroup, UsageError, executor_record
 from ensemble_core.cli.toolkit import option_defaults, parse_duration
 from ensemble_core.local.slots import machine_cores
-from ensemble_core.plugin.records import ExecutorPlugin
 from ensemble_pilot.allocation import Allocation, allocation
 from ensemble_pilot.fleet import AT_END, Kind
 from ensemble_pilot.node import RANKS
@@ -223,7 +222,7 @@ def _check(record: ExecutorPlugin, schema: Mapping[str, Any], given: Mapping[str
         )
 
 
-def never(group: Any, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
+def never(group: JobGroup, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
     """Return why no pilot can run the jobs of a group: its key, the reason, and what to do."""
     kind = read_options(options).kind
     for part in (group, *group.more):
