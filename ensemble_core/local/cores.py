@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 __all__ = ["Topology"]
 
 #: The position after the last item of a list, for ``insert``.
 _LAST = 1 << 30
-#: The place of the core among the fields of ``/proc/PID/stat`` after the name of the program.
-_PROCESSOR = 36
 
 
 class Topology:
@@ -35,16 +32,18 @@ class Topology:
             node_of.update(dict.fromkeys(listed, int(path.parent.name.removeprefix("node"))))
         self._node_of = {core: node_of.get(core, 0) for core in cores}
         self._rank = {core: rank for rank, core in enumerate(order or self._node_of)}
-        self._follows = not order
-        self._stat = -1
+        self._one_node = len(set(self._node_of.values())) == 1
+        self._here = _no_core if order else _current_core()
 
-    def choose(self, free: Iterable[int], count: int) -> list[int]:
+    def choose(self, free: Collection[int], count: int) -> list[int]:
         """Return ``count`` of the free cores.
 
         They are on one node if one has as many: on the fullest of these, so that wide tasks find
         room on the others. Otherwise, they are on as few nodes as possible.
         """
-        here = self._here() if self._follows else -1
+        here = self._here()
+        if count == 1 and free and self._one_node:  # frequent: fast path
+            return [here if here in free else min(free, key=self._rank.__getitem__)]
         by_node: dict[int, list[int]] = defaultdict(list)
         for core in sorted(free, key=self._rank.__getitem__):
             by_node[self._node_of[core]].insert(0 if core == here else _LAST, core)
@@ -54,21 +53,20 @@ class Topology:
             return whole[:count]
         return [core for cores in reversed(nodes) for core in cores][:count]
 
-    def _here(self) -> int:
-        """Return the core on which this thread runs, or -1. Only one thread may call it."""
-        try:
-            if self._stat < 0:
-                self._stat = os.open("/proc/thread-self/stat", os.O_RDONLY | os.O_CLOEXEC)
-            fields = os.pread(self._stat, 1024, 0).rpartition(b")")[2].split()
-            return int(fields[_PROCESSOR])
-        except (OSError, ValueError, IndexError):
-            return -1
 
-    def close(self) -> None:
-        """Close the file descriptor, if any."""
-        if self._stat >= 0:
-            os.close(self._stat)
-            self._stat = -1
+def _no_core() -> int:
+    return -1
+
+
+def _current_core() -> Callable[[], int]:
+    """Return a function that returns the core on which the calling thread runs, or -1."""
+    import ctypes  # not at the top: most commands start no process
+
+    try:
+        found: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
+    except (OSError, AttributeError):
+        return _no_core
+    return found
 
 
 def _numbers(text: str) -> list[int]:

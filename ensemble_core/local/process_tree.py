@@ -260,6 +260,8 @@ class ProcessTree(Generic[J]):
             orphan = self._orphans.get(pid)
             if orphan is None or orphan.born != seen.born:
                 orphan = self._assign(seen)
+            if orphan is not None and orphan.job is None and len(orphan.candidates) == 1:
+                (orphan.job,) = orphan.candidates
             if seen.state in "ZX":
                 dead.append(seen)
             elif orphan is not None:

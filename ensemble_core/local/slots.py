@@ -247,7 +247,6 @@ class Slots:
 
     def close(self) -> None:
         """Close all files."""
-        self._topology.close()
 
     def _choice(self) -> set[int]:
         """Return the cores among which those of a job are chosen."""

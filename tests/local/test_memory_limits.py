@@ -14,13 +14,18 @@ from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.slots import machine_memory
 
 MEBI = 1 << 20
-#: Uses 300 MB, and stays. With an argument, a detached child does so.
+#: Uses 300 MB, and stays. With an argument, a detached child does so, or, with two, a daemon that
+#: keeps no variable.
 GREEDY = """
 import os, sys, time
 if len(sys.argv) > 1 and os.fork():
     time.sleep(600)
 if len(sys.argv) > 1:
     os.setsid()
+if len(sys.argv) > 2:
+    if os.fork():
+        os._exit(0)
+    os.execve(sys.executable, [sys.executable, "-c", sys.argv[2]], {})
 held = bytearray(300 * 1024 * 1024)
 for at in range(0, len(held), 4096):
     held[at] = 1
@@ -71,6 +76,16 @@ def test_a_job_that_uses_more_memory_than_it_requests_ends(local: Session, detac
     local.cancel(enough)
     local.wait_clean(enough)
     assert local.cause(enough) == "cancelled"
+
+
+def test_the_memory_of_a_daemon_counts_if_only_one_job_can_have_started_it(local: Session) -> None:
+    other, job = (
+        local.job("sleep", "1"),
+        local.job(sys.executable, "-c", GREEDY, "daemon", GREEDY, memory_per_task=100 * MEBI),
+    )
+    local.run(other, job)
+    assert local.cause(job) == "memory"
+    assert local.cause(other) == "exit"
 
 
 @pytest.mark.parametrize("memory", ["4", "1Q", "0G", -1])
