@@ -32,13 +32,16 @@ import fcntl
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.ledger_lines import LedgerJob, is_newer, strip_checksum, with_checksum
 from ensemble_core.local.protocol import decode, line, line_job
 
-__all__ = ["Ledger", "boot", "sync_folder"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Ledger", "boot", "check_format", "sync_folder"]
 
 NAME, LOCK = "local.log", "local.lock"
 #: Version of the file format. Version 1 had no checksums.
@@ -60,6 +63,16 @@ def boot() -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def check_format(version: int, path: str | Path) -> None:
+    """Raise :class:`ExecutorError` if a ledger has a format that is not known yet."""
+    if version > FORMAT:
+        raise ExecutorError(
+            f"{path} is from a newer version of Ensemble",
+            hint="resume the run with the version that it was started with",
+            code="newer-version",
+        )
 
 
 def _pid_namespace() -> str:
@@ -239,12 +252,7 @@ class Ledger:
         elif kind == "t":
             self.newest = max(self.newest, message[1])
         elif kind == "v":
-            if message[1] > FORMAT:
-                raise ExecutorError(
-                    f"{self.path} is from a newer version of Ensemble",
-                    hint="resume the run with the version that it was started with",
-                    code="newer-version",
-                )
+            check_format(message[1], self.path)
             if message[2] != self._tag:
                 raise ExecutorError(
                     f"{self.path} belongs to another run: {message[2]}",

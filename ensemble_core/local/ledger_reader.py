@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.ledger import FORMAT, NAME, sync_folder
+from ensemble_core.local.ledger import NAME, check_format, sync_folder
 from ensemble_core.local.ledger_lines import strip_checksum
 from ensemble_core.local.protocol import decode, to_event
 from ensemble_core.model.events import JobEvent
@@ -87,12 +87,7 @@ class LedgerReading:
         elif kind == "f":
             self._ended.update(message[1])
         elif kind == "v":
-            if message[1] > FORMAT:
-                raise ExecutorError(
-                    f"{self.path} is from a newer version of Ensemble",
-                    hint="resume the run with the version that it was started with",
-                    code="newer-version",
-                )
+            check_format(message[1], self.path)
             self.began = message[3]
         elif kind == "k":
             self.quit = None

@@ -15,6 +15,7 @@ from ensemble_core.local.slots import machine_cores
 from ensemble_pilot.allocation import Allocation, allocation
 from ensemble_pilot.fleet import AT_END, Kind
 from ensemble_pilot.node import RANKS
+from ensemble_pilot.schema import OPTIONS
 
 __all__ = ["PilotOptions", "never", "read_options"]
 
@@ -45,8 +46,6 @@ class PilotOptions:
 
 def read_options(given: Mapping[str, Any]) -> PilotOptions:
     """Check options and complete them. Raises :class:`UsageError`."""
-    from ensemble_pilot import OPTIONS
-
     options = option_defaults(OPTIONS, given)
     queue = options["queue"]
     if queue not in RANKS:

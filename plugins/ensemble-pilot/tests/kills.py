@@ -23,10 +23,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ensemble_testing.crash.__main__ import leftover_processes
+from ensemble_testing.crash.rounds import Round
 from ensemble_testing.processes import process_files
 
 JOBS = 12
@@ -56,26 +56,6 @@ OPTIONS = (
 )
 #: Seconds within which a run must be over, and no process left.
 _PATIENCE, _LEAVING = 240.0, 60.0
-
-
-@dataclass
-class Round:
-    """Result of a run: what was killed, and the faults found."""
-
-    name: str
-    seed: int
-    killed: list[str] = field(default_factory=list)
-    jobs: int = 0
-    lost: list[str] = field(default_factory=list)
-    doubled: list[str] = field(default_factory=list)
-    fired_again: list[str] = field(default_factory=list)
-    replay_differences: list[str] = field(default_factory=list)
-    other: list[str] = field(default_factory=list)
-
-    @property
-    def good(self) -> bool:
-        faults = (self.lost, self.doubled, self.fired_again, self.replay_differences, self.other)
-        return not any(faults)
 
 
 class Stage:

@@ -1,0 +1,89 @@
+"""Schema of the options of the executor ``pilot``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["OPTIONS"]
+
+_COUNT = {"type": "integer", "minimum": 1}
+_TIME = {"type": ["string", "number"]}
+OPTIONS: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "queue": {
+            "type": "string",
+            "default": "local",
+            "description": "Executor whose jobs are the pilots: local or slurm; or here: this "
+            "process's own allocation is the one pilot; default local.",
+        },
+        "options": {
+            "type": "object",
+            "default": {},
+            "description": 'Options of this queue and its jobs, such as {"partition": "long"}.',
+        },
+        "nodes": {**_COUNT, "default": 1, "description": "Nodes of each pilot; default 1."},
+        "cores": {
+            **_COUNT,
+            "description": "Cores of each node for jobs; required with slurm.",
+        },
+        "gpus": {
+            "type": "integer",
+            "minimum": 0,
+            "default": 0,
+            "description": "GPUs of each node for jobs; default 0.",
+        },
+        "duration": {
+            **_TIME,
+            "default": 0,
+            "description": "Time limit of each pilot, such as 4h; default: that of the queue.",
+        },
+        "most": {**_COUNT, "default": 1, "description": "Most pilots at a time; default 1."},
+        "least": {
+            "type": "integer",
+            "minimum": 0,
+            "default": 0,
+            "description": "Pilots to keep even if no job waits; default 0.",
+        },
+        "idle": {
+            **_TIME,
+            "default": "5m",
+            "description": "Time without a job after which a pilot is given back; default 5m.",
+        },
+        "margin": {
+            **_TIME,
+            "description": "Part of the duration that is not for jobs: half of it for the start "
+            "of a pilot, half for its end; default 2m.",
+        },
+        "orphan": {
+            **_TIME,
+            "default": "10m",
+            "description": "Time after which a pilot without jobs ends if no controller connects; "
+            "default 10m.",
+        },
+        "backlog": {
+            **_COUNT,
+            "default": 2,
+            "description": "Most pilots that wait in the queue at a time; default 2.",
+        },
+        "grace": {
+            "type": "number",
+            "minimum": 0,
+            "default": 5,
+            "description": "Seconds between SIGTERM and SIGKILL of a job; default 5.",
+        },
+        "listen": {
+            "type": "string",
+            "default": "auto",
+            "description": "Address of this machine to which nodes connect: ADDRESS or "
+            "ADDRESS:PORT; default: all its addresses, any port.",
+        },
+        "requeue": {
+            "type": "boolean",
+            "description": "Whether jobs that had started in a pilot that ended run again, where "
+            "it is certain that none of their processes is left; default: only with queue=here.",
+        },
+    },
+}
