@@ -36,7 +36,7 @@ class Places:
 
     def limits(self, group: JobGroup) -> bool:
         """Return True if jobs of this group need places."""
-        return group.at_once is not None or bool(self._shared_by(group))
+        return group.at_once is not None or (bool(self.shared) and bool(self._shared_by(group)))
 
     def _shared_by(self, group: JobGroup) -> tuple[str, ...]:
         if not self.shared:
@@ -60,6 +60,8 @@ class Places:
 
     def take(self, group: JobGroup, job: Job) -> None:
         """Note that an attempt was handed over to the executor."""
+        if group.at_once is None and not self.shared:  # nearly always
+            return
         for key in self._needed(group, job):
             self.used[key] = self.used.get(key, 0) + 1
 

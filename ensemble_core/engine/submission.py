@@ -94,7 +94,9 @@ def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
 def replicas_of(state: State, source: JobGroup) -> Replicas | None:
     """Return the replicas that a group has submitted, or ``None`` if it does not number them."""
     found = state.table.groups[source.name]
-    if found.replicas is None and any(entry.replicated for entry in (source, *source.more)):
+    if found.replicas is None and (
+        source.replicated or any(entry.replicated for entry in source.more)
+    ):
         retention.remember(state.table, (source.name,))
     return found.replicas
 
@@ -118,7 +120,8 @@ class Submitter:
                 hint="yield each result of firing.submit only once; for more jobs, call it again",
                 code="submitted-twice",
             )
-        self._check_shared_files(jobs, self._sources(jobs), decision.rule)
+        sources = self._sources(jobs)
+        self._check_shared_files(jobs, sources, decision.rule)
         link = state.via or origin.link
         standing = state.table.groups[decision.group]
         mark = decision.rule, decision.firing
@@ -128,7 +131,7 @@ class Submitter:
         free = jobs
         if cause == "submit":
             free = state.rate_limit.admit(jobs, *mark, state.now)
-        for place, (job, source) in enumerate(zip(jobs, self._sources(jobs), strict=True)):
+        for place, (job, source) in enumerate(zip(jobs, sources, strict=True)):
             way = cause if place < len(free) else "pace"
             state.table.add(job, source, state.now, link, mark, cause=way)
         if looks:

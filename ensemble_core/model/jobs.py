@@ -7,10 +7,9 @@ import glob
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.model.codec import NOTHING, Record
+from ensemble_core.model.codec import NOTHING, Record, quick_to_make
 from ensemble_core.model.option_values import fill_options, has_braces
 from ensemble_core.model.placeholders import fill, placeholders
 from ensemble_core.model.signals import SIGNALS
@@ -194,6 +193,10 @@ class Job(Record):
         return fill(text, names)
 
 
+#: A run makes one for each attempt.
+quick_to_make(Job)
+
+
 def _names_replica(value: Any) -> bool:
     """Return True if one of these texts has the placeholder ``{replica}``."""
     if isinstance(value, str):
@@ -209,17 +212,8 @@ def _names_replica(value: Any) -> bool:
 _RARE = (
     "warn", "avoid", "outputs", "within", "discard", "replica", "attempt", "requeued",
 )  # fmt: skip
-#: Fields that a job copies unchanged from its group.
-_SAME = (
-    "nodes", "cores_per_task", "gpus_per_task", "memory_per_task", "duration", "grace", "urgency",
-    "observe", "executor",
-)  # fmt: skip
 #: Fields that are also placeholders.
 _REQUESTS = ("nodes", "tasks", "cores_per_task", "gpus_per_task", "memory_per_task")
-#: Getters of these fields; one call is faster than one for each field.
-_same, _requests = attrgetter(*_SAME), attrgetter(*_REQUESTS)
-#: Fields that a job copies from its group after filling in placeholders.
-_TEXTS = ("workdir", "stdout", "stderr")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -298,17 +292,14 @@ class JobGroup(Value):
     more: tuple[JobGroup, ...] = ()
 
     def __post_init__(self) -> None:
-        texts = *self.command, *(getattr(self, each) for each in _TEXTS)
-        parts = (
-            texts,
-            self.avoid,
-            self.environment,
-            self.options,
-            self.outputs,
-            self.within,
-            self.discard,
-        )
-        if not self.replicated and any(part and _names_replica(part) for part in parts):
+        if self.replicated:
+            return
+        texts = [*self.command, *filter(None, (self.workdir, self.stdout, self.stderr))]
+        rare = self.avoid, self.environment, self.options, self.outputs, self.within, self.discard
+        # Look at each text only if one of them has the word: a group is copied at many submits.
+        if ("{replica" in "".join(texts) and _names_replica(texts)) or any(
+            map(_names_replica, filter(None, rare))
+        ):
             object.__setattr__(self, "replicated", True)
 
     @property
@@ -437,8 +428,11 @@ class JobGroup(Value):
         job_id = f"{self.name}.{index}-{attempt}" if attempt else f"{self.name}.{index}"
         tasks = self.nodes if self.tasks is None else self.tasks
         values = {
-            **dict(zip(_REQUESTS, _requests(self), strict=True)),
+            "nodes": self.nodes,
             "tasks": tasks,
+            "cores_per_task": self.cores_per_task,
+            "gpus_per_task": self.gpus_per_task,
+            "memory_per_task": self.memory_per_task,
             "run": self.run,
             "cwd": self.cwd,
             "replica": replica,
@@ -449,16 +443,24 @@ class JobGroup(Value):
             "id": job_id,
             "here": self.here,
         }
-        same: dict[str, Any] = dict(zip(_SAME, _same(self), strict=True))
-        for name in _TEXTS:
-            text = getattr(self, name)
-            same[name] = text and fill(text, values)
         return Job(
             id=job_id,
             group=self.name,
             index=index,
             command=tuple([fill(word, values) for word in self.command]),
+            nodes=self.nodes,
             tasks=tasks,
+            cores_per_task=self.cores_per_task,
+            gpus_per_task=self.gpus_per_task,
+            memory_per_task=self.memory_per_task,
+            duration=self.duration,
+            grace=self.grace,
+            workdir=self.workdir and fill(self.workdir, values),
+            stdout=self.stdout and fill(self.stdout, values),
+            stderr=self.stderr and fill(self.stderr, values),
+            urgency=self.urgency,
+            observe=self.observe,
+            executor=self.executor,
             environment=fill_options(self.environment, values) if self.environment else NOTHING,
             warn={"signal": SIGNALS[0], **self.warn} if self.warn else NOTHING,
             options=fill_options(self.options, values)
@@ -473,5 +475,4 @@ class JobGroup(Value):
             parameters=parameters or NOTHING,
             replica=replica if self.replicated else 0,
             attempt=attempt,
-            **same,
         )

@@ -657,8 +657,10 @@ class Runtime:
     def _wait_seconds(self) -> float | None:
         timer = self.engine.next_timer()
         waits = [] if timer is None else [timer.when - self.clock()]
-        dues = (self._stop_at, self._ended_jobs.due)
-        waits += [due - time.monotonic() for due in dues if due is not None]
+        if self._stop_at is not None:
+            waits.append(self._stop_at - time.monotonic())
+        if self._ended_jobs.due is not None:
+            waits.append(self._ended_jobs.due - time.monotonic())
         return min(max(0.0, min(waits)), _LONGEST_WAIT) if waits else None
 
     def _handle_timer(self) -> bool:

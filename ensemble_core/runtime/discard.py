@@ -49,7 +49,9 @@ class Discarder:
 
     def expect(self, jobs: Iterable[Job]) -> None:
         """Note that these jobs are in the queue."""
-        self._users.update(_workdir(job) for job in jobs if job.discard)
+        for job in jobs:
+            if job.discard:
+                self._users[_workdir(job)] += 1
 
     def holds(self, event: JobEvent, record: JobRecord, stop: Stop | None) -> bool:
         """Return True if the ``clean`` of a job has to wait. It is then passed on later.
