@@ -18,7 +18,7 @@ from ensemble_core.journal.reader import Text
 from ensemble_core.journal.run_store import look
 from ensemble_core.session.kept_run import KeptRun
 from ensemble_core.session.plugins import find_plugins
-from ensemble_core.session.resume import prepare_resume
+from ensemble_core.session.resume import NewTables, prepare_resume
 from ensemble_core.session.tags import remove_if_never_began
 
 __all__ = ["resume_by_tag"]
@@ -70,6 +70,8 @@ def resume_by_tag(
         if error.code != "run-ended":
             raise
         return over  # nothing in the file adds work
+    if isinstance(taken, NewTables):
+        return over
     try:
         task = Task(
             taken.ensemble,

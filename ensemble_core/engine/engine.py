@@ -89,6 +89,7 @@ from typing import Any, Literal
 from ensemble_core.engine import extension
 from ensemble_core.engine.agenda import Agenda
 from ensemble_core.engine.answers import Answers
+from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
 from ensemble_core.engine.job_events import forget, take
@@ -107,6 +108,7 @@ from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timer
 from ensemble_core.metrics.store import MetricsView
 from ensemble_core.model.causes import OUTPUT_LIMIT, OUTPUT_MISSING
+from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Call, Cancel, Decision, Fail, Log, Terminate
 from ensemble_core.model.ensemble import Ensemble
@@ -200,12 +202,15 @@ class Engine:
         """Report what happens to rules to this observer, from now on."""
         self._rules.observer = self._observer = observer
 
-    def adopt(self, ensemble: Ensemble) -> list[str]:
+    def adopt(self, ensemble: Ensemble, earlier: Mapping[str, DoneJobs] = NOTHING) -> list[str]:
         """Continue with a changed file, between two events.
+
+        ``earlier`` has the jobs that were done before, with the results of the changed file, for
+        groups for which the engine has not kept them. Without them, new tables lack these jobs.
 
         Return the rules that were dropped because they do not fit the new file.
         """
-        dropped = self.state.adopt(ensemble)
+        dropped = self.state.adopt(ensemble, earlier)
         if self._observer is not None:
             self._observer.adopted()
         return dropped

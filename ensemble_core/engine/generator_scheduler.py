@@ -190,9 +190,15 @@ class GeneratorScheduler:
         self, generator: GeneratorState, spec: GeneratorSpec, event: Event
     ) -> None:
         count = generator.suggested
-        self.state.out.append(
-            Log(message=f"generator {spec.name} has no more points after {count}", level="info")
-        )
+        lost = sum(each.state == "lost" and not each.values for each in generator.points)
+        message = f"generator {spec.name} has no more points after {count}"
+        if lost:
+            values = ", ".join(f"{name}: VALUE" for name in spec.vocs.outputs)
+            message += (
+                f"; {lost} of them {'was' if lost == 1 else 'were'} lost\n  hint: if it waits for "
+                f"the results of lost points, 'failed: {{{values}}}' gives it values"
+            )
+        self.state.out.append(Log(message=message, level="info"))
         fields = {"generator": spec.name, "points": count}
         self._rules.react(("generator-exhausted",), None, event, None, fields)
 

@@ -15,7 +15,7 @@ from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
 
-__all__ = ["keep_done", "keep_results", "read", "remember", "serve"]
+__all__ = ["keep_done", "keep_results", "read", "remember", "report_lacking", "serve"]
 
 
 def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
@@ -75,6 +75,20 @@ def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRul
         if isinstance(rule.each, tuple) and rule.asks_tables:
             for done in table.done.values():
                 done.serve(rule.each)
+
+
+def report_lacking(table: JobTable, earlier: Mapping[str, DoneJobs]) -> None:
+    """Warn about results of a changed file that earlier jobs cannot have, because nothing has read
+    the values.
+    """
+    for name, done in earlier.items():
+        for result in sorted(table.groups[name].results):
+            lacking = sum(result not in done.known(job) for job in done.jobs.values())
+            if lacking:
+                table.metrics.warn(
+                    f"the result {result!r} of {name!r} has no value for {lacking} of "
+                    f"{len(done.jobs)} earlier jobs"
+                )
 
 
 def keep_results(table: JobTable, name: str) -> None:

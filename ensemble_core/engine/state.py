@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ensemble_core.engine import retention
+from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.foreign_jobs import ForeignJobs
 from ensemble_core.engine.generator_state import GeneratorState
 from ensemble_core.engine.job_table import JobTable
@@ -195,10 +196,11 @@ class State:
         #: The groups of the jobs of each planned submit, by the first job of the submit.
         self.sources: dict[str, Sequence[JobGroup]] = {}
 
-    def adopt(self, ensemble: Ensemble) -> list[str]:
+    def adopt(self, ensemble: Ensemble, done: Mapping[str, DoneJobs] = NOTHING) -> list[str]:
         """Continue with a changed file.
 
-        Jobs, counts and metrics stay; unchanged rules keep their state.
+        Jobs, counts and metrics stay; unchanged rules keep their state. ``done``: the done jobs of
+        some groups, with the results of the changed file.
 
         Return the rules that were dropped: they were added during the run, and the new file lacks
         names that they use.
@@ -206,6 +208,7 @@ class State:
         before, self.ensemble = self.ensemble, ensemble
         self.keep_limits()
         ensemble = self.ensemble
+        self.table.done.update(done)
         self.tabulate()
         earlier = list(self.rules.states.values())
         everything = _may_read_any_metric(ensemble)
@@ -220,6 +223,7 @@ class State:
             if name in before.groups:
                 self.table.groups[name].past.adopt(before.groups[name], group, rules)
         self._serve(ensemble, everything)
+        retention.report_lacking(self.table, done)
         for asked in (self.calls, self.resizes, self.retries):
             for pending in asked.values():
                 origin = pending.origin

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import JournalRow, decisions_text
+from ensemble_core.journal.earlier_results import renamed_results, stale_groups, with_results
 from ensemble_core.journal.reader import DAMAGED, Journal, JournalError, Text
 from ensemble_core.journal.snapshot import FORMAT, load
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event
 
-__all__ = ["Difference", "Replay", "maker_of", "recover"]
+__all__ = ["Difference", "Replay", "adopt", "maker_of", "recover"]
 
 #: Function that returns the checked ensemble for a version of the file in the journal.
 Loading = Callable[[Text], Ensemble]
@@ -91,7 +93,7 @@ class Replay:
         """
         for row in self._journal.rows(self.seq, until):
             while self._texts and self._texts[0].seq < row.seq:
-                self.engine.adopt(self._loading(self._texts.pop(0)))
+                self._adopt(self._texts.pop(0))
             try:
                 event = row.event()
             except (ValueError, TypeError, KeyError) as error:
@@ -110,7 +112,38 @@ class Replay:
             self.replayed += 1
             yield row, event, decisions
         while pending and self._texts and (until is None or self._texts[0].seq <= until):
-            self.engine.adopt(self._loading(self._texts.pop(0)))
+            self._adopt(self._texts.pop(0))
+
+    def _adopt(self, text: Text) -> None:
+        adopt(self.engine, self._loading(text), self._journal, self._loading)
+
+
+def adopt(engine: Engine, ensemble: Ensemble, journal: Journal, loading: Loading) -> list[str]:
+    """Continue with a changed file after the newest event of the engine, which must be that of the
+    journal so far.
+
+    Return the rules that were dropped. If the file needs results of earlier jobs that the engine
+    has not kept, they are computed from the events.
+    """
+    stale = stale_groups(engine.state, ensemble)
+    return engine.adopt(
+        ensemble, _earlier_jobs(engine, ensemble, stale, journal, loading) if stale else {}
+    )
+
+
+def _earlier_jobs(
+    engine: Engine, ensemble: Ensemble, names: list[str], journal: Journal, loading: Loading
+) -> dict[str, DoneJobs]:
+    """Replay the events with the results of a changed file, and return the done jobs."""
+    until = engine.state.events
+    prefix = f"\0{until}:"
+    again = Replay(journal, with_results(loading, ensemble, names, prefix), compare=False)
+    for name in names:
+        again.engine.state.table.done[name] = DoneJobs()
+    for _ in again.steps(until, pending=False):
+        pass
+    done, before = again.engine.state.table.done, engine.state.ensemble.groups
+    return {name: renamed_results(done[name], before[name], prefix) for name in names}
 
 
 def _versions_at(journal: Journal, seq: int) -> str:

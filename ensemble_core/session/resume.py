@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.database import complete
+from ensemble_core.journal.earlier_results import results_of
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.ownership import require_own
 from ensemble_core.journal.reader import NAME, Journal, JournalError, Text
+from ensemble_core.journal.replay import adopt
 from ensemble_core.journal.request_files import forget_requests
 from ensemble_core.journal.run_store import HALT, LEAVE, STOP
 from ensemble_core.journal.writer import JournalWriter
+from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Resumed, StopRequested
 from ensemble_core.session.executor_choice import (
     ExecutorChoice,
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from ensemble_core.session.kept_run import KeptRun
     from ensemble_core.session.plugins import FindPlugins
 
-__all__ = ["PreparedResume", "prepare_resume"]
+__all__ = ["NewTables", "PreparedResume", "prepare_resume"]
 
 _Options = dict[str, Any]
 
@@ -54,6 +58,15 @@ class PreparedResume(NamedTuple):
     reopened: bool  #: True if the run had ended.
 
 
+class NewTables(NamedTuple):
+    """A run that has ended, whose changed file has other tables and no other work."""
+
+    tag: str
+    tables: tuple[str, ...]  #: Those that are new or have changed.
+    engine: Engine
+    exit_code: int
+
+
 def prepare_resume(
     folder: Path,
     open_kept: Callable[[], KeptRun],
@@ -65,14 +78,15 @@ def prepare_resume(
     take_over: bool = False,
     stop_first: StopRequested | None = None,
     request: Mapping[str, Any] | None = None,
-) -> PreparedResume:
+) -> PreparedResume | NewTables:
     """Lock the run in this folder, check that it can be resumed, and recover its engine.
 
     - ``open_kept`` opens the run.
     - ``changed`` returns the ensemble file if it has changed, or ``None``. When it returns, the
       current folder must be the one in which the run was started.
     - ``with_flags`` changes the executor's options.
-    - ``may_reopen``: a run that has ended may be resumed if the changed file adds work.
+    - ``may_reopen``: a run that has ended may be resumed if the changed file adds work. If it
+      only has other tables, they are recorded, and :class:`NewTables` is returned.
     - ``take_over``: ignore a lock whose owner cannot be checked.
     - ``stop_first``: resume the run only to stop it, for example to cancel its remaining jobs. The
       run may have ended.
@@ -163,13 +177,17 @@ def _prepare(
     with_flags: Callable[[ExecutorPlugin, _Options], _Options],
     stop_first: StopRequested | None,
     request: Mapping[str, Any] | None,
-) -> PreparedResume:
+) -> PreparedResume | NewTables:
     text = changed(past)
     reopened = _is_over(past) and stop_first is None
     if request is not None:
         _check_request(past, text, request)
-    elif reopened and (text is None or not _has_work(past, past.loading_new("check")(text))):
-        raise _ended_error(past)
+    elif reopened:
+        if text is None:
+            raise _ended_error(past)
+        tables = _try(past, text)
+        if tables is not None:
+            return _record_tables(past, lock, text, tables)
     name = str(past.executor["name"])
     record = past.registry.lookup("executor", name)
     options = with_flags(record, dict(past.executor.get("options", {})))
@@ -181,29 +199,22 @@ def _prepare(
     ensemble: Ensemble = engine.state.ensemble
     damaged = past.warn_of_damage()
     output = Path(str(past.journal.about.get("output") or past.folder / "output"))
+    if text is not None:
+        ensemble = _load(past, text)
+        _adopt(engine, ensemble, past)
     # The last connection that is closed cleans up SQLite's files, so it must be the writer's.
-    kept_texts = past.journal.texts()[-1].attached or {}
     past.journal.close()
     writer = JournalWriter(past.journal.path)
     try:
         if damaged:
             writer.forget_snapshots()
         kept = ControlledRun(past.folder, lock, writer, past.registry)
-        if text is not None:
-            ensemble = past.loading_new("run")(text)
-            if any(each.first_from for each in ensemble.generators.values()):
-                from ensemble_core.session.first_points import with_earlier_points
-
-                ensemble = with_earlier_points(
-                    ensemble, past.folder.parents[1], past.warn, kept_texts
-                )
         if stop_first is None:
             check_environment(ensemble, past.warn)
         else:
             webhook_errors(ensemble)  # withholds webhooks from jobs that start in between
         writer.describe({"home": str(past.folder.absolute())})
         if text is not None:
-            _adopt(engine, ensemble, past.warn)
             writer.text(text.file, text.text, text.overrides, ensemble.attached)
         kept.begin()
     except BaseException:
@@ -213,6 +224,17 @@ def _prepare(
     return PreparedResume(
         ensemble, engine, choice, executor, past.registry, past.run_id, output, kept, reopened
     )
+
+
+def _load(past: KeptRun, text: Text) -> Ensemble:
+    """Return the ensemble of a changed file."""
+    ensemble = past.loading_new("run")(text)
+    if any(each.first_from for each in ensemble.generators.values()):
+        from ensemble_core.session.first_points import with_earlier_points
+
+        kept_texts = past.journal.texts()[-1].attached or {}
+        ensemble = with_earlier_points(ensemble, past.folder.parents[1], past.warn, kept_texts)
+    return ensemble
 
 
 def _outcome(past: KeptRun) -> Mapping[str, Any]:
@@ -230,8 +252,8 @@ def _ended_error(past: KeptRun) -> UsageError:
     return UsageError(
         f"run {past.tag} has ended, with exit code {outcome.get('exit_code')}",
         cause=str(outcome.get("reason") or "") or None,
-        hint="'ensemble run' starts it again; --accept-changes or --set reopens it if the "
-        "changed file adds work; 'ensemble status' shows its result",
+        hint="'ensemble retry' runs its failed jobs again; --accept-changes or --set reopens it if "
+        "the changed file adds work; 'ensemble run' starts it again",
         code="run-ended",
     )
 
@@ -248,15 +270,57 @@ def _older_version_error(past: KeptRun, executor: str, jobs: int) -> UsageError:
     )
 
 
-def _has_work(past: KeptRun, ensemble: Ensemble) -> bool:
-    """Return True if an ended run has work to do with this file.
+def _try(past: KeptRun, text: Text) -> tuple[str, ...] | None:
+    """Try a changed file with a run that has ended, on a separate engine.
 
-    This is tried on a separate engine.
+    Return ``None`` if the run has work to do, and otherwise the tables that are new or have
+    changed. Raise :class:`UsageError` if there are none.
     """
     trial = past.recover(compare=False, pending=False).engine
-    trial.adopt(ensemble)
-    trial.handle(Resumed(trial.state.now, reopened=True))
-    return trial.state.ended is None
+    before, ensemble = trial.state.ensemble, past.loading_new("check")(text)
+    adopt(trial, ensemble, past.journal, past.loading)
+    decided = trial.handle(Resumed(trial.state.now, reopened=True))
+    said = [each for each in decided if isinstance(each, Log) and each.rule is None]
+    if trial.state.ended is None or len(said) + 1 < len(decided):
+        return None
+    for each in said:
+        past.warn(each.message)
+    results = {
+        name
+        for name, group in ensemble.groups.items()
+        if name in before.groups and results_of(before.groups[name]) != results_of(group)
+    }
+    tables = tuple(
+        name
+        for name, table in ensemble.tables.items()
+        if before.tables.get(name) != table or table.of in results
+    )
+    if not tables:
+        raise _ended_error(past)
+    return tables
+
+
+def _record_tables(past: KeptRun, lock: Lock, text: Text, tables: tuple[str, ...]) -> NewTables:
+    """Record a changed file that only has other tables in the journal of a run that has ended."""
+    from ensemble_core.runtime.snapshots import Snapshots
+
+    engine = past.recover(pending=False).engine
+    ensemble = _load(past, text)
+    _adopt(engine, ensemble, past)
+    outcome = {**_outcome(past)}
+    past.warn_of_damage()
+    past.journal.close()
+    with ControlledRun(past.folder, lock, JournalWriter(past.journal.path), past.registry) as kept:
+        writer = kept.journal
+        writer.text(text.file, text.text, text.overrides, ensemble.attached)
+        kept.begin()
+        snapshots = Snapshots(writer, engine, kept.maker, past.warn)
+        event = Resumed(engine.state.now, reopened=True)
+        writer.append(event, engine.handle(event))
+        snapshots.count()
+        snapshots.last()
+        writer.end(time.time(), outcome)
+    return NewTables(past.tag, tables, engine, int(outcome.get("exit_code", 0)))
 
 
 def _check_request(past: KeptRun, text: Text | None, request: Mapping[str, Any]) -> None:
@@ -271,15 +335,16 @@ def _check_request(past: KeptRun, text: Text | None, request: Mapping[str, Any])
         )
     trial = past.recover(compare=False, pending=False).engine
     if text is not None:
-        trial.adopt(past.loading_new("check")(text))
+        adopt(trial, past.loading_new("check")(text), past.journal, past.loading)
     refused = refusal(trial.state, request["action"])
     if refused is not None:
         raise refused
 
 
-def _adopt(engine: Engine, ensemble: Ensemble, warn: Callable[[str], None]) -> None:
+def _adopt(engine: Engine, ensemble: Ensemble, past: KeptRun) -> None:
     """Apply a changed file. Warn about rules that no longer have an effect."""
-    for rule in engine.adopt(ensemble):
+    warn = past.warn
+    for rule in adopt(engine, ensemble, past.journal, past.loading):
         warn(
             f"rule {rule} was added during the run and refers to names that the changed file "
             "lacks: the rule is removed"

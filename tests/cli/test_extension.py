@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_testing import wait_until
 
 import ensemble_core
 from ensemble_core.cli.main import main
@@ -66,3 +67,102 @@ def test_failed_jobs_use_retries_that_were_added_after_the_end(folder: Path) -> 
     assert done.exit_code == 0, done.output
     assert ran(folder) == ["1"] * 4 + ["2"] * 4
     assert ensemble("replay", "r").exit_code == 0
+
+
+TABLES = """
+jobs:
+  - name: sim
+    command: "sh -c 'echo {T} >> {cwd}/ran; echo E={T}; echo E=1{T} F={T}'"
+    parameters: {T: [1, 2, 3]}
+    observe: {key-value: {fields: [E, F]}}
+    result: {E: last.E}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+"""
+#: An earlier result gets a new meaning, a column becomes a result, and tables are added.
+RESULTS = "result: {E: mean.E, m: max.E, late: last.F + 1, F: last.E}"
+ADDED = """
+results:
+  each: {of: sim, columns: {T: T, E: E, F: F, late: late}, order: -T}
+  by_T: {of: sim, by: [T], columns: {E: mean.E, n: n, worst: max.each.E}}
+"""
+
+
+def tables(run: str) -> list[object]:
+    found = ensemble_core.open_run(run)
+    return [found.results(name) for name in ("each", "by_T")]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_table_added_after_the_end_equals_that_of_a_file_that_had_it(
+    folder: Path, steps: int
+) -> None:
+    whole = TABLES.replace("result: {E: last.E}", RESULTS) + ADDED
+    (folder / "whole.yaml").write_text(whole)
+    assert ensemble("run", "whole.yaml", "--tag", "whole", "--executor", "local").exit_code == 0
+    (folder / "ran").unlink()
+    (folder / "e.yaml").write_text(TABLES)
+    assert ensemble("run", "e.yaml", "--tag", "r", "--executor", "local").exit_code == 0
+    first = "results: {other: {of: sim, by: [T], columns: {x: mean.E}}}\n"
+    more = TABLES.replace("last.E}", "max.E, q: min.E}") + first
+    for text in [TABLES + first, more, whole][-steps:]:
+        (folder / "e.yaml").write_text(text)
+        done = ensemble("resume", "r", "--accept-changes")
+        assert done.exit_code == 0, done.output
+        assert "no job runs" in done.output
+        assert "missing" not in done.output
+    assert ran(folder) == ["1", "2", "3"]
+    assert tables("r") == tables("whole")
+    assert ensemble("replay", "r").exit_code == 0
+    assert "ended, exit code 0" in ensemble("status", "r").output
+    again = ensemble("resume", "r", "--accept-changes")
+    assert (again.exit_code, "has ended" in again.output) == (2, True)
+
+
+def test_table_added_to_a_stopped_run_has_the_jobs_before_and_after_it(folder: Path) -> None:
+    text = TABLES.replace("rules:", "  - {name: wait, command: sleep 600}\nrules:")
+    text += "  - {trigger: start, action: {name: submit, label: wait}}\n"
+    (folder / "e.yaml").write_text(text)
+    run = ensemble_core.run("e.yaml", executor="local", tag="r", wait=False)
+    wait_until(lambda: run.metric("count.sim.done") == 3)
+    run.stop()
+    run.wait(120)
+    text = text.replace("[1, 2, 3]", "[1, 2, 3, 4]").replace("result: {E: last.E}", RESULTS)
+    (folder / "e.yaml").write_text(text + ADDED)
+    run = ensemble_core.run(
+        "e.yaml", executor="local", tag="r", or_resume=True, accept_changes=True, wait=False
+    )
+    wait_until(lambda: run.metric("count.sim.done") == 4)
+    run.cancel("wait.0")
+    run.wait(120)
+    rows = ensemble_core.open_run("r").results("each")
+    assert [(row["T"], row["E"], row["late"]) for row in rows] == [
+        (4, 9, 5), (3, 8, 4), (2, 7, 3), (1, 6, 2),
+    ]  # fmt: skip
+    assert ensemble("replay", "r").exit_code == 0
+
+
+def test_values_that_no_observer_had_read_are_said_to_be_missing(folder: Path) -> None:
+    text = TABLES.replace("fields: [E, F]", "fields: [E]")
+    (folder / "e.yaml").write_text(text)
+    assert ensemble("run", "e.yaml", "--tag", "r", "--executor", "local").exit_code == 0
+    changed = TABLES.replace("{E: last.E}", "{E: last.E, late: last.F}")
+    (folder / "e.yaml").write_text(changed + ADDED.replace("F: F, ", ""))
+    done = ensemble("resume", "r", "--accept-changes")
+    assert done.exit_code == 0, done.output
+    assert "the result 'late' of 'sim' has no value for 3 of 3 earlier jobs" in done.output
+
+
+def test_change_of_an_ended_run_that_adds_no_job_is_explained(folder: Path) -> None:
+    (folder / "e.yaml").write_text(FILE)
+    assert ensemble("run", "e.yaml", "--tag", "r", "--executor", "local").exit_code == 0
+    (folder / "e.yaml").write_text(
+        FILE.replace("{T}", "{V}")
+        .replace("T: [1, 2]", "V: [1, 2, 3]")
+        .replace("columns: {T: T", "columns: {V: V")
+        .replace("order: T", "order: V")
+    )
+    done = ensemble("resume", "r", "--accept-changes")
+    assert "its parameters were T, fails, and are V, fails now" in done.output
+    assert "ensemble submit RUN sim --set V=VALUE" in done.output
+    assert ran(folder) == ["1", "2"]

@@ -13,6 +13,7 @@ import click
 
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
+from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import (
     Display,
     KeptRun,
@@ -25,13 +26,14 @@ from ensemble_core.cli.options import (
 )
 from ensemble_core.cli.run_session import RunSession
 from ensemble_core.config.source import read
+from ensemble_core.display.text_style import printable
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import Text
 from ensemble_core.journal.run_store import find, state_folder
 from ensemble_core.model.events import StopRequested
 from ensemble_core.session import kept_run
 from ensemble_core.session.executor_choice import read_options
-from ensemble_core.session.resume import prepare_resume
+from ensemble_core.session.resume import NewTables, prepare_resume
 
 if TYPE_CHECKING:
     from ensemble_core.plugin.records import ExecutorPlugin
@@ -121,6 +123,8 @@ def resume_run(
         stop_first=stop_first,
         request=request,
     )
+    if isinstance(taken, NewTables):
+        return _say_tables(taken, display)
     with taken.kept:
         return RunSession(taken.ensemble, taken.choice, display).run(
             taken.registry,
@@ -135,6 +139,29 @@ def resume_run(
             reopened=taken.reopened,
             request=request,
         )
+
+
+def _say_tables(found: NewTables, display: Display) -> int:
+    """Say which tables an accepted change has added to a run that has ended."""
+    if display.as_json:
+        click.echo(to_json({"type": "tables", "tag": found.tag, "tables": [*found.tables]}))
+        return found.exit_code
+    from ensemble_core.cli.results_table import check_table, table_lines
+
+    check_table(found.engine.state.ensemble, display.show)
+    for name in found.tables if display.show is None else (display.show,):
+        if not display.quiet:
+            click.echo(f" {name}")
+            for line in table_lines(found.engine, name):
+                click.echo(printable(f"   {line}"))
+        for warning in found.engine.tables().warnings(name):
+            print_warning(warning)
+    if not display.quiet:
+        click.echo(
+            f"run {found.tag} has ended; the file only has other tables: no job runs\n"
+            f"  to show a table: ensemble results {found.tag} {found.tables[0]}"
+        )
+    return found.exit_code
 
 
 def _with_flags(record: ExecutorPlugin, options: dict[str, Any]) -> dict[str, Any]:

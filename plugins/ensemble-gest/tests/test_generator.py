@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -11,9 +13,14 @@ import numpy as np
 import pytest
 from ensemble_gest import ensemble_generators
 from ensemble_testing import GeneratorContract, PlayedGenerator, build_generator
+from generator_story import Told
 from gest_api.generator import Generator as Standard
 
 from ensemble_core import Constraint, EnsembleError, Exchange, Point, Variable, Vocs
+from ensemble_core.config import load_text
+from ensemble_core.model.decisions import Log
+from ensemble_core.plugin.discovery import discover
+from ensemble_core.runtime.generator_calls import GeneratorCalls
 
 (GEST,) = ensemble_generators()
 build = partial(build_generator, GEST, purpose="run")
@@ -281,3 +288,67 @@ def test_a_variable_with_more_steps_than_the_standard_can_list_is_rejected() -> 
     )
     with pytest.raises(EnsembleError, match="'x' has 1000000001 values; the limit for gest-api is"):
         GEST.build(problem, options("of_the_standard.Uniform"))
+
+
+SEARCH = """
+jobs:
+  - {{name: sim, command: "sim {{x}}", observe: {{json-lines: {{fields: [energy]}}}}, result: {{E: last.energy}}}}
+generators:
+  - name: search
+    use: gest
+    group: sim
+    variables: {{x: [0.0, 1.0]}}
+    objectives: {{E: minimize}}
+    at_once: 3
+    until: generator.search.suggested >= 12
+    with: {{class: of_the_standard.{kind}}}
+    {keys}
+"""
+
+
+def searched(kind: str, odd: float | None, keys: str = "") -> Told:
+    """Play a search in which only every third job has a finite energy."""
+    told = Told(load_text(SEARCH.format(kind=kind, keys=keys), discover(), purpose="run"))
+    told.maker = GeneratorCalls(
+        told.ensemble.generators, lambda event: None, lambda: told.now, "run"
+    )
+    told.start()
+    told.answer()
+    played = 0
+    while told.exit_code is None:
+        played += 1
+        job = told.active()[0]
+        told.begin(job)
+        if played % 3 == 0:
+            told.observe(job, energy=float(played))
+        elif odd is not None:
+            told.observe(job, energy=odd)
+        told.end(job)
+        told.answer()
+    return told
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize("odd", [None, math.nan, math.inf, -math.inf])
+def test_a_point_without_a_finite_objective_is_lost_never_the_best_and_never_blocks(
+    odd: float | None,
+) -> None:
+    told = searched("Uniform", odd)
+    search = told.engine.state.generators["search"]
+    assert Counter(each.state for each in search.points) == {"done": 4, "lost": 8}
+    assert (search.pending, told.exit_code) == (0, 0)
+    assert told.metric("generator.search.best.E") == 3.0
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize("odd", [None, math.nan])
+def test_a_generator_that_waits_for_lost_points_ends_and_says_what_to_do(
+    odd: float | None,
+) -> None:
+    told = searched("Simplex", odd)
+    assert told.engine.state.generators["search"].pending == 0
+    said = [each.message for each in told.decisions if isinstance(each, Log)]
+    assert any("'failed: {E: VALUE}' gives it values" in each for each in said)
+    told = searched("Simplex", odd, "failed: {E: 1e9}")
+    assert told.engine.state.generators["search"].suggested >= 12
+    assert told.metric("generator.search.best.E") == 3.0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from ensemble_core import open_run
 from ensemble_core.cli.main import main
 
 STUDY = """
@@ -511,3 +512,42 @@ def test_a_simulation_handles_filters_pivots_and_messages(tmp_path: Path) -> Non
     assert [row["T"] for row in found] == [1, 2]
     assert found[0]["gap"] > 0 > found[1]["gap"]
     assert [row["new[16]"] for row in found] == [2, 2]
+
+
+TIMED = """
+limits: {at_once: {gpu: 1}}
+jobs:
+  - name: sim
+    command: ./sim {k} {n}
+    parameters: {k: [a, b], n: [1, 2]}
+    at_once: {jobs: 1, each: [k]}
+    observe: {json-lines: {fields: [T]}}
+  - {name: post, command: ./post, count: 3, uses: gpu}
+rules:
+  - {id: begin, trigger: start, action: [{name: submit, label: sim}, {name: submit, label: post}]}
+  - {id: warm, trigger: observed, name: sim, each: job, when: T > 50, for: 5m,
+     action: {name: log, message: "{job} is warm"}}
+  - {id: up, trigger: metric, name: max.sim-T, crosses: "> 50", action: {name: log, message: up}}
+  - {id: bad, trigger: metric, name: count.sim.success(within 10m), when: ">= 2",
+     action: {name: log, message: two ends}}
+simulate:
+  jobs:
+    sim: {duration: 20m, rows: {every: 1m, columns: {T: t / 6}}}
+    post: 30m
+"""
+
+
+def test_rules_that_say_time_and_limits_on_places_hold_on_the_virtual_clock(
+    tmp_path: Path,
+) -> None:
+    result = _simulate(tmp_path, TIMED, "--cores-per-node", "16", "--tag", "one")
+    assert result.exit_code == 0, result.output
+    run = open_run("one", state=tmp_path / "state")
+    with run.inspect() as inspection:
+        firings = inspection.firings()
+    first = firings[0]["time"]
+    minutes = [(each["rule"], (each["time"] - first) / 60) for each in firings]
+    warm = [("warm", 11), ("warm", 11), ("bad", 20), ("warm", 31), ("warm", 31)]
+    assert minutes == [("begin", 0), ("up", 6), *warm]
+    started = [(each["started"] - first) / 60 for each in run.jobs()]
+    assert started == [0, 20, 0, 20, 0, 30, 60]  # one of each k, and one post, at a time

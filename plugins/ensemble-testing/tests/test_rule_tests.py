@@ -622,3 +622,68 @@ def test_a_rule_test_handles_filters_pivots_and_reused_jobs(tmp_path: Path) -> N
     result = _one(tmp_path, "\n".join(told), expect, CURVES)
     assert result.exit_code == 0, result.output
     assert _one(tmp_path, "\n".join(told), expect.replace("2 4", "3 4"), CURVES).exit_code == 1
+
+
+#: Rules that say time, and limits for each value, over groups and the run.
+TIMED = """
+limits: {at_once: {gpu: 1}}
+jobs:
+  - name: sim
+    command: ./sim {k} {n}
+    parameters: {k: [a, b], n: [1, 2]}
+    at_once: {jobs: 1, each: [k]}
+    observe: {json-lines: {fields: [T]}}
+  - {name: post, command: ./post, count: 4, uses: gpu}
+rules:
+  - {trigger: start, action: [{name: submit, label: sim}, {name: submit, label: post}]}
+  - {id: warm, trigger: observed, name: sim, each: job, when: T > 50, for: 5m,
+     action: {name: log, message: "{job} is warm"}}
+  - {id: up, trigger: metric, name: last.sim-T, crosses: "> 50", repetitions: 9,
+     action: {name: log, message: up}}
+  - {id: bad, trigger: metric, name: count.sim.failed(within 10m), when: ">= 2",
+     action: {name: terminate, exit_code: 3}}
+"""
+
+
+def test_rules_that_say_time_and_limits_on_places_are_tested(tmp_path: Path) -> None:
+    given = """
+      - started: [sim.0, sim.2, post.0]
+      - {at: 1m, row: {job: sim.0, T: 60}}
+      - {at: 3m, row: {job: sim.0, T: 70}}
+      - {at: 6m}
+      - {at: 7m, row: {job: sim.0, T: 40}}
+      - {at: 8m, row: {job: sim.0, T: 55}}
+      - {at: 9m, finished: {job: sim.0, exit_code: 1}}
+      - {at: 9m, row: {job: sim.2, T: 45}}
+      - {at: 20m, finished: {job: sim.2, exit_code: 1}}
+      - {at: 20m, started: [sim.1]}
+      - {at: 25m, finished: {job: sim.1, exit_code: 1}}
+"""
+    expect = """
+      - {at: 0s, metric: {count.sim.active: 4}}
+      - {at: 6m, fired: warm, decisions: [{log: sim.0 is warm}]}
+      - {at: 8m, fired: {up: 1}}
+      - {at: 9m, metric: {count.sim.failed(within 10m): 1}}
+      - {at: 20m, fired: []}
+      - {at: 25m, fired: bad, decisions: [{terminate: 3}]}
+      - fired: {warm: 1, up: 1, bad: 1}
+      - ended: 3
+"""
+    (tmp_path / "study.yaml").write_text(TIMED)
+    name = tmp_path / "t.ensemble-test.yaml"
+    name.write_text(
+        f"ensemble: study.yaml\ntests:\n  - name: x\n    given:{given}    expect:{expect}"
+    )
+    result = CliRunner().invoke(main, ["test", str(name)])
+    assert result.exit_code == 0, result.output
+    name.write_text(name.read_text().replace("at: 6m, fired: warm", "at: 7m, fired: warm"))
+    result = CliRunner().invoke(main, ["test", str(name)])
+    assert result.exit_code == 1
+    assert "why:" in result.output
+    for job, held in (("sim.1", "at_once: 1 for each k"), ("post.1", "limits.at_once.gpu: 1")):
+        name.write_text(
+            f"ensemble: study.yaml\ntests:\n  - name: x\n    given: [{{started: {job}}}]\n"
+            "    expect: [{ended: false}]\n"
+        )
+        result = CliRunner().invoke(main, ["test", str(name)])
+        assert held in result.output
