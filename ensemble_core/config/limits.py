@@ -16,8 +16,13 @@ from ensemble_core.model.sizes import memory_bytes
 __all__ = ["bind_limits", "check_uses_of_limits", "hours_hint", "live_limits"]
 
 
-def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> Limits:
-    """Return the checked limits. Invalid values are reported and replaced by their defaults."""
+def bind_limits(
+    context: Context, given: object, groups: Iterable[JobGroup], *, live: bool = False
+) -> Limits:
+    """Return the checked limits. Invalid values are reported and replaced by their defaults.
+
+    In a ``live`` run, a group may use a new shared limit later.
+    """
     if not isinstance(given, Mapping) or not context.is_valid(("limits",)):
         return Limits()
     jobs, pace = given.get("jobs"), given.get("submits_per_second")
@@ -39,7 +44,7 @@ def bind_limits(context: Context, given: object, groups: Iterable[JobGroup]) -> 
         or Limits().stop,
         output=_output(context, given.get("output")),
         strict=bool(given.get("strict", False)),
-        at_once=_shared(context, given.get("at_once"), groups),
+        at_once=_shared(context, given.get("at_once"), groups, live=live),
     )
 
 
@@ -47,17 +52,20 @@ def live_limits(
     context: Context, given: Mapping[str, Any], groups: Iterable[JobGroup]
 ) -> dict[str, Any]:
     """Return limits that change in a live run, as arguments of :class:`Limits`."""
-    found = bind_limits(context, {k: v for k, v in given.items() if v is not None}, groups)
+    limits = {name: value for name, value in given.items() if value is not None}
+    found = bind_limits(context, limits, groups, live=True)
     return {} if context.errors else {name: getattr(found, name) for name in given}
 
 
-def _shared(context: Context, given: object, groups: Iterable[JobGroup]) -> Mapping[str, int]:
+def _shared(
+    context: Context, given: object, groups: Iterable[JobGroup], *, live: bool
+) -> Mapping[str, int]:
     """Return the limits on jobs at once that groups share."""
     if not isinstance(given, Mapping):
         return NOTHING if given is None else {"": int(given)}  # type: ignore[call-overload]
     used = {name for group in groups for name in group.uses}
     for name in given:
-        if name not in used:
+        if name not in used and not live:
             path = ("limits", "at_once", name)
             context.report(
                 path,

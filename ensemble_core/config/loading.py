@@ -32,6 +32,7 @@ from ensemble_core.config.rule_warnings import (
     warn_of_endings,
     warn_of_job_counts,
     warn_of_no_heartbeat,
+    warn_of_short_jobs,
     warn_of_submits,
 )
 from ensemble_core.config.schema import Validators
@@ -312,6 +313,7 @@ class _Loader:
             warn_of_submits(context, rules)
             warn_of_counts(context, rules)
             warn_of_job_counts(context, rules)
+            warn_of_short_jobs(context, rules)
             warn_of_endings(context, rules)
             warn_of_cycles(context, rules)
             if self._must_begin:

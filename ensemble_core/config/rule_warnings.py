@@ -16,6 +16,7 @@ __all__ = [
     "warn_of_endings",
     "warn_of_job_counts",
     "warn_of_no_heartbeat",
+    "warn_of_short_jobs",
     "warn_of_submits",
 ]
 
@@ -134,6 +135,22 @@ def _most_jobs(context: Context, rules: Sequence[BoundRule]) -> Mapping[str, int
     groups = [group for group in context.known.groups.values() if group is not None]
     again = any(entry.retry for group in groups for entry in (group, *group.more))
     return {} if again or context.known.generators else most
+
+
+def warn_of_short_jobs(context: Context, rules: Sequence[BoundRule]) -> None:
+    """Warn about a condition that would have to be true for longer than a job may run."""
+    for rule in rules:
+        groups = rule.groups
+        if rule.each != "job" or not rule.lasts or context.known.changing.intersection(groups):
+            continue
+        known = [group for name in groups if (group := context.known.groups.get(name))]
+        limits = [entry.duration for group in known for entry in (group, *group.more)]
+        if limits and all(0 < limit <= rule.lasts for limit in limits):
+            context.warnings.append(
+                f"rule {rule.id!r} can never fire: its condition would have to be true for "
+                f"{rule.lasts:g} s in one attempt of a job, but jobs of {' and '.join(groups)} end "
+                f"after {max(limits):g} s at the latest (duration)"
+            )
 
 
 def warn_of_no_heartbeat(context: Context, rules: Sequence[BoundRule]) -> None:

@@ -9,7 +9,7 @@ from ensemble_core.engine.records import BY_OTHERS, Index, Origin, Pending
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submitter
-from ensemble_core.errors import EnsembleError
+from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.model.decisions import (
     Avoid,
     Call,
@@ -32,7 +32,19 @@ from ensemble_core.model.decisions import (
 from ensemble_core.model.ensemble import amount
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["Effects", "switch_changes", "switch_instances", "waiting_of"]
+__all__ = ["Effects", "no_such_limit", "switch_changes", "switch_instances", "waiting_of"]
+
+
+def no_such_limit(state: State, name: object) -> UsageError | None:
+    """Return an error if the run has no shared limit with this name."""
+    if name in state.table.places.shared:
+        return None
+    known = ", ".join(filter(None, state.table.places.shared)) or "none"
+    return UsageError(
+        f"there is no limit {name!r} under limits.at_once",
+        hint=f"known: {known}; add it: 'ensemble set RUN limits.at_once.{name}=4'",
+        code="no-such-limit",
+    )
 
 
 class Effects:
@@ -105,13 +117,9 @@ class Effects:
         standing = table.groups[decision.group]
         changed = settings(standing.group, fields)
         for name in changed.uses:
-            if name not in table.places.shared:
-                known = ", ".join(filter(None, table.places.shared)) or "none"
-                raise EnsembleError(
-                    f"there is no limit {name!r} under limits.at_once",
-                    hint=f"known: {known}; add it: 'ensemble set RUN limits.at_once.{name}=4'",
-                    code="no-such-limit",
-                )
+            error = no_such_limit(state, name)
+            if error is not None:
+                raise error
         standing.group = changed
         if "retry" in fields:
             retry = {"retry": fields["retry"]}

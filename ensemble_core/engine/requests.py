@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from ensemble_core.engine.effects import Effects
+from ensemble_core.engine.effects import Effects, no_such_limit
 from ensemble_core.engine.firing import EngineFiring
 from ensemble_core.engine.lost_jobs import chosen, reopen
 from ensemble_core.engine.places import AT_ONCE
@@ -71,6 +71,9 @@ def refusal(state: State, action: Mapping[str, Any]) -> EnsembleError | None:
         known = [*state.rules.states, *state.rules.instances]
         if rule not in known:
             return _no_such("the run has no rule", rule, known, "no-such-rule")
+    fixed = _no_fields(state, action)
+    if fixed is not None:
+        return fixed
     try:
         _check_parameters(state, action)
         _check_names(state, action)
@@ -104,18 +107,51 @@ def _no_cancel(state: State, jobs: object) -> UsageError | None:
     return None
 
 
+#: Limits that the controller applies from its start, so that only a resume can change them.
+_OF_CONTROLLER = ("wall", "stop", "output", "strict")
+#: Keys of ``retry`` that only the file can change.
+_OF_FILE = ("when", "with")
+
+
 def _no_limits(state: State, limits: object) -> UsageError | None:
     """Return the reason why these limits cannot change now, or ``None``."""
     groups = [each.group for each in state.table.groups.values()]
+    fixed = [each for each in _OF_CONTROLLER if isinstance(limits, Mapping) and each in limits]
+    if fixed:
+        return UsageError(
+            f"limits.{fixed[0]} of a live run cannot change",
+            cause="the run's controller applies it from its start",
+            hint=f"'ensemble stop RUN', then 'ensemble resume RUN --set limits.{fixed[0]}=VALUE'",
+            code="bad-override",
+        )
     try:
         state.ensemble.binder.limits(limits, groups)  # type: ignore[arg-type]
     except EnsembleError as error:
-        hint = error.hint
-        if isinstance(limits, Mapping) and not {"wall", "stop", "output", "strict"}.isdisjoint(
-            limits
-        ):
-            hint = "the other limits can change when the run is resumed: --set limits.wall=2h"
-        return UsageError(error.what, cause=error.cause, hint=hint, code=error.code)
+        return UsageError(error.what, cause=error.cause, hint=error.hint, code=error.code)
+    return None
+
+
+def _no_fields(state: State, action: Mapping[str, Any]) -> UsageError | None:
+    """Return the reason why a group's fields cannot be set now, or ``None``."""
+    fields = action.get("with")
+    if action.get("name") != "set" or not isinstance(fields, Mapping):
+        return None
+    retry = fields.get("retry")
+    fixed = [each for each in _OF_FILE if isinstance(retry, Mapping) and each in retry]
+    if fixed:
+        return UsageError(
+            f"retry.{fixed[0]} of a live run cannot change",
+            cause="times, wait and continue can; the others are checked with the file",
+            hint="change the file, then 'ensemble stop RUN' and 'ensemble resume RUN "
+            "--accept-changes'; or retry failed jobs with other fields: 'ensemble retry RUN JOB "
+            "--set FIELD=VALUE'",
+            code="bad-override",
+        )
+    uses = fields.get("uses")
+    for name in (uses,) if isinstance(uses, str) else uses or ():
+        error = no_such_limit(state, name)
+        if error is not None:
+            return error
     return None
 
 
@@ -239,6 +275,8 @@ def carry_out(
             effects.apply(origin, decision)
             if state.ended is not None:
                 return steps
+            if isinstance(decision, SetLimits):
+                _report_unused(state, decision)
         _report_held(state, [job for job in state.held() if job not in before])
     except EnsembleError as error:
         # The user who made the request gets this error. It does not count as an error of the run.
@@ -254,6 +292,18 @@ def _decisions(state: State, firing: EngineFiring, action: Mapping[str, Any]) ->
     if action.get("name") == "set" and "limits" in action:
         return [SetLimits(limits=action["limits"])]
     return firing.perform(state.ensemble.binder.action(action))
+
+
+def _report_unused(state: State, decision: SetLimits) -> None:
+    """Tell the user which new shared limits no group uses yet."""
+    given = decision.limits.get("at_once")
+    used = {name for each in state.table.groups.values() for name in each.group.uses}
+    for name in given if isinstance(given, Mapping) else ():
+        if name not in used:
+            message = (
+                f"no job group uses the limit {name!r} yet: 'ensemble set RUN GROUP uses={name}'"
+            )
+            state.out.append(Log(message=message))
 
 
 #: How many held jobs are named in a report to the user.

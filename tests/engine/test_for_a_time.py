@@ -332,6 +332,14 @@ def test_time_without_a_condition_or_longer_than_the_run_is_refused() -> None:
     assert "not checked regularly" in refused(done)
 
 
+@pytest.mark.parametrize(("duration", "warned"), [("5m", True), ("6m", False), ("", False)])
+def test_time_that_is_longer_than_a_job_may_run_is_warned_of(duration: str, warned: bool) -> None:
+    jobs = JOBS.replace("count: 2", f"duration: {duration}" if duration else "count: 2")
+    rule = "  - {id: hot, trigger: observed, name: sim, each: job, when: T > 50, for: 5m, "
+    said = "\n".join(Story(jobs + START + rule + LOG).ensemble.warnings)
+    assert ("rule 'hot' can never fire" in said) is warned
+
+
 def test_timer_of_a_condition_that_is_false_again_does_nothing() -> None:
     story = hot()
     story.observe("sim.0", T=60)

@@ -213,12 +213,20 @@ def test_a_rule_can_change_at_once_and_retries() -> None:
     [
         ({"label": "a", "with": {"at_once": 0}}, "0"),
         ({"label": "a", "with": {"retry": {"times": 0}}}, "0"),
-        ({"label": "a", "with": {"retry": {"when": "T > 1"}}}, "unknown key 'when'"),
+        (
+            {"label": "a", "with": {"retry": {"when": "T > 1"}}},
+            "retry.when of a live run cannot change",
+        ),
+        (
+            {"label": "a", "with": {"retry": {"times": 2, "with": {"nodes": 2}}}},
+            "'ensemble retry RUN JOB --set FIELD=VALUE'",
+        ),
         ({"label": "b", "with": {"retry": {"wait": 5}}}, "'b' has no 'retry' that could change"),
         ({"label": "a", "with": {"uses": "cpu"}}, "there is no limit 'cpu' under limits.at_once"),
-        ({"limits": {"wall": "1h"}}, "unknown key 'wall'"),
+        ({"limits": {"wall": "1h"}}, "'ensemble resume RUN --set limits.wall=VALUE'"),
+        ({"limits": {"jobs": 5, "strict": True}}, "limits.strict of a live run cannot change"),
+        ({"limits": {"wal": "1h"}}, "unknown key 'wal'"),
         ({"limits": {"core_hours": -1}}, "-1"),
-        ({"limits": {"at_once": {"cpu": 1}}}, "no job group uses the limit 'cpu'"),
         ({"limits": {}}, "the specification is empty"),
         ({"limits": 5}, "5"),
     ],
@@ -231,3 +239,16 @@ def test_impossible_changes_have_no_effect(options: dict[str, Any], said: str) -
     assert [type(each) for each in decided] == [Log]
     assert said in decided[0].message
     assert before == (told.engine.state.ensemble.limits, told.engine.state.table.groups["a"].group)
+
+
+def test_new_shared_limit_is_added_to_a_live_run_and_used_by_a_group_afterwards() -> None:
+    told = Story(LIMITED.replace("jobs: 3", "jobs: 100"))
+    told.start()
+    limit, note = ask(told, "set", limits={"at_once": {"cpu": 1}})
+    assert limit.limits == {"at_once": {"cpu": 1}}
+    assert "no job group uses the limit 'cpu' yet" in note.message
+    assert "ensemble set RUN GROUP uses=cpu" in note.message
+    assert ask(told, "set", label="a", **{"with": {"uses": "cpu"}})[0].fields == {"uses": "cpu"}
+    (held,) = (each for each in ask(told, "submit", label="a") if isinstance(each, Log))
+    assert "held by" in held.message
+    assert ask(told, "set", limits={"at_once": {"cpu": 2}})[1:] == []
