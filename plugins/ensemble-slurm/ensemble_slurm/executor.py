@@ -155,6 +155,8 @@ class SlurmExecutor(BatchExecutor):
                 transient=error.transient,
             ) from None
         self._site = site = read_config(told)
+        if site.accounting and shutil.which("sacct") is None:
+            self._site = site = replace(site, accounting=False)
         if site.version and site.version[:2] < OLDEST:
             raise ExecutorError(
                 f"Slurm {'.'.join(map(str, site.version))} is too old; "

@@ -163,6 +163,27 @@ def test_accounting_without_comments_identifies_a_renamed_job_by_its_script(
     assert asked == ([True, False, False] if old else [True, True])
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_machine_without_sacct_has_no_accounting(
+    exists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that slurmctld no longer knows would otherwise be asked about forever."""
+
+    def command(words: Sequence[str], **options: object) -> tuple[int, str, str]:
+        if words[:3] == ["scontrol", "show", "job"]:
+            return 1, "", "slurm_load_jobs error: Invalid job id specified"
+        if words[0] == "sacct":
+            assert exists
+            return 0, "", ""
+        return 0, "AccountingStorageType = accounting_storage/slurmdbd\n", ""
+
+    executor = SlurmExecutor()
+    monkeypatch.setattr(executor, "command", command)
+    monkeypatch.setattr("shutil.which", lambda name: name if exists or name != "sacct" else None)
+    executor.connect()
+    assert [job.state for job in executor.account(["7"])] == ["unknown"]
+
+
 def test_exit_codes_of_all_releases_are_parsed() -> None:
     assert [wait_status(text) for text in ("0", "768", "3:0", "0:9", "N/A", "")] == [
         0,
