@@ -83,12 +83,13 @@ class Queue:
                     if len(events) < len(LIFE) and events[-1].name != "clean":
                         self.happen(job, LIFE[len(events)])
 
-    def happen(self, job: str, name: str) -> None:
+    def happen(self, job: str, name: str, said: Mapping[str, Any] | None = None) -> None:
         with self.lock:
             self._last = max(self._last + 1e-5, time.time())
             context: dict[str, Any] = {"status": 0} if name == "finish" else {}
             if name == "exception":
                 context = {"type": "cancel", "severity": 0}
+            context.update(said or {})
             event = JobEvent(self._last, job, name, context)
             self.events[job].append(event)
             for listener in self.listeners:
@@ -1023,6 +1024,26 @@ def test_the_status_of_a_member_counts_its_jobs(world: World) -> None:
     wait_until(lambda: not state.runs)
     with contextlib.suppress(KeyError):
         assert not world.agents["a"]._hosted
+
+
+def test_suspensions_requeues_and_who_cancelled_arrive_as_the_member_reports_them(
+    world: World,
+) -> None:
+    controller = world.held("run-states", 1)
+    told: list[tuple[str, dict[str, Any]]] = [
+        ("alloc", {}),
+        ("start", {"host": "n1"}),
+        ("suspend", {"note": "gang scheduling"}),
+        ("unsuspend", {}),
+        ("requeue", {"restarts": 1, "note": "preempted"}),
+        ("exception", {"type": "cancel", "severity": 0, "note": "by others", "by": "ann"}),
+        ("clean", {}),
+    ]
+    for name, context in told:
+        world.queues["a"].happen("t.1", name, context)
+    controller.over("t.1")
+    heard = [event for event in controller.events if isinstance(event, JobEvent)]
+    assert [(event.name, dict(event.context)) for event in heard[1:]] == told
 
 
 def test_a_person_cancels_a_runs_jobs_through_the_service(world: World) -> None:
