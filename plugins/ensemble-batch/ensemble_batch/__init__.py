@@ -18,6 +18,7 @@ from ensemble_batch.outlet import Outlet
 from ensemble_batch.output_files import OutputFiles, Place
 from ensemble_batch.records import Records, Sent
 from ensemble_batch.reports import status_of
+from ensemble_batch.shared_folder import script_of_batch
 
 __all__ = [
     "Batch",
@@ -36,5 +37,6 @@ __all__ = [
     "job_lines",
     "job_table",
     "quote",
+    "script_of_batch",
     "status_of",
 ]

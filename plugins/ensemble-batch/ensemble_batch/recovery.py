@@ -67,6 +67,10 @@ def _restore(
         life.key, life.handed_at = sent.key, sent.at
         if sent.ids is not None:
             queue_id = sent.ids[list(sent.jobs).index(job)]
+    # Its wrapper may have reported before the queue's answer was recorded.
+    queue_id = queue_id or next(
+        (str(context["queue_id"]) for _, _, context in told if "queue_id" in context), None
+    )
     if queue_id is not None:
         polled.learn(life, queue_id)
         polled.unconfirmed[queue_id] = sent
@@ -80,7 +84,8 @@ def _restore(
     if sent is not None:
         polled.sent[sent.key] = sent
         polled.left[sent.key] = polled.left.get(sent.key, 0) + 1
-    life.arrived(polled.now())
+    if queue_id is not None:  # else its report is read next, and has the id
+        life.arrived(polled.now())
     return True
 
 

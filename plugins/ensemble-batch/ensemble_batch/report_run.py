@@ -44,6 +44,8 @@ class ReportRun(QueueRun):
     ) -> None:
         super().__init__(hooks, run, emit, spool.folder, records, places)
         self.spool = spool
+        #: Jobs with reports that no controller had read when this one opened; ``None``: not needed.
+        self._unread: set[str] | None = None
         #: Ids of second copies of a job.
         self._twice: set[str] = set()
         self.listener: Listener | None = None
@@ -103,6 +105,12 @@ class ReportRun(QueueRun):
 
     def void(self, name: str) -> None:
         self.spool.void(name)
+
+    def never_runs(self, life: JobLife) -> bool:
+        """Return False for a job that has reported: it began before its batch was given up."""
+        if self._unread is None:
+            self._unread = self.spool.unread_jobs()
+        return not life.told and life.job not in self._unread
 
     # -- what wrappers report ------------------------------------------------------------------
 

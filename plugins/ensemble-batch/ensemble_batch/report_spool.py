@@ -64,6 +64,14 @@ class ReportSpool(SharedFolder):
         """Return whether one of these jobs or batches was prevented from running."""
         return any(os.path.exists(os.path.join(self._void, name)) for name in names)
 
+    def unread_jobs(self) -> set[str]:
+        """Return the jobs with reports in files."""
+        try:
+            names = self.listing("reports")
+        except OSError:
+            return set()
+        return {".".join(name.split(".")[:2]) for name in names}  # GROUP.INDEX.ID
+
     def reports(self) -> Iterator[bytes]:
         """Yield the lines that wrappers have written since the last call; some come twice.
 

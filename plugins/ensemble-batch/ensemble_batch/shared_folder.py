@@ -9,12 +9,21 @@ import os
 import secrets
 from contextlib import suppress
 
-__all__ = ["SharedFolder", "script_name"]
+__all__ = ["SharedFolder", "script_name", "script_of_batch"]
 
 
 def script_name(key: str) -> str:
     """Return the unique file name of a batch's script."""
     return f"{key}.sh"
+
+
+def script_of_batch(name: str) -> str:
+    """Return the file name of a batch's script, from a name under which it was submitted.
+
+    >>> script_of_batch("ens_3f9c2a11_0123456789_2")
+    '0123456789.sh'
+    """
+    return script_name(name.split("_")[-2])
 
 
 class SharedFolder:

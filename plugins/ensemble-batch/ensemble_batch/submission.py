@@ -284,6 +284,11 @@ class Submission:
                 for life in lives:
                     life.refuse("cancel", polled.note, polled.now())
                 return
+            # Jobs that have reported run: the copies in the repeated batch must run nothing.
+            if not all(polled.bar(life) for life in lives if life.queue_id is not None):
+                pending.due = time.monotonic() + timing.SOON_AGAIN
+                self._unsure.append(pending)
+                return
         self._submit(pending)
 
 

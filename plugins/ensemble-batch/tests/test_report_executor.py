@@ -331,6 +331,77 @@ def test_a_submission_in_progress_is_found_or_invalidated(
     assert ran(tmp_path) == arrived
 
 
+class Arrays(Node):
+    """The same queue with arrays. The reply to the first one is lost, and lists omit its jobs."""
+
+    most_jobs = 10
+    task_place = "$((${NODE_ID##*_} + 1))"
+
+    def submit_batch(self, batch: Batch) -> Sequence[str]:
+        ids = [f"{len(self.batches)}_{task}" for task in range(len(batch.jobs))]
+        first = not self.batches
+        for id_ in ids:
+            self.batches[id_] = batch
+            self.kept[id_].write_bytes(Path(batch.script).read_bytes())
+        if first:
+            self.hidden |= set(ids)
+            self.begin(ids[0])
+            raise CannotTake("no answer from the queue")
+        for id_ in ids:
+            self.begin(id_)
+        return ids
+
+    def end_jobs(self, ids: Collection[str]) -> None:
+        """Cancel nothing yet: a cancel of the copy may come too late."""
+
+
+def test_a_repeated_submission_does_not_run_jobs_of_the_first_one_that_began(
+    tmp_path: Path,
+) -> None:
+    node = Arrays()
+    node.folder = tmp_path
+    with Session(node, tmp_path) as session:
+        end = tmp_path / "end"
+        command = f"echo $ENSEMBLE_INDEX >> ran; until [ -e {end} ]; do sleep 0.1; done"
+        jobs = [session.job("sh", "-c", command, workdir=str(tmp_path)) for _ in range(2)]
+        session.submit(*jobs)
+        session.wait_for(jobs[1], "start")
+        node.hidden.clear()
+        copy = node.processes["2_0"]
+        wait_until(lambda: copy.poll() is not None or ran(tmp_path) > 2)
+        end.touch()
+        for job in jobs:
+            session.wait_clean(job)
+            assert session.context(job, "finish")["status"] == 0
+    assert (tmp_path / "ran").read_text().split() == ["0", "1"]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_job_that_began_after_an_unanswered_submission_runs_once(
+    node: Node, tmp_path: Path, ended: bool
+) -> None:
+    """The queue does not show the batch at the resume: the site has changed its name, or the queue
+    has forgotten it.
+    """
+    node.loses, node.auto = 1, False
+    timing.SETTLE = 60.0
+    with Session(node, tmp_path) as first:
+        wait = "" if ended else f"until [ -e {tmp_path}/end ]; do sleep 0.1; done"
+        job = first.job("sh", "-c", f"echo x >> ran; {wait}", workdir=str(tmp_path))
+        first.submit(job)
+        wait_until(lambda: node.batches)
+    node.begin("0")
+    wait_until(lambda: node.processes["0"].poll() is not None if ended else ran(tmp_path))
+    timing.SETTLE = 0.3
+    with later(node, first, tmp_path) as second:
+        assert node.reattach({job.id: 0.0}) == {job.id: True}
+        (tmp_path / "end").touch()
+        second.wait_clean(job)
+        assert second.context(job, "finish")["status"] == 0
+        assert second.queue_id(job) == "0"
+    assert ran(tmp_path) == 1
+
+
 def test_a_job_without_a_record_is_found_by_its_name_in_the_queue(
     node: Node, tmp_path: Path
 ) -> None:

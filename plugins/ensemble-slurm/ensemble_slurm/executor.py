@@ -24,6 +24,7 @@ from ensemble_batch import (
     QueueJob,
     address_option,
     quote,
+    script_of_batch,
 )
 
 from ensemble_core import Cause, Emit, ExecutorError, Job, Run, job_environment, start_folder
@@ -336,6 +337,11 @@ class SlurmExecutor(BatchExecutor):
         marked = f" {name} "
         found = (row.job for row in self._squeue(SQUEUE_COMMENT) if marked in row.comment)
         job = next(found, None)
+        if job is None:  # the site may have changed its name and its comment
+            script = script_of_batch(name)
+            rows = (row for row in self._squeue(SQUEUE_SCRIPT) if not self._is_own(row))
+            jobs = {row.job for row in rows if os.path.basename(row.script) == script}
+            job = max(jobs, key=int, default=None)  # the last submission of the batch
         return None if job is None else _ids(job, size)
 
     def find_jobs(self, run_id: str, age: float) -> Mapping[str, str]:

@@ -163,6 +163,38 @@ def test_accounting_without_comments_identifies_a_renamed_job_by_its_script(
     assert asked == ([True, False, False] if old else [True, True])
 
 
+@pytest.mark.parametrize("changed", [False, True], ids=["", "by the site"])
+def test_a_batch_is_found_although_its_name_and_comment_were_changed(
+    changed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its submission got no reply: if it is not found, it is submitted again."""
+    jobs = {
+        "8": ("job-7", "project x", "/b/other.sh"),
+        "9": ("job-9", "project x", "/b/0123456789.sh"),
+    }
+    if not changed:
+        comment = "ensemble t bd94cc0001234567 ens_bd94cc00_0123456789_1 sim 0"
+        jobs["9"] = ("sim.0@bd94cc00", comment, "/b/0123456789.sh")
+
+    def command(words: Sequence[str], **options: object) -> tuple[int, str, str]:
+        assert words[0] == "squeue"
+        with_script = any("Command:" in word for word in words)
+        lines = [
+            SEPARATOR.join(
+                [id_, "PENDING", "None", "0", "0", "1", "", "", "", *rest[: 2 + with_script], ""]
+            )
+            for id_, rest in jobs.items()
+        ]
+        return 0, "\n".join(lines) + "\n", ""
+
+    executor = SlurmExecutor()
+    executor._run_id, executor._mark = "bd94cc0001234567", "@bd94cc00"
+    monkeypatch.setattr(executor, "command", command)
+    assert executor.find_batch("ens_bd94cc00_0123456789_1", 1) == ["9"]
+    assert executor.find_batch("ens_bd94cc00_0123456789_1", 2) == ["9_0", "9_1"]
+    assert executor.find_batch("ens_bd94cc00_abcdef6789_1", 1) is None
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_machine_without_sacct_has_no_accounting(
     exists: bool, monkeypatch: pytest.MonkeyPatch
