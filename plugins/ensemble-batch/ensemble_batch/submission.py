@@ -280,8 +280,9 @@ class Submission:
                 self._unsure.append(pending)
                 return
             lives = [life for _, _, life in self._lives(pending)]
-            if not polled.claims and all(life.cancelled for life in lives):
-                for life in lives:
+            silent = [life for life in lives if life.queue_id is None]
+            if not polled.claims and all(life.cancelled for life in silent):
+                for life in silent:
                     life.refuse("cancel", polled.note, polled.now())
                 return
             # Jobs that have reported run: the copies in the repeated batch must run nothing.

@@ -344,12 +344,15 @@ class Arrays(Node):
             self.batches[id_] = batch
             self.kept[id_].write_bytes(Path(batch.script).read_bytes())
         if first:
-            self.hidden |= set(ids)
+            self.blind = True
             self.begin(ids[0])
             raise CannotTake("no answer from the queue")
         for id_ in ids:
             self.begin(id_)
         return ids
+
+    def find_batch(self, name: str, size: int) -> Sequence[str] | None:
+        return None if self.blind else super().find_batch(name, size)
 
     def end_jobs(self, ids: Collection[str]) -> None:
         """Cancel nothing yet: a cancel of the copy may come too late."""
@@ -366,7 +369,7 @@ def test_a_repeated_submission_does_not_run_jobs_of_the_first_one_that_began(
         jobs = [session.job("sh", "-c", command, workdir=str(tmp_path)) for _ in range(2)]
         session.submit(*jobs)
         session.wait_for(jobs[1], "start")
-        node.hidden.clear()
+        node.blind = False
         copy = node.processes["2_0"]
         wait_until(lambda: copy.poll() is not None or ran(tmp_path) > 2)
         end.touch()
@@ -374,6 +377,24 @@ def test_a_repeated_submission_does_not_run_jobs_of_the_first_one_that_began(
             session.wait_clean(job)
             assert session.context(job, "finish")["status"] == 0
     assert (tmp_path / "ran").read_text().split() == ["0", "1"]
+
+
+def test_a_cancelled_batch_without_a_reply_waits_for_its_jobs_that_began(tmp_path: Path) -> None:
+    node = Arrays()
+    node.folder = tmp_path
+    with Session(node, tmp_path) as session:
+        command = f"until [ -e {tmp_path}/end ]; do sleep 0.1; done"
+        began, waiting = (session.job("sh", "-c", command) for _ in range(2))
+        session.submit(began, waiting)
+        session.wait_for(began, "start")
+        session.cancel(began, waiting)
+        session.wait_clean(waiting)
+        assert session.exception(waiting) == "cancel"
+        assert "finish" not in session.names(began)
+        (tmp_path / "end").touch()
+        session.wait_clean(began)
+        assert session.context(began, "finish")["status"] == 0
+    assert len(node.batches) == 2
 
 
 @pytest.mark.parametrize("ended", [True, False])
