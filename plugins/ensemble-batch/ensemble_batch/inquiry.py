@@ -88,10 +88,13 @@ class Inquiry:
         with polled.lock:
             polled.outlet.answered("cancel")
             running = {id_ for id_, life in polled.by_id.items() if life.cancelled}
+            now = time.monotonic()
             for id_ in ids:
                 polled.cancels.pop(id_, None)
                 if id_ in running:
-                    polled.cancels[id_] = time.monotonic() + timing.HEEDS
+                    polled.cancels[id_] = now + timing.HEEDS
+                    life = polled.by_id[id_]
+                    life.cancel_sent_at = min(now, life.cancel_sent_at)
             polled.soon()
 
     def _query_jobs(self) -> None:
@@ -232,7 +235,10 @@ class Inquiry:
         if life.reported is not None:
             life.ended(life.reported, now, polled.note)
         elif life.cancelled:
-            life.gone("cancel", polled.note, None, now)
+            # A job that has its grace may be missing from lists, as any other job that runs.
+            since = asked - life.cancel_sent_at
+            if row is not None or "start" not in life.told or since > polled.grace(life):
+                life.gone("cancel", polled.note, None, now)
         elif row is not None:
             self._conclude(life, row)
         elif life.verdict or life.absent > polled.hooks.lost_after:

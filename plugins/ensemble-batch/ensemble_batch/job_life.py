@@ -5,6 +5,7 @@ The reports come from the job's wrapper script and from the queue.
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,8 +22,8 @@ class JobLife(JobEvents):
     """State of one job, until the job is over."""
 
     __slots__ = (
-        "_began", "absent", "barred", "cancelled", "counts_at", "doomed_at", "handed_at", "heard",
-        "key", "misses", "reported", "restarts", "verdict",
+        "_began", "absent", "barred", "cancel_sent_at", "cancelled", "counts_at", "doomed_at",
+        "handed_at", "heard", "key", "misses", "reported", "restarts", "verdict",
     )  # fmt: skip
 
     def __init__(self, job: str, files: Mapping[str, Any], out: list[JobEvent]) -> None:
@@ -30,6 +31,7 @@ class JobLife(JobEvents):
         self.key = ""  # of the job's batch; empty while the job has no batch
         # barred: the job can no longer start
         self.cancelled = self.barred = False
+        self.cancel_sent_at = math.inf  # in monotonic seconds
         self.misses = 0  # consecutive replies of the queue that omitted the job
         # For how many seconds such replies listed other jobs.
         self.absent = 0.0

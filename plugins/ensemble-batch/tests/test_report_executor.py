@@ -331,6 +331,29 @@ def test_a_submission_in_progress_is_found_or_invalidated(
     assert ran(tmp_path) == arrived
 
 
+def test_a_cancelled_job_that_has_its_grace_is_not_over_because_a_list_omits_it(
+    node: Node, tmp_path: Path
+) -> None:
+    node.grace = 600.0
+    with Session(node, tmp_path) as session:
+        command = f"trap 'echo x >> got' TERM; echo x >> ran; until [ -e {tmp_path}/end ]; do sleep 0.1; done; exit 3"
+        job = session.job("sh", "-c", command, workdir=str(tmp_path))
+        session.submit(job)
+        session.wait_for(job, "start")
+        wait_until(lambda: ran(tmp_path))
+        node.blind, node.knows_jobs = True, False
+        session.cancel(job)
+        wait_until((tmp_path / "got").exists)
+        asked = node.asked
+        enough = asked + 2 * timing.MISSES
+        wait_until(lambda: node.asked > enough or "clean" in session.names(job))
+        assert "clean" not in session.names(job)
+        (tmp_path / "end").touch()
+        session.wait_clean(job)
+        assert session.exception(job) == "cancel"
+        assert session.context(job, "finish")["status"] == 3 << 8
+
+
 class Arrays(Node):
     """The same queue with arrays. The reply to the first one is lost, and lists omit its jobs."""
 
