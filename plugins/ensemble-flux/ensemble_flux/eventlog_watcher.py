@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from ensemble_core import JobEvent
-from ensemble_flux.journal import TAG, Journal
+from ensemble_flux.journal import Journal, tag_of
 from ensemble_flux.reactor import Reactor, error_text
 
 __all__ = ["EventlogWatcher"]
@@ -29,6 +29,7 @@ class EventlogWatcher:
     The arguments are callbacks:
 
     - ``tell`` is called with events.
+    - ``found`` is called with the name, id, jobspec and eventlog of a job that was searched for.
     - ``lost`` is called with the name of a job that the instance no longer knows.
     - ``problem`` is called with a warning for the user.
     - ``moved`` is called when free resources may have changed.
@@ -42,6 +43,7 @@ class EventlogWatcher:
         run_id: str,
         *,
         tell: Callable[[Sequence[JobEvent]], None],
+        found: Callable[[str, int, Mapping[str, Any], Sequence[Mapping[str, Any]]], None],
         lost: Callable[[str], None],
         moved: Callable[[], None],
         problem: Callable[[str], None],
@@ -51,6 +53,7 @@ class EventlogWatcher:
         self._journal = journal
         self._run_id = run_id
         self._tell = tell
+        self._found = found
         self._lost = lost
         self._moved = moved
         self._problem = problem
@@ -96,11 +99,15 @@ class EventlogWatcher:
                 known(met)
 
         def looked_up(queue_id: int, text: str | None) -> None:
-            tag = _tag(json.loads(text or "{}"))
+            answer = json.loads(text or "{}")
+            jobspec = json.loads(answer.get("jobspec", "{}"))
+            tag = tag_of(jobspec)
             name = str(tag.get("job"))
             if tag.get("id") == self._run_id and name in jobs and name not in met:
                 met.add(name)
                 self._journal.accepted(name, queue_id)
+                entries = map(json.loads, answer.get("eventlog", "").splitlines())
+                self._found(name, queue_id, jobspec, list(entries))
                 self.watch(name, queue_id)
             settle()
 
@@ -112,7 +119,7 @@ class EventlogWatcher:
                 questions += 1
                 self._reactor.ask(
                     "job-info.lookup",
-                    {"id": entry["id"], "keys": ["jobspec"], "flags": 0},
+                    {"id": entry["id"], "keys": ["jobspec", "eventlog"], "flags": 0},
                     partial(looked_up, entry["id"]),
                     lambda _error: settle(),
                 )
@@ -129,12 +136,3 @@ class EventlogWatcher:
             "constraint": {"userid": [os.getuid()]},
         }
         self._reactor.ask("job-list.list", question, listed, refused)
-
-
-def _tag(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a jobspec that names the run and the job."""
-    try:
-        found = json.loads(answer["jobspec"])["attributes"]["user"][TAG]
-    except (KeyError, TypeError, ValueError):
-        return {}
-    return found if isinstance(found, Mapping) else {}

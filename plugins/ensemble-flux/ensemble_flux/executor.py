@@ -27,7 +27,7 @@ from ensemble_flux import bindings
 from ensemble_flux.instance import LastInstance, presence
 from ensemble_flux.jobspec import Jobspecs, limits
 from ensemble_flux.notation import parse_f58
-from ensemble_flux.output import Output, seen_by_all
+from ensemble_flux.output import Output, files, seen_by_all
 from ensemble_flux.reactor import error_text
 from ensemble_flux.reactor_loop import FluxLoop
 from ensemble_flux.submitter import Order
@@ -177,9 +177,8 @@ class FluxExecutor(Executor):
                 extra[stream] = option[stream]["path"]
         fetch: dict[str, str] = {}
         if job.observe:  # otherwise an observer could not read the output
-            for stream, ending in (("stdout", "out"), ("stderr", "err")):
-                if stream not in extra:
-                    fetch[stream] = os.path.join(self._output.folder, f"{job.id}.{ending}")
+            stored = (stream for stream in ("stdout", "stderr") if stream not in extra)
+            fetch = files(self._output.folder, job.id, stored)
             extra |= fetch
             kept = (*kept, *fetch.values())
         return Order(job, output=option, kept=kept, extra=extra, fetch=fetch)
@@ -235,8 +234,7 @@ class FluxExecutor(Executor):
     def _has_begun(self, job: str) -> bool:
         """Return True if a job of an earlier controller has an output file in the run's folder."""
         assert self._output is not None
-        kept = os.path.join(self._output.folder, job)
-        return any(os.path.exists(f"{kept}.{end}") for end in ("out", "err"))
+        return any(map(os.path.exists, files(self._output.folder, job).values()))
 
     @property
     def sees_foreign_jobs(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from signal import Signals
 from typing import Any
 
@@ -81,10 +81,12 @@ class Jobspecs:
         """Return a job's working folder."""
         return os.path.normpath(os.path.join(self._folder, job.workdir or "."))
 
-    def write(self, job: Job, output: Mapping[str, Any] | None = None) -> str:
+    def write(
+        self, job: Job, output: Mapping[str, Any] | None = None, copied: Collection[str] = ()
+    ) -> str:
         """Return the jobspec of a job, as JSON. The option ``output`` says where the output goes.
 
-        Raises :class:`JobspecError`.
+        The streams ``copied`` are recorded for later controllers. Raises :class:`JobspecError`.
         """
         if not job.command or not job.command[0]:
             raise JobspecError("the command is empty")
@@ -134,6 +136,7 @@ class Jobspecs:
                     "id": self._run_id,
                     "job": job.id,
                     "group": job.group,
+                    **({"copied": sorted(copied)} if copied else {}),
                 }
             },
         }

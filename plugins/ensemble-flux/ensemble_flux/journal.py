@@ -14,7 +14,7 @@ from ensemble_core import Cause, JobEvent, JobState
 from ensemble_flux.nodes import Nodes
 from ensemble_flux.notation import f58, parse_hostlist
 
-__all__ = ["END_OF_BACKLOG", "TAG", "Journal", "nodes_of"]
+__all__ = ["END_OF_BACKLOG", "TAG", "Journal", "files_of", "nodes_of", "tag_of"]
 
 #: Key of the run's tag and identity and of the job's id in a jobspec: ``attributes.user.TAG``.
 TAG = "ensemble"
@@ -52,6 +52,12 @@ def files_of(jobspec: Mapping[str, Any]) -> dict[str, Any]:
         option = output.get(stream)
         found[stream] = option.get("path") if isinstance(option, Mapping) else None
     return {name: place for name, place in found.items() if isinstance(place, str)}
+
+
+def tag_of(jobspec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of a jobspec that names the run and the job."""
+    tag = jobspec.get("attributes", {}).get("user", {}).get(TAG)
+    return tag if isinstance(tag, Mapping) else {}
 
 
 def nodes_of(jobspec: Mapping[str, Any], cores_per_node: int) -> int:
@@ -215,6 +221,12 @@ class Journal:
         if ours is not None:
             ours.queue_id = queue_id
             self._names[queue_id] = job
+
+    def place(self, job: str, extra: Mapping[str, Any]) -> None:
+        """Add ``extra`` to the context of the ``start`` event of an expected job."""
+        ours = self._ours.get(job)
+        if ours is not None:
+            ours.extra = extra
 
     def submitted(self, job: str) -> bool:
         """Return whether an event of this job was reported."""
@@ -391,8 +403,8 @@ class Journal:
     def _name_of(self, queue_id: int, jobspec: Mapping[str, Any] | None) -> str | None:
         """Return our name of a job, from its jobspec or from Flux's reply to its submission."""
         if jobspec is not None:
-            tag = jobspec.get("attributes", {}).get("user", {}).get(TAG)
-            if isinstance(tag, Mapping) and tag.get("id") == self._run_id:
+            tag = tag_of(jobspec)
+            if tag.get("id") == self._run_id:
                 return str(tag.get("job"))
             return None
         return self._names.get(queue_id)

@@ -13,7 +13,14 @@ from typing import Any, Literal
 
 from ensemble_core import Job, shared_storage
 
-__all__ = ["Output", "remove_empty", "seen_by_all"]
+__all__ = ["Output", "files", "remove_empty", "seen_by_all"]
+
+_ENDINGS = {"stdout": "out", "stderr": "err"}
+
+
+def files(folder: str, job: str, streams: Iterable[str] = _ENDINGS) -> dict[str, str]:
+    """Return the files of a job in the run's folder, by stream."""
+    return {stream: os.path.join(folder, f"{job}.{_ENDINGS[stream]}") for stream in streams}
 
 
 def seen_by_all(path: str, hosts: Iterable[str], here: str) -> bool:
@@ -47,13 +54,13 @@ class Output:
         option: dict[str, Any] = {"mode": "append"}
         kept: list[str] = []
         stdout: str | None = None
-        for stream, named, ending in (("stdout", job.stdout, "out"), ("stderr", job.stderr, "err")):
+        for stream, named in (("stdout", job.stdout), ("stderr", job.stderr)):
             if named is not None:
                 path = os.path.normpath(os.path.join(workdir, named))
                 self._empty(path)  # only before the run's first write: jobs may share a file
                 option[stream] = {"type": "file", "path": path}
             elif self.keep == "files":
-                path = os.path.join(self.folder, f"{job.id}.{ending}")
+                (path,) = files(self.folder, job.id, [stream]).values()
                 self._clear(path)
                 kept.append(path)
                 option[stream] = {"type": "file", "path": path}
@@ -62,6 +69,10 @@ class Output:
                 continue
             if stream == "stdout":
                 stdout = path
+        if job.observe and max(job.tasks, job.nodes) == 1:
+            # Flux passes stdout on by lines: a progress bar would be seen only at its end. Parts of
+            # lines of several tasks would be mixed.
+            option["stdout"]["buffer"] = {"type": "none"}
         return option, stdout, tuple(kept)
 
     def _make(self, folder: str) -> None:

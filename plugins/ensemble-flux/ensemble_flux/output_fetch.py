@@ -9,7 +9,7 @@ import os
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import IO, Any
+from typing import Any
 
 from ensemble_core import JobEvent
 from ensemble_flux.reactor import Reactor, error_text
@@ -18,6 +18,23 @@ __all__ = ["Fetcher"]
 
 #: Seconds to wait for the rest of a job's output after its end.
 _PATIENCE = 30.0
+
+
+class _Copy:
+    """A file that receives a stream. What an earlier controller has written is not repeated."""
+
+    def __init__(self, path: str, mode: str) -> None:
+        self._file = open(path, mode)  # noqa: SIM115  (closed when the output ends)
+        self._there = self._file.tell()
+
+    def write(self, data: bytes) -> None:
+        new = data[self._there :]
+        self._there -= len(data) - len(new)
+        self._file.write(new)
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class Fetcher:
@@ -39,21 +56,27 @@ class Fetcher:
         self._tell = tell
         self._problem = problem
         self._expected: dict[str, tuple[int, Mapping[str, str]]] = {}
+        #: Jobs of which Flux has dropped output.
+        self._cut: set[str] = set()
         #: The files of a job by its stream, ``stdout`` or ``stderr``.
-        self._files: dict[str, dict[str, IO[bytes]]] = {}
+        self._files: dict[str, dict[str, _Copy]] = {}
         self._held: dict[str, list[JobEvent]] = {}
 
     def expect(self, job: str, queue_id: int, paths: Mapping[str, str]) -> None:
         """Copy this job's streams to their ``paths`` once the job has started."""
         self._expected[job] = (queue_id, paths)
 
-    def _begin(self, job: str) -> None:
+    def continue_copy(self, job: str) -> None:
+        """Continue the copy that an earlier controller has begun."""
+        self._begin(job, mode="ab")
+
+    def _begin(self, job: str, mode: str = "wb") -> None:
         queue_id, paths = self._expected.pop(job)
         files = self._files[job] = {}
         for stream, path in paths.items():
             try:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                files[stream] = open(path, "wb")  # noqa: SIM115  (closed when the output ends)
+                files[stream] = _Copy(path, mode)
             except OSError as error:
                 self._problem(f"cannot keep the output of {job}: {path}: {error_text(error)}")
                 self._end(job)
@@ -101,11 +124,18 @@ class Fetcher:
             encoded = context.get("encoding") == "base64"
             try:
                 file.write(b64decode(data) if encoded else data.encode(errors="surrogateescape"))
-                file.flush()
             except OSError as error:
                 self._problem(f"cannot keep the output of {job}: {error_text(error)}")
                 self._end(job)
                 return False
+        said = str(context.get("message", ""))
+        if entry["name"] == "log" and "truncated" in said and job not in self._cut:
+            self._cut.add(job)
+            self._problem(
+                f"Flux has dropped output of {job}, so its observers miss rows: {said} (hint: name "
+                f"a file with stdout:, or raise Flux's limit with "
+                f"options: {{flux: {{shell: {{output.limit: 100M}}}}}})"
+            )
         return True
 
     def pass_on(self, events: Sequence[JobEvent]) -> list[JobEvent]:
@@ -133,6 +163,7 @@ class Fetcher:
             self._end(job)
 
     def _end(self, job: str) -> None:
+        self._cut.discard(job)
         for file in self._files.pop(job, {}).values():
             file.close()
         self._tell(self._held.pop(job, []))

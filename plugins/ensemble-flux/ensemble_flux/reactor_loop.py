@@ -27,10 +27,10 @@ from ensemble_flux.eventlog_watcher import EventlogWatcher
 from ensemble_flux.gauges import Gauges
 from ensemble_flux.instance import Instance, read_instance
 from ensemble_flux.jobspec import Jobspecs
-from ensemble_flux.journal import Journal
+from ensemble_flux.journal import Journal, files_of, tag_of
 from ensemble_flux.nodes import Nodes
 from ensemble_flux.notation import f58
-from ensemble_flux.output import remove_empty
+from ensemble_flux.output import files, remove_empty
 from ensemble_flux.output_fetch import Fetcher
 from ensemble_flux.reactor import Reactor, error_text
 from ensemble_flux.submitter import WINDOW, Order, Submitter
@@ -85,6 +85,7 @@ class FluxLoop:
             self._journal,
             run.id,
             tell=self._add_unless_held,
+            found=self._found,
             lost=self._lose,
             moved=self._gauges.moved,
             problem=self._problem,
@@ -98,6 +99,9 @@ class FluxLoop:
         self._stream: int | None = None
         self._stream_open = False
         self._attempts = 0
+        #: Jobs of an earlier controller that are searched for, each with the time of its last known
+        #: event.
+        self._sought: dict[str, float] = {}
         self._finders: list[Callable[[set[str]], None]] = []
         #: Whether the instance belongs to another user.
         self.guest = False
@@ -269,6 +273,10 @@ class FluxLoop:
 
     def _handle_response(self, text: str) -> None:
         response = json.loads(text)
+        if self._sought and (jobspec := response.get("jobspec")):
+            tag = tag_of(jobspec)
+            if tag.get("id") == self._run.id:
+                self._found(str(tag.get("job")), response["id"], jobspec, response["events"])
         told = self._journal.take(response)
         if told:
             self._add_unless_held(told)
@@ -421,8 +429,10 @@ class FluxLoop:
     def _find(self, jobs: Mapping[str, float], answer: Callable[[set[str]], None]) -> None:
         for name, since in jobs.items():
             self._journal.expect(name, since=since)
+        self._sought = dict(jobs)
 
         def known(met: set[str]) -> None:
+            self._sought = {}
             for name in jobs.keys() - met:
                 self._journal.forget(name)
             answer(met)
@@ -432,6 +442,29 @@ class FluxLoop:
         else:
             self._finders.append(known)
             self._reopen()
+
+    def _found(
+        self,
+        name: str,
+        queue_id: int,
+        jobspec: Mapping[str, Any],
+        entries: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Take up a job of an earlier controller, and the copy of its output.
+
+        Output of a job whose end is known is complete.
+        """
+        since = self._sought.pop(name, None)
+        if since is None:
+            return
+        paths = files(str(self._run.folder.absolute()), name, tag_of(jobspec).get("copied", ()))
+        self._journal.place(name, {**files_of(jobspec), **paths})
+        known = {entry["name"] for entry in entries if entry["timestamp"] <= since}
+        if paths and "finish" not in known:
+            self._kept[name] = tuple(paths.values())
+            self._fetcher.expect(name, queue_id, paths)
+            if "start" in known:
+                self._fetcher.continue_copy(name)
 
 
 def _hosts(handle: Any) -> tuple[str, ...]:

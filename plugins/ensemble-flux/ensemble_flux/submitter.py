@@ -105,7 +105,7 @@ class Submitter:
                 self._failed(name, "workdir", order.failed)
                 continue
             try:
-                jobspec = self._jobspecs.write(job, order.output)
+                jobspec = self._jobspecs.write(job, order.output, order.fetch)
                 future = self._flux.job.submit_async(handle, jobspec, urgency=job.urgency)
             except JobspecError as error:
                 self._failed(name, "jobspec", str(error))
