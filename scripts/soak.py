@@ -54,6 +54,8 @@ PROGRAMS = {
     "stops": CRASH / "stops.py",
     "stops-slurm": CRASH / "stops.py",
     "stops-flux": CRASH / "stops.py",
+    "stops-gridengine": CRASH / "stops.py",
+    "stops-pbs": CRASH / "stops.py",
     "algorithms": CRASH / "algorithms.py",
     "generators": CRASH / "generators.py",
     "operator": ROOT / "plugins" / "ensemble-operator" / "tests" / "kills.py",
@@ -84,6 +86,8 @@ OPTIONS = {
     "stops": ["--", "--slots", "4"],
     "stops-slurm": ["--on", "slurm", "--", "-o", "look=1", "-o", "rate=50"],
     "stops-flux": ["--on", "flux"],
+    "stops-gridengine": ["--on", "gridengine", "--", "-o", "poll=1", "-o", "environment=smp"],
+    "stops-pbs": ["--on", "pbs", "--", "-o", "poll=1"],
     "pilot-slurm": ["--", "-o", "queue=slurm", "-o", 'options={"look": 1, "rate": 50}'],
 }
 
@@ -264,7 +268,7 @@ def main() -> int:
         "flux: the queue of this machine, or a temporary one; kubernetes: a stand-in; queues: "
         "rounds on each available queue; power: power cuts of this machine, 50 in each round; "
         "hostile: a queue with random events; wire: almost valid calls of a service; stops: "
-        "runs that are stopped by signals and resumed, on this machine, Slurm or Flux; "
+        "runs that are stopped by signals and resumed, on this machine or a queue (stops-slurm …); "
         "studies: each study of examples/, undisturbed and killed, compared with its known "
         "figure; use-cases: the same for the use cases; algorithms: runs with algorithms of a "
         "plugin that is replaced during the run; generators: runs with generators, each "
@@ -290,8 +294,8 @@ def main() -> int:
     parser.add_argument(
         "--faults",
         action="store_true",
-        help="slurm, gridengine, pbs: the queue lists no jobs or only some at times, and jobs are "
-        "suspended and continued",
+        help="slurm, gridengine, pbs, flux: the queue lists no jobs or only some at times (or "
+        "brokers of Flux stop), and jobs are suspended and continued",
     )
     parser.add_argument(
         "--validate",

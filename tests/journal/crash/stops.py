@@ -2,7 +2,8 @@
 
 The controllers of each round get SIGTERM, SIGHUP, SIGINT or SIGKILL, sometimes two of them, while
 functions run, retries wait, jobs are held, and rules with ``each`` and ``for`` count. With local
-jobs, some signals go to every process of an allocation, also to the jobs. Some rounds
+jobs, some signals go to every process of an allocation, also to the jobs. In some rounds on Flux,
+each controller has an instance of its own, which ends with its allocation. Some rounds
 call ``ensemble stop --cancel-jobs`` between two controllers, which gets signals, too. If its exit
 code is 0, no process of a job may be left. The tables (``ensemble results``) must equal those of an
 undisturbed run. Prints one line of JSON for each round, for ``scripts/soak.py``. A test uses this
@@ -45,6 +46,8 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 from ensemble_core.cli.main import main
 main()
 """
+#: Starts a Flux instance that ends with its controller.
+INSTANCE = ("flux", "start", "--test-size=2")
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
 STUDY = """
 name: stops
@@ -169,10 +172,15 @@ class Allocated:
     """A controller in an allocation of its own; signals go to every process of it."""
 
     def __init__(
-        self, folder: Path, words: Sequence[str], said: Path, chance: random.Random
+        self,
+        folder: Path,
+        words: Sequence[str],
+        said: Path,
+        chance: random.Random,
+        before: Sequence[str] = (),
     ) -> None:
         with said.open("wb") as output:
-            command = [sys.executable, "-c", BEGIN, *words]
+            command = [*before, sys.executable, "-c", BEGIN, *words]
             self._allocation = Allocation(command, folder, None, output)
         self._chance = chance
         self.code: int | None = None
@@ -273,11 +281,15 @@ def play_round(
     killed: list[str] = []
     code: int | None = 0
     other: list[str] = []
+    nested = executor == "flux" and chance.random() < 0.5
     for number in range(40):
         said = folder / f"said-{number}"
         words = words_of(folder, executor, options)
         controller: Controller | Allocated
-        if executor == "local" and number < 8 and chance.random() < 0.4:
+        if nested:
+            controller = Allocated(folder, words, said, chance, INSTANCE)
+            killed.append("instance:")
+        elif executor == "local" and number < 8 and chance.random() < 0.4:
             controller = Allocated(folder, words, said, chance)
             killed.append("allocation:")
         else:
