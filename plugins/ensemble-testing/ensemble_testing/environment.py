@@ -20,7 +20,7 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import EnvironmentPlugin
 from ensemble_testing.options import RecordContract
 
-__all__ = ["EnvironmentContract"]
+__all__ = ["EnvironmentContract", "check_environments"]
 
 #: Words that a shell would change.
 _WORDS = (
@@ -151,3 +151,47 @@ class EnvironmentContract(RecordContract):
             if self.missing:
                 with suppress(EnsembleError):
                     check(self.missing, local)
+
+
+_FILE = """
+jobs:
+  - name: plain
+    command: &show [sh, -c, 'echo "$LOADEDMODULES $COLOR $VIRTUAL_ENV $PWD" > {index}-$0', a]
+    workdir: plain
+  - {name: md, command: *show, workdir: md, within: {module: [md/2024], use: '{here}/modules'}}
+  - {name: fit, command: *show, workdir: fit, within: {venv: '{here}/venv'}, tasks: 1, count: 2}
+  - {name: none, command: *show, workdir: none, within: {module: [md/2099], use: '{here}/modules'}}
+rules:
+  - trigger: start
+    action: [{name: submit, label: plain}, {name: submit, label: md}, {name: submit, label: fit},
+             {name: submit, label: none}]
+"""
+
+
+def check_environments(executor: str, options: Sequence[str], folder: Path) -> None:
+    """Check that jobs on a real queue start in a module and in a virtual environment.
+
+    Needs Environment Modules and ensemble-environments.
+    """
+    pytest.importorskip("ensemble_environments", reason="no plugin: ensemble-environments")
+    if not os.path.exists("/usr/share/modules/init/bash"):
+        pytest.skip("Environment Modules is not installed")
+    (folder / "modules" / "md").mkdir(parents=True)
+    (folder / "modules" / "md" / "2024").write_text("#%Module\nsetenv COLOR red\n")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    (folder / "e.yaml").write_text(_FILE)
+    command = [sys.executable, "-m", "ensemble_core.cli", "run", "e.yaml", "--state", "state"]
+    done = subprocess.run(
+        [*command, "--executor", executor, *options],
+        cwd=folder, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    shown = {path.parent.name: path.read_text().split() for path in folder.glob("*/*-a")}
+    assert shown == {
+        "plain": [str(folder / "plain")],
+        "md": ["md/2024", "red", str(folder / "md")],
+        "fit": [str(folder / "venv"), str(folder / "fit")],
+    }
+    assert len([*(folder / "fit").iterdir()]) == 2
+    (told,) = [line for line in done.stderr.splitlines() if "failed none.0: environment" in line]
+    assert "md/2099" in told
