@@ -22,6 +22,7 @@ from ensemble_core import (
     Resources,
     Run,
 )
+from ensemble_flux.allocation_end import AllocationEnd
 from ensemble_flux.bindings import connect
 from ensemble_flux.eventlog_watcher import EventlogWatcher
 from ensemble_flux.gauges import Gauges
@@ -74,6 +75,7 @@ class FluxLoop:
         self._reactor = Reactor(
             flux, uri, opened=self._on_open, idle=self._flush, lost=self._report_lost
         )
+        self._end = AllocationEnd(self._reactor, self._tell)
         self._fetcher = Fetcher(flux, self._reactor, self._add_events, self._problem)
         self._gauges = Gauges(self._reactor, nodes, self._journal, self._problem)
         self._submitter = Submitter(
@@ -227,6 +229,7 @@ class FluxLoop:
         self.version = handle.attr_get("version")
         self.hosts = _hosts(handle)
         self.instance = read_instance(handle)
+        self._end.temporary = self.instance.temporary
         self._gauges.read_nodes()
         if self._events != "eventlogs":
             self._open_journal(full=False)
@@ -292,6 +295,9 @@ class FluxLoop:
         self._add_events(self._fetcher.pass_on(events))
 
     def _add_events(self, events: Sequence[JobEvent]) -> None:
+        self._tell(self._end.pass_on(events))
+
+    def _tell(self, events: Sequence[JobEvent]) -> None:
         self._out += events
         for event in events:
             if event.name == "clean" and event.ours:
@@ -352,6 +358,7 @@ class FluxLoop:
         self.lost = reason
         for answer in self._finders:
             answer(set())
+        self._tell(self._end.lost())
         self._out.append(
             ExecutorLost(
                 self._run.clock(),
@@ -397,6 +404,7 @@ class FluxLoop:
         self._add_unless_held(events)
 
     def _cancel_jobs(self, jobs: Sequence[str]) -> None:
+        self._end.cancel(jobs)
         for name in jobs:
             queue_id = self._journal.queue_id(name)
             if queue_id is not None:

@@ -239,6 +239,32 @@ def test_the_end_of_the_allocation_around_an_instance_loses_no_job(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("instance")
+@pytest.mark.parametrize("stops", [True, False], ids=["allocation", "others"])
+def test_jobs_that_the_end_of_an_allocation_reaches_first_are_interrupted(
+    tmp_path: Path, stops: bool
+) -> None:
+    """SIGTERM to the jobs of an instance is a failure, unless the run gets it soon, too."""
+    gate = "until [ -e gate ]; do sleep 0.1; done"
+    (tmp_path / "f.yaml").write_text(FILE.replace("sleep 1", gate))
+    then = "kill $!" if stops else "touch gate"
+    script = (
+        f"{_RUN} > said 2>&1 & until flux jobs -no '{{id}}' --filter=running | grep -q .; do "
+        "sleep 0.1; done; flux jobs -no '{id}' --filter=running | xargs -n1 flux job kill -s TERM; "
+        f"sleep 1; {then}; wait $!"
+    )
+    start(tmp_path, "sh", "-c", script)
+    said = (tmp_path / "said").read_text()
+    if not stops:
+        assert "by signal" in said
+        return
+    assert "failed a." not in said
+    (tmp_path / "gate").touch()
+    resumed = start(tmp_path, "ensemble", "resume", "t", "--state", "state")
+    assert resumed.returncode == 0, said + resumed.stdout + resumed.stderr
+    assert len((tmp_path / "ran").read_text().split()) == 8
+
+
+@pytest.mark.usefixtures("instance")
 def test_a_run_whose_instance_still_runs_is_not_resumed_in_another_one(tmp_path: Path) -> None:
     count = 4 * (os.cpu_count() or 1)  # so that some jobs wait
     (tmp_path / "f.yaml").write_text(
