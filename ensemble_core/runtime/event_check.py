@@ -87,7 +87,7 @@ def usual(event: Any) -> bool:
         values, clock = event.values, event.clock
         if type(event.job) is not str or type(event.observer) is not str or event.anew is not False:
             return False
-        if event.unreadable:
+        if type(event.unreadable) is not tuple or event.unreadable:
             return False
         if clock is not None and type(clock) is not float:
             return False

@@ -17,7 +17,15 @@ from ensemble_core.config import load_text
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import recover
 from ensemble_core.journal.writer import JournalWriter
-from ensemble_core.model.events import Event, JobEvent, PluginEvent, Problem, Requested, Resources
+from ensemble_core.model.events import (
+    Event,
+    JobEvent,
+    Observed,
+    PluginEvent,
+    Problem,
+    Requested,
+    Resources,
+)
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Emit, Run
@@ -96,8 +104,13 @@ def test_an_event_with_an_invalid_time_gets_the_time_of_arrival(time: Any, tmp_p
         JobEvent(5.0, "a.0", "memo", {"n": "x" * (5 << 20)}),
         JobEvent(5.0, "a.0", "memo", ours="yes"),  # type: ignore[arg-type]
         Resources(5.0, 3.0),  # type: ignore[arg-type]
+        Observed(5.0, "a.0", "o", {"T": 2.0}, unreadable=None),  # type: ignore[arg-type]
+        Observed(5.0, "a.0", "o", {"T": 2.0}, unreadable=0),  # type: ignore[arg-type]
     ],
-    ids=["object", "job", "name", "no context", "number", "length", "ours", "values"],
+    ids=[
+        *("object", "job", "name", "no context", "number", "length", "ours", "values"),
+        *("unreadable: None", "unreadable: 0"),
+    ],
 )
 def test_an_event_that_cannot_be_stored_is_dropped_and_reported(event: Any, tmp_path: Path) -> None:
     events, code = told(tmp_path, event)
