@@ -156,9 +156,10 @@ class Connections:
             self.tell(node, message)
         if not node.connected:
             size, now = self._hellos[node.key], self._turn.clock()
-            duration = self._fleet.kind.duration
-            if duration and node.pilot.ends is None:  # until the outer queue says when it began
-                node.pilot.ends = now - size["age"] + duration
+            if self._fleet.kind.duration:  # the clock of the outer queue may be wrong
+                ends = now - size["age"] + self._fleet.kind.duration
+                others = any(each.connected for each in node.pilot.nodes)
+                node.pilot.ends = min(ends, node.pilot.ends or ends) if others else ends
             became = self._fleet.connect(node, size["cores"], size["gpus"], size["memory"], now)
             self._on_node(node, became)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from ensemble_core import (
     Problem,
     Run,
     private_folder,
+    shared_storage,
 )
 from ensemble_core.cli.toolkit import count_of, format_duration
 from ensemble_core.local.ledger_reader import LedgerReading, read_ledger, set_fence
@@ -26,12 +28,15 @@ from ensemble_pilot.connections import Connections
 from ensemble_pilot.fleet import AT_END, FAILURES, Fleet, Node, Pilot
 from ensemble_pilot.status import nodes_text
 from ensemble_pilot.tracking import Tracking
-from ensemble_pilot.turn import Turn
+from ensemble_pilot.turn import NotYet, Turn
 
 __all__ = ["Pilots", "Settings"]
 
 #: Seconds after which a warning says that the nodes of a running pilot have not connected.
 _CONNECTING = 60.0
+#: How many seconds a supervisor whose pilot has ended may take to end its jobs and say so. After
+#: that, jobs that had started end without its word.
+_LAST_LINE = 6.0
 #: How many bytes of a pilot's stderr a message shows.
 _TAIL = 600
 
@@ -252,12 +257,16 @@ class Pilots:
         self._fleet.drain(pilot, "ended")
         self._nodes.drop(pilot)
         wanted = [(self.node_folder(*n.key), dict.fromkeys(n.jobs, 0.0)) for n in pilot.nodes]
-        folder = self.folder(number)
+        folder, deadline = self.folder(number), time.monotonic() + _LAST_LINE
 
         def read() -> tuple[list[LedgerReading], str]:
             private_folder(folder)
             set_fence(folder / "fence")
-            return [read_ledger(state, jobs) for state, jobs in wanted], _tail(folder / "err")
+            readings = [read_ledger(state, jobs) for state, jobs in wanted]
+            alive = any(reading.unfinished and reading.quit is None for reading in readings)
+            if alive and time.monotonic() < deadline:
+                raise NotYet("jobs are being ended")
+            return readings, _tail(folder / "err")
 
         self._turn.retry(
             read,
@@ -297,6 +306,11 @@ class Pilots:
         if self._fleet.end(pilot, now, wanted=wanted):
             said = f": {note}" if note else ""
             said += f"; its last words: {tail}" if tail else ""
+            if self._settings.queue != "local" and shared_storage(self._folder) is None:
+                said += (
+                    f". Its nodes may not see {self._folder}, which is on no network file system: "
+                    "choose another folder with --state"
+                )
             self._turn.problem(
                 f"{FAILURES} pilots in a row ended before they were ready, so the next ones are "
                 f"requested later and later{said}"

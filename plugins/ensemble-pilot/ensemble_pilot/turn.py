@@ -17,11 +17,15 @@ from typing import TypeVar
 from ensemble_core import EnsembleError, Event, ExecutorError, Problem
 from ensemble_pilot.ledger import PilotLedger
 
-__all__ = ["Turn", "Worker"]
+__all__ = ["NotYet", "Turn", "Worker"]
 
 _T = TypeVar("_T")
 #: Seconds after which something that failed is tried again.
 _AGAIN = 1.0
+
+
+class NotYet(EnsembleError):
+    """Raised by a call that should be repeated, although nothing is wrong."""
 
 
 class Worker:
@@ -121,7 +125,8 @@ class Turn:
             try:
                 result = work()
             except (EnsembleError, OSError) as error:
-                self.problem(f"{trouble}: {error}", once=trouble)
+                if not isinstance(error, NotYet):
+                    self.problem(f"{trouble}: {error}", once=trouble)
                 timer = threading.Timer(_AGAIN, lambda: self.worker.post(attempt))
                 timer.daemon = True
                 timer.start()

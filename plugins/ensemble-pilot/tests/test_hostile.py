@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ensemble_testing.executor import wait_until
 from ensemble_testing.executor_reattach import _run_and_kill
 from ensemble_testing.session import alive
 
-from ensemble_core import ExecutorError, Job
+from ensemble_core import ExecutorError, Job, JobEvent
 from ensemble_core.local.ledger_reader import read_ledger
 from ensemble_core.local.leftover_jobs import supervisor_pid
 from ensemble_core.local.process_tree import parent_of
@@ -327,3 +328,62 @@ def test_missing_python_on_the_nodes_is_said(folder: Path, monkeypatch: pytest.M
         assert "/nowhere/python3" in problem
         session.cancel(job)
         session.wait_clean(job)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_clock_of_the_outer_queue_may_be_an_hour_off(
+    folder: Path, hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much time a pilot has left is known from its nodes, not from when it began."""
+    take = Pilots._on_event
+
+    def shifted(pilots: Pilots, event: JobEvent) -> None:
+        when = event.timestamp + 3600 * hours
+        take(pilots, JobEvent(when, event.job, event.name, event.context))
+
+    monkeypatch.setattr(Pilots, "_on_event", shifted)
+    (folder / "go").touch()
+    with new_session(folder, duration=300, margin=20) as session:
+        job = submitted(session, "sh", "-c", WORK, duration=250.0)
+        session.wait_clean(job)
+        assert session.cause(job) == "exit"
+        (ends,) = controller(session).request(lambda c: [p.ends for p in c.fleet.pilots.values()])
+    assert 200 < ends - time.time() < 301
+
+
+def test_pilots_that_cannot_see_the_folder_are_explained(folder: Path) -> None:
+    """Then the pilot's own words are unseen, too."""
+    with new_session(folder) as session:
+        pilots = controller(session).pilots
+        pilots._settings = replace(pilots._settings, queue="slurm")
+        outer = controller(session).outer
+        submit = outer.submit
+
+        def fail(jobs: list[Job]) -> None:
+            submit([replace(job, command=("false",)) for job in jobs])
+
+        outer.submit = fail  # type: ignore[method-assign, assignment]
+        job = submitted(session)
+        session.wait(session.problems, "the warning")
+        (problem,) = session.problems()
+        assert "3 pilots in a row" in problem
+        assert f"{session.folder / 'state'}" in problem
+        assert "--state" in problem
+        session.cancel(job)
+        session.wait_clean(job)
+
+
+def test_started_job_is_not_given_up_while_its_node_is_about_to_end_it(folder: Path) -> None:
+    """The queue says that the pilot has ended, but its supervisor is slow: a retry would overlap."""
+    with new_session(folder, requeue=True) as session:
+        job = submitted(session)
+        session.wait_for(job, "start")
+        keeper = supervisor(session)
+        os.kill(keeper, signal.SIGSTOP)
+        controller(session).request(lambda c: c.pilots.on_ended(1))
+        time.sleep(1.5)
+        assert session.names(job)[-1] == "start"
+        os.kill(keeper, signal.SIGCONT)  # it finds the fence, and ends its jobs
+        session.wait_clean(job)
+        assert session.exception(job) == "interrupted"
+        assert not alive(keeper)
