@@ -9,9 +9,10 @@ from typing import Any
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path, plain
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.model.option_values import OptionText, converted, fill_options, has_braces
+from ensemble_core.model.option_values import OptionText, converted, has_braces
 from ensemble_core.model.plain_numbers import whole
 from ensemble_core.plugin.registry import Registry
+from ensemble_core.quick_dataclass import replace
 
 __all__ = ["check_filled_options", "convert_options", "read_options"]
 
@@ -42,9 +43,10 @@ def check_filled_options(
     if not has_braces(group.options) or spec.keys().isdisjoint(("options", "parameters", "points")):
         return
     tried: set[str] = set()
+    started = replace(group, run="run", cwd="/run")
     for values in itertools.islice(group.combinations(), _TRIED):
         known = {n: value for n, value in values.items() if isinstance(value, (int, float, str))}
-        options = plain(fill_options(group.options, known))
+        options = plain(started.job(0, known).options)
         if repr(options) in tried:
             continue
         tried.add(repr(options))
@@ -53,11 +55,16 @@ def check_filled_options(
             value: Any = {"options": options}
             for step in inner:
                 value = value[step]
+            why, hint = error.message, "change the values of the parameters, or the option"
+            if error.kind.name == "not" and isinstance(error.kind.schema, dict):
+                why = "it is not allowed"
+                hint = error.kind.schema.get("description", hint)
+            given = ", ".join(f"{name}={each}" for name, each in known.items())
+            given = given and f" with {given}"
             context.report(
                 (*path, *inner) if "options" in spec else path,
-                f"{'.'.join(map(str, inner))} is {value!r} with "
-                f"{', '.join(f'{name}={each}' for name, each in known.items())}: {error.message}",
-                hint="change the values of the parameters, or the option",
+                f"{'.'.join(map(str, inner))} is {value!r}{given}: {why}",
+                hint=hint,
                 code="bad-value",
             )
             return

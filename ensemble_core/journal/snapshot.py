@@ -26,6 +26,7 @@ from ensemble_core.model import conditions
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.expressions import Formula, expression
+from ensemble_core.model.option_values import OptionText
 from ensemble_core.model.retry_policy import RetryPolicy
 from ensemble_core.model.rules import BoundRule, BoundSpec
 
@@ -143,6 +144,8 @@ class _Writer:
             return {"formula": kind.__name__, "text": [formula.text for formula in values]}
         if kind is bytes:
             return {"bytes": [b64encode(value).decode() for value in values]}
+        if kind is OptionText:
+            return {"option": list(map(str, values)), "types": [[*each.types] for each in values]}
         if kind.__module__.startswith("ensemble_core."):
             raise TypeError(f"a snapshot cannot contain a {kind.__name__}")
         # A plugin's object in an event is stored as in the journal.
@@ -285,6 +288,8 @@ class _Reader:
             return [expression(text, texts=True) for text in column["text"]]
         if "bytes" in column:
             return map(b64decode, column["bytes"])
+        if "option" in column:
+            return map(OptionText, column["option"], column["types"])
         return [
             self._rules[name] if spec is None else self._ensemble.binder.rule(spec, name)
             for name, spec in zip(column["rule"], column["spec"], strict=True)

@@ -10,6 +10,7 @@ from ensemble_testing import FakeExecutor, Story
 
 from ensemble_core import ExecutorPlugin, FileErrors
 from ensemble_core.config import load_text
+from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Log, Submit
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import JobEvent
@@ -26,7 +27,14 @@ OPTIONS = {
         "nice": {"type": "integer", "minimum": 0},
         "whole": {"type": "boolean"},
         "launch": {"enum": ["auto", "none"]},
-        "extra": {"type": "array", "items": {"type": "string", "pattern": "^--[a-z]"}},
+        "extra": {
+            "type": "array",
+            "items": {
+                "type": "string",
+                "pattern": "^--[a-z]",
+                "not": {"pattern": "^--comment", "description": "the run sets it"},
+            },
+        },
         "shell": {"type": "object"},
     },
 }
@@ -252,6 +260,39 @@ def test_placeholders_are_filled_in_everywhere_in_options() -> None:
         "mem": "5G", "nice": 5, "queue": "q5", "extra": ["--x=a-0"],
         "shell": {"a": [{"deep": 5}], "{s}": "{n}"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "count: 2, command: x, options: {q: {extra: ['--comment=c-{index}']}}",
+        "command: 'x {m}', parameters: {m: 1}, options: {q: {extra: ['--comment={m}-{run}']}}",
+        "command: x, parameters: {f: --comment=x}, options: {q: {extra: ['{f}']}}",
+    ],
+)
+def test_an_option_that_a_queue_forbids_is_found_behind_placeholders(fields: str) -> None:
+    (error,) = refused(group(fields))
+    assert "options.q.extra.0 is '--comment=" in error
+    assert error.endswith(": it is not allowed")
+
+
+def test_a_snapshot_has_options_with_placeholders_and_their_types() -> None:
+    told = story(
+        GROUP.replace("nice: 7", "nice: '{n}', whole: '{m}'"),
+        FAIL % "{name: submit, label: sim, with: {options: {q: {queue: '{n}'}}}}",
+    )
+    restored = load(dump(told.engine), told.ensemble)
+    assert restored is not None
+    told.begin("sim.0")
+    event = JobEvent(2000.0, "sim.0", "finish", context={"status": 256})
+    for engine in (restored, told.engine):
+        if engine is restored:
+            engine.handle(JobEvent(1999.0, "sim.0", "start"))
+        found = [job.options["q"] for job in submitted(engine.handle(event))]
+        assert [(each["nice"], each["whole"], each["queue"]) for each in found] == [
+            (2, True, "2"),
+            (4, True, "4"),
+        ]
 
 
 @pytest.mark.parametrize(
