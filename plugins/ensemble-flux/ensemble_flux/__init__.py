@@ -24,6 +24,12 @@ def _available() -> tuple[bool, str]:
     return True, f"FLUX_URI={uri}"
 
 
+def _inside() -> str:
+    # A program that starts an instance, as 'flux batch' and 'flux alloc' do, has no FLUX_JOB_ID.
+    job, nodes = os.environ.get("FLUX_JOB_ID"), os.environ.get("FLUX_JOB_NNODES", "1")
+    return f"Flux job {job} with {nodes} node{'s' if nodes != '1' else ''}" if job else ""
+
+
 def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
     import json
 
@@ -53,5 +59,6 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             grace="Flux's kill-timeout",
             memory="Flux's scheduler does not count memory",
             render=_render,
+            inside=_inside,
         )
     ]

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from ensemble_flux import ensemble_executors
 from ensemble_flux.jobspec import JobspecError, Jobspecs, limits
 
 from ensemble_core import Job
@@ -236,3 +237,16 @@ def test_flux_itself_accepts_every_kind_of_jobspec() -> None:
         [sys.executable, "-c", VALIDATE], input=text, capture_output=True, text=True, timeout=150
     )
     assert done.stdout.strip() == "valid", done.stderr
+
+
+def test_the_job_around_this_process_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of the instance that gets the jobs, not the job in which the instance runs."""
+    (record,) = ensemble_executors()
+    assert record.inside is not None
+    monkeypatch.delenv("FLUX_JOB_ID", raising=False)
+    monkeypatch.setenv("FLUX_ENCLOSING_ID", "ƒ2eNNoRZ")
+    assert record.inside() == ""
+    monkeypatch.setenv("FLUX_JOB_ID", "ƒ3mXPEkX")
+    assert record.inside() == "Flux job ƒ3mXPEkX with 1 node"
+    monkeypatch.setenv("FLUX_JOB_NNODES", "4")
+    assert record.inside() == "Flux job ƒ3mXPEkX with 4 nodes"
