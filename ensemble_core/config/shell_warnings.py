@@ -1,4 +1,7 @@
-"""Warns about texts of a job group that only a shell would expand: ``$HOME``, ``~``, ``*.dat``."""
+"""Warns about texts of a job group that stay as they are.
+
+Only a shell would expand ``$HOME``, ``~`` and ``*.dat``, and only an event has ``{job.host}``.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ _HOME = re.compile(r"~[\w-]*(?=/|$)")
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 #: A path with a wildcard.
 _WILDCARD = re.compile(r"\*|(?=.*\*)(?=.*[./]|.*\*$)[\w./~+@*-]*[A-Za-z_./*][\w./~+@*-]*")
+#: A field of the event's job. Doubled braces, and those after ``$``, are meant literally.
+_OF_A_JOB = re.compile(r"(?<![{$])\{job\.(?:outputs\[\d+\]|[A-Za-z_]\w*)\}")
 
 
 def shell_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:
@@ -53,6 +58,14 @@ def shell_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:
                 "write the whole path, or begin with {here} or {cwd}"
             )
             break
+    texts = [*group.command, *map(repr, (group.environment, group.options, group.within))]
+    texts += [*group.avoid, *(path for _, path in paths)]
+    of_a_job = next(filter(None, map(_OF_A_JOB.search, texts)), None)
+    if of_a_job is not None:
+        yield (
+            f"{own}{of_a_job[0]} stays as it is, because only an event has a job; write it under "
+            "'with' of a rule or of 'retry'"
+        )
 
 
 def _in_command(group: JobGroup, split: bool) -> tuple[str, str] | None:

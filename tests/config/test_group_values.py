@@ -276,6 +276,24 @@ def test_an_option_that_a_queue_forbids_is_found_behind_placeholders(fields: str
     assert error.endswith(": it is not allowed")
 
 
+@pytest.mark.parametrize(
+    ("fields", "stays"),
+    [
+        ("command: 'x {job.host}'", "{job.host}"),
+        ("command: x, avoid: ['{job.host}']", "{job.host}"),
+        ("command: x, workdir: 'w/{job.id}'", "{job.id}"),
+        ("command: x, options: {q: {extra: ['--x={job.outputs[0]}']}}", "{job.outputs[0]}"),
+        ("command: 'x {{job.host}} ${job.host} {job}'", ""),
+        ("command: x, retry: {times: 1, with: {avoid: '{job.host}'}}", ""),
+    ],
+)
+def test_a_field_of_an_events_job_in_a_group_is_a_warning(fields: str, stays: str) -> None:
+    if "{job}" in fields:
+        fields += ", parameters: {job: 1}"
+    found = [text for text in ensemble(group(fields)).warnings if "only an event" in text]
+    assert [f"'sim': {stays} stays as it is" in text for text in found] == [True] * bool(stays)
+
+
 def test_a_snapshot_has_options_with_placeholders_and_their_types() -> None:
     told = story(
         GROUP.replace("nice: 7", "nice: '{n}', whole: '{m}'"),
