@@ -100,6 +100,8 @@ def _look_for(polled: QueueRun, sent: Sent) -> None:
                 polled.outlet.write(partial(polled.records.accept, sent.key, ids))
                 return
         if void:
+            if not polled.claims:  # a job that began just before reports that in a moment
+                time.sleep(timing.SOON_AGAIN)
             return
         # It may still arrive, or may have arrived just before it was invalidated.
         if polled.now() - sent.at > max(timing.SETTLE, polled.hooks.settle):

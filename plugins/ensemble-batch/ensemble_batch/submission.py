@@ -276,7 +276,7 @@ class Submission:
             if not (settled and pending.void):
                 pending.due = time.monotonic() + timing.SOON_AGAIN
                 if settled and polled.outlet.write(lambda: polled.void(pending.sent.names[-1])):
-                    pending.void, pending.due = True, 0.0  # it may have arrived just before
+                    pending.void = True  # it may have arrived just before, and reports that soon
                 self._unsure.append(pending)
                 return
             lives = [life for _, _, life in self._lives(pending)]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
-from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, timing
+from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, recovery, timing
 from ensemble_batch.report_spool import VOIDED, ReportSpool
 from ensemble_testing import Session, wait_until
 
@@ -443,6 +443,35 @@ def test_a_job_that_began_after_an_unanswered_submission_runs_once(
         second.wait_clean(job)
         assert second.context(job, "finish")["status"] == 0
         assert second.queue_id(job) == "0"
+    assert ran(tmp_path) == 1
+
+
+def test_a_job_that_begins_just_before_its_batch_is_given_up_runs_once(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its report comes a moment later, while the resume waits."""
+    node.loses, node.auto = 1, False
+    timing.SETTLE = 60.0
+    with Session(node, tmp_path) as first:
+        job = counted(first, tmp_path)
+        first.submit(job)
+        wait_until(lambda: node.batches)
+    timing.SETTLE = 0.0
+
+    def sleep(seconds: float) -> None:
+        if not node.processes:
+            for path in (tmp_path / "state").rglob("void/*"):
+                path.rename(tmp_path / "void")
+                node.begin("0")
+                node.processes["0"].wait(30)
+                (tmp_path / "void").rename(path)
+
+    with later(node, first, tmp_path) as second:
+        monkeypatch.setattr(recovery.time, "sleep", sleep)
+        found = node.reattach({job.id: 0.0})
+        monkeypatch.undo()
+        assert found == {job.id: True}
+        second.wait_clean(job)
     assert ran(tmp_path) == 1
 
 
