@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -104,6 +104,12 @@ class KeyValue(LineObserver):
             rf"(?:^|[\t,;|]|  |(?<=\d) )[ \t]*({names})(?:[ \t]*([=:])[ \t]*|[ \t]{{2,}}|\t)(\S+)"
         )
 
+    @staticmethod
+    def _has_further(text: str, known: Collection[str], pairs: Sequence[tuple[str, str]]) -> bool:
+        """Return True if a known name stands anywhere else than in these pairs."""
+        names = [name for name, _ in pairs]
+        return any(text.count(name) > names.count(name) for name in known)
+
     def _finder(self, text: bytes) -> Callable[[bytes, int], Any]:
         # In other lines, only values of known names matter that cannot be read.
         import re2
@@ -126,7 +132,7 @@ class KeyValue(LineObserver):
                 found[name] = number
             elif name in known:  # too large for a float
                 found[name] = self._unreadable(name, spelled)
-        if text.count("=") + text.count(":") > len(pairs) and any(name in text for name in known):
+        if text.count("=") + text.count(":") > len(pairs) and self._has_further(text, known, pairs):
             for match in _LABEL.finditer(text):  # names whose values may be no numbers
                 name, sign, spelled = match.groups()
                 if name in known and name not in VARIABLES:

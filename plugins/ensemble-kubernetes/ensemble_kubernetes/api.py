@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Literal
 
 from kubernetes import client, config
@@ -26,6 +28,11 @@ _TIMEOUT, _WATCH, _SILENT = 30.0, 300, 30.0
 _WORDS = 400
 #: How many bytes of a log are written at once at most: programs print millions of lines.
 _PIECE = 1 << 16
+#: What a kubelet sends in place of a log that it cannot read, with the status 200.
+_NO_LOG = re.compile(
+    rb"unable to retrieve container logs for [\w.-]+://\w*"
+    rb'|failed to (?:try resolving symlinks in path|open log file) "/var/(?:log|lib)/[^"]*": [^\n]*'
+)
 _FOREIGN = "the answer is not from Kubernetes (a proxy?) or is incomplete"
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
@@ -151,7 +158,11 @@ class Api:
             self._core.read_namespaced_pod_log, pod, self.namespace, container="job",
             follow=follow, _request_timeout=(_TIMEOUT, float(_WATCH) if follow else _TIMEOUT),
         ) as response:  # fmt: skip
-            yield _pieces(response.stream(_PIECE))
+            pieces = _pieces(response.stream(_PIECE))
+            first = next(pieces, b"")
+            if _NO_LOG.fullmatch(first):
+                raise ApiError(503, _short(first.decode("utf-8", "replace")))
+            yield chain([first] if first else [], pieces)
 
     def cut(self) -> None:
         """End all watches and followed logs."""

@@ -408,6 +408,56 @@ def test_output_of_an_observed_job_is_available_while_it_runs(
     assert file.read_text() == "one\ntwo\n"
 
 
+_UNREADABLE = [
+    "unable to retrieve container logs for containerd://0a1b2c3d",
+    'failed to try resolving symlinks in path "/var/log/pods/default_p_1/job/0.log": lstat '
+    "/var/log/pods/default_p_1/job/0.log: no such file or directory",
+    'failed to open log file "/var/log/pods/default_p_1/job/0.log": open '
+    "/var/log/pods/default_p_1/job/0.log: no such file or directory",
+]
+
+
+@pytest.mark.parametrize("text", _UNREADABLE)
+def test_an_error_that_a_kubelet_sends_in_place_of_a_log_is_no_output(
+    world: Cluster, session: Session, text: str
+) -> None:
+    replies = [(200, text)] * 2
+    world.cluster.trouble = lambda _, path: (
+        replies.pop() if replies and path.endswith("/log") else None
+    )
+    job, file = observed(session)
+    world.wait(lambda: file.exists() and file.read_text() == "one\n")
+    replies += [(200, text)]
+    world.cluster.cut()
+    world.wait(lambda: not replies)
+    (session.folder / "gate").touch()
+    session.wait_clean(job)
+    assert file.read_text() == "one\ntwo\n"
+    assert not any("rotated" in each for each in session.problems())
+
+
+def test_a_job_may_print_the_text_of_such_an_error(session: Session) -> None:
+    session.run(job := session.job("echo", _UNREADABLE[0]))
+    assert (session.folder / f"{job.id}.out").read_text() == f"{_UNREADABLE[0]}\n"
+
+
+@pytest.mark.parametrize("status", [400, 410, 500, 503])
+def test_a_log_that_is_refused_while_it_is_followed_is_read_on(
+    world: Cluster, session: Session, status: int
+) -> None:
+    job, file = observed(session)
+    world.wait(lambda: file.exists() and file.read_text() == "one\n")
+    replies = [(status, "away")] * 2
+    world.cluster.trouble = lambda _, path: (
+        replies.pop() if replies and path.endswith("/log") else None
+    )
+    world.cluster.cut()
+    world.wait(lambda: not replies)
+    (session.folder / "gate").touch()
+    session.wait_clean(job)
+    assert file.read_text() == "one\ntwo\n"
+
+
 def test_a_log_that_its_node_rotates_while_the_server_is_away_is_read_from_its_new_start(
     world: Cluster, session: Session
 ) -> None:
