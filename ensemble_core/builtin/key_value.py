@@ -22,10 +22,16 @@ _AFTER = (
     r"(?![\w#=]|\0(?!$)|\.[#.]|[.:/^*'+-]\w|,\d|[\u00d7\u00b7~]\s?\d|[\u00a0\u2009\u202f\u2019]\d"
     r"|[ \t]{1,4}(?:[eEdDqQ](?:[-+]\d+|\d\d+)(?!\w|[ \t]*[=:])|[*x\u00d7\u00b7][ \t]?10[\^*]))"
 )
-_PAIR = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*){_BETWEEN}({NUMBER}){_AFTER}")
+#: What most numbers are followed by, and what each begins with: both are quick to see.
+_PLAIN = r"(?=$|[;)\]]|,(?!\d)|[ \t](?![ \teEdDqQ*x\u00d7\u00b7]))"
+_FIRST = "[-+.0-9nNiI\u2212\u221e]"
+_PAIR = re.compile(
+    rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)(?=[ \t]{{0,40}}[=:]){_BETWEEN}"
+    rf"(?={_FIRST})({NUMBER})(?:{_PLAIN}|{_AFTER})"
+)
 _LABEL = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}([=:])[ \t]{{0,40}}(?=(\S*))")
 #: What can be the sign and the first character of a pair's number.
-_VALUE = "[=:][ \\t]{0,40}[-+.0-9nNiI\u2212\u221e]".encode()
+_VALUE = f"[=:][ \\t]{{0,40}}{_FIRST}".encode()
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 #: The words before a name, and a further number after a pair.
 _WORDS = re.compile(r"(?:\(?[^\W\d][\w.'/-]*\)? ){0,8}$")
