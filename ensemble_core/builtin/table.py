@@ -32,12 +32,15 @@ _SEPARATORS = ("\t", "|", ";", ",")
 _RULE = "-=+|:~_ \t" + "".join(map(chr, range(0x2500, 0x2580)))
 #: Vertical lines of tables that are drawn.
 _DRAWN = str.maketrans("\u2502\u2503\u2551", "|||")
+_SEPARATING = (*_SEPARATORS, *map(chr, _DRAWN))
 #: Legends of grace files (``.xvg``).
 _LEGEND = re.compile(r'@\s*(?:s(\d+)\s+legend|([xy])axis\s+label)\s+"(.*)"')
 #: A word before the numbers of each row, as in ``ENERGY:   100   12.5``. Only if fields are listed,
 #: it may be any word.
 _ROW_LABEL = re.compile(r"\s*(?:@|[^\W\d]\w*:)(?=\s)")
 _ROW_WORD = re.compile(r"\s*[^\W\d]\w*(?=\s)")
+#: The first characters of words that can be numbers.
+_NUMERIC = re.compile(r"(?:^|(?<=\s))[-+\u2212]?(?:[.*\d\u221e]|[nN][aA]|[iI][nN][fF])")
 #: Longest line that can be a header.
 _LONGEST_HEADER = 1 << 14
 #: After how many lines of text a table can continue without its header.
@@ -75,6 +78,8 @@ class Table(LineObserver):
         self._header = None if header is None else compile_pattern("header", header)
         self._until = None if until is None else compile_pattern("until", until)
         self._given, self._decimal, self._take = separator, decimal, take
+        #: A part of each wanted name as every header spells it.
+        self._keys = [(re.findall(r"[^\W_]+", name) or [name])[0] for name in self._wanted or ()]
         #: False before the first line that matches ``header``, and after ``until``.
         self._open = header is None
         #: The last lines of text since the last row, without those that only divide the table.
@@ -190,6 +195,8 @@ class Table(LineObserver):
                 names = [self._legends.get(at, f"s{at - 1}") for at in range(len(cells))]
                 self._adopt(names, cells, text, None)
                 return True
+        if not self._may_begin(text):
+            return False
         label, numbers, found = "", text, self._fits(text, self._texts)
         maybe = None if self._given else _ROW_LABEL.match(text)
         if maybe is None and not found and self._wanted is not None and self._given is None:
@@ -217,6 +224,21 @@ class Table(LineObserver):
             self._headers.add(self._shown)
         return True
 
+    def _may_begin(self, text: str) -> bool:
+        """Return False if this can be no first row below any of the last lines, at a glance.
+
+        In most lines of text, fewer than half of the words begin as numbers do.
+        """
+        if (
+            self._header is not None
+            or self._given is not None
+            or any(each in text for each in _SEPARATING)
+        ):
+            return True
+        if 2 * len(_NUMERIC.findall(text)) >= len(text.split()):
+            return True
+        return any(key in header for header in self._texts for key in self._keys)
+
     def _is_short_row(self, text: str) -> bool:
         """Return True for a line of numbers above the first row: a row with empty cells."""
         cells = text.split()
@@ -233,6 +255,8 @@ class Table(LineObserver):
         """Return the names, cells and separator if this can be the first row below this header."""
         separator = self._separator_of(header, text)
         names, cells = self._cells(header, separator), self._cells(text, separator)
+        if not names:
+            return None
         if separator is None and len(names) != len(cells):
             names = names_above(header, text)
         if not self._is_first_row(names, cells, separator):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
 
 from ensemble_core.builtin.observers import ensemble_observers
+from ensemble_core.builtin.table import Table
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job
 
@@ -371,3 +373,35 @@ def test_rows_with_a_longer_text_at_the_end_are_reported() -> None:
     found, complaint = observe(text, fields=["RSS"])
     assert [row for row, _ in found] == [{"RSS": 17964}]
     assert complaint == "not read: 1 line of numbers below 'USER PID RSS COMMAND'"
+
+
+@pytest.mark.parametrize("fields", [None, ["a"]])
+def test_an_empty_comment_is_no_header(fields: list[str] | None) -> None:
+    options = {} if fields is None else {"fields": fields}
+    assert observe("#\n1 2\n# \n3\n", **options)[0] == []
+    assert len(observe("#\n1 2\n# a b\n3 4\n", **options)[0]) == 1
+
+
+def test_text_is_not_compared_with_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    fit = Table._fit
+    monkeypatch.setattr(
+        Table, "_fit", lambda table, text, header: compared.append(text) or fit(table, text, header)
+    )
+    noise = "node042: rcu: INFO: self-detected stall on CPU at 12\n"
+    assert values(noise * 200 + "step E\n1 2.5\n" + noise * 200, fields=["E"]) == [2.5]
+    assert len(compared) < 10
+
+
+def test_rows_do_not_depend_on_the_first_glance(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose = random.Random(7)
+    words = ["step", "E", "Total Energy", "T (K)", "a", "b:", "1", "2.5", "-3", "nan", "***",
+             "1.0-2.0", "x,", "|", "\u2502", "12:30", "inf", "5.", "=", "(eV)", "#", "@"]  # fmt: skip
+    for _ in range(300):
+        lines = [choose.choices(words, k=choose.randint(1, 6)) for _ in range(5)]
+        text = "".join(f"{' '.join(line)}\n" for line in lines)
+        for options in ({}, {"fields": ["E"]}, {"fields": {"e": "Total_Energy"}}):
+            found = observe(text, **options)
+            with monkeypatch.context() as patched:
+                patched.setattr(Table, "_may_begin", lambda *_: True)
+                assert observe(text, **options) == found, text

@@ -12,6 +12,7 @@ from ensemble_testing import wait_until
 
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.model.events import Event, Observed
+from ensemble_core.plugin.observer import Row
 from ensemble_core.runtime.tail import Follower, file, observer_feed
 from ensemble_core.runtime.tail.rewritten_lines import newest_updates
 
@@ -137,6 +138,28 @@ def test_an_observer_that_falls_behind_continues_at_the_end(
     assert len(watched.values) < 500_000
     assert os.stat(watched.path).st_size > 5 << 20
     assert not watched.missed or "were skipped" in watched.missed[0]
+
+
+def test_the_speed_of_an_observer_is_not_that_of_its_first_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpu = [0.0]
+    pace = [0.0]
+
+    class Slow(KeyValue):
+        def feed(self, data: bytes) -> list[Row]:
+            cpu[0] += pace[0] * len(data) / (1 << 20)
+            return []
+
+    monkeypatch.setattr(observer_feed.time, "thread_time", lambda: cpu[0])
+    feed = observer_feed.ObserverFeed(
+        "j.0", "kv", Slow(), "out", skip=0, tell=print, clock=lambda: 0.0, fail=print
+    )
+    for pace[0], slow in ((0.5, False), (0.001, False), (0.001, False), (0.5, True), (3.0, True)):
+        for _ in range(16):
+            feed.feed(b"x" * (1 << 16))
+        assert feed.is_too_slow(300 << 20) is slow
+        assert not feed.is_too_slow(1 << 10)
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r"])

@@ -15,8 +15,9 @@ __all__ = ["ObserverFeed"]
 _LONGEST_CATCH_UP = 5.0
 #: A progress bar is read at most once in so many seconds while its job runs.
 _UPDATE = 0.1
-#: The speed of an observer is known after so many bytes.
-_MEASURED = 64 * 1024
+#: The speed of an observer is measured over so many bytes, or seconds of CPU time. Its first bytes
+#: are not measured, because they often take longer.
+_MEASURED, _MEASURED_TIME = 1 << 20, 1.0
 
 
 class _InvalidRow(Exception):
@@ -80,8 +81,10 @@ class ObserverFeed:
         self._held: Row | None = None
         self._due = 0.0
         self._pause = 0.0 if observer.rate is None else 1 / observer.rate
-        #: The CPU time of the observer in seconds, and for how many bytes.
+        #: The CPU time of the observer in seconds, and for how many bytes; its seconds per byte.
         self._cost, self._fed = 0.0, 0
+        self._pace: float | None = None
+        self._warm = False
 
     @property
     def rewrites(self) -> bool:
@@ -155,9 +158,9 @@ class ObserverFeed:
 
     def is_too_slow(self, size: int) -> bool:
         """Return True if the observer would need too much CPU time for this number of bytes."""
-        if self.skip or self._fed < _MEASURED:
+        if self.skip or self._pace is None:
             return False
-        return size * self._cost / self._fed > _LONGEST_CATCH_UP
+        return size * self._pace > _LONGEST_CATCH_UP
 
     def _observe(self, rows: Callable[[], Iterable[Row]], method: str) -> None:
         """Turn rows into events. Drop an observer that raises an error or returns other objects."""
@@ -177,7 +180,7 @@ class ObserverFeed:
                     self._hold(row)
                 elif row.values:
                     self._tell(self._event(timestamp, row))
-            self._cost += time.thread_time() - began
+            self._measure(time.thread_time() - began)
         except (Exception, SystemExit) as error:  # an error in a plugin's code
             self.failed = True
             if isinstance(error, _InvalidRow):
@@ -189,6 +192,14 @@ class ObserverFeed:
                 f"job {self._job}: the observer {self.name!r} failed and no longer reads "
                 f"{self.path}, so rules that wait for it will not fire: {what}"
             )
+
+    def _measure(self, seconds: float) -> None:
+        """Note that the last bytes took so many seconds of CPU time."""
+        self._cost += seconds
+        if self._fed and (self._fed >= _MEASURED or self._cost >= _MEASURED_TIME):
+            if self._warm or self._cost >= _MEASURED_TIME:
+                self._pace = self._cost / self._fed
+            self._warm, self._cost, self._fed = True, 0.0, 0
 
     def _hold(self, row: Row) -> None:
         """Hand over a row, or hold it until it is time: newer values replace older ones."""
