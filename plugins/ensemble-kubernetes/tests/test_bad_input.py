@@ -410,10 +410,14 @@ def test_output_of_an_observed_job_is_available_while_it_runs(
 
 _UNREADABLE = [
     "unable to retrieve container logs for containerd://0a1b2c3d",
-    'failed to try resolving symlinks in path "/var/log/pods/default_p_1/job/0.log": lstat '
-    "/var/log/pods/default_p_1/job/0.log: no such file or directory",
-    'failed to open log file "/var/log/pods/default_p_1/job/0.log": open '
-    "/var/log/pods/default_p_1/job/0.log: no such file or directory",
+    (
+        'failed to try resolving symlinks in path "/var/log/pods/default_p_1/job/0.log": lstat '
+        "/var/log/pods/default_p_1/job/0.log: no such file or directory"
+    ),
+    (
+        'failed to open log file "/var/log/pods/default_p_1/job/0.log": open '
+        "/var/log/pods/default_p_1/job/0.log: no such file or directory"
+    ),
 ]
 
 
