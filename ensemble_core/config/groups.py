@@ -66,7 +66,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
             fields.setdefault("name", "")
             check_placeholders(context, path, spec, JobGroup(**fields))
         return None
-    fields["compared"] = context.registry.compared_options()
+    fields["compared"] = context.registry.compared_options
     group = JobGroup(name=spec["name"], here=context.known.here, **fields)
     _check_whole_group(context, path, spec, group)
     _check_observers(context, path, group)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
@@ -159,8 +160,7 @@ class PluginRecords(Mapping[str, _R], Generic[_R]):
         return f"{normalize(distribution)}:{rest}" if colon else name
 
     def __getitem__(self, name: str) -> _R:
-        clash = self.clash(name)
-        if clash is not None:
+        if self.clashes and (clash := self.clash(name)) is not None:
             raise clash
         return self._all[self._key(name)]
 
@@ -232,8 +232,9 @@ class Registry:
             )
         )
 
+    @cached_property
     def compared_options(self) -> dict[str, dict[str, None]]:
-        """Return the names of the options of each executor that ``--reuse`` compares."""
+        """The names of the options of each executor that ``--reuse`` compares."""
         found = {}
         for executor, record in self.executors.items():
             options = record.job_options.get("properties", {})
