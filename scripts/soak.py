@@ -88,7 +88,15 @@ OPTIONS = {
     "stops-flux": ["--on", "flux"],
     "stops-gridengine": ["--on", "gridengine", "--", "-o", "poll=1", "-o", "environment=smp"],
     "stops-pbs": ["--on", "pbs", "--", "-o", "poll=1"],
-    "pilot-slurm": ["--", "-o", "queue=slurm", "-o", 'options={"look": 1, "rate": 50}'],
+    "pilot-slurm": [
+        "--",
+        "-o",
+        "queue=slurm",
+        "-o",
+        'options={"look": 1, "rate": 50}',
+        "-o",
+        "nodes=2",
+    ],
 }
 
 for _queue in QUEUES:

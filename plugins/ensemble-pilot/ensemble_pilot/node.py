@@ -112,6 +112,14 @@ class Task:
 
     def run(self) -> None:
         """Serve controllers until the pilot ends."""
+        try:
+            self._run()
+        finally:
+            # A pilot works as a whole, or not at all: the tasks of its other nodes look for this.
+            with contextlib.suppress(OSError):
+                (self._folder / f"gone-{self._rank}").touch()
+
+    def _run(self) -> None:
         become_subreaper()
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         for number in ALLOCATION_END:
@@ -167,8 +175,7 @@ class Task:
         """Return True if this process can exit: nothing of its node's jobs is left."""
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._end("its time limit is near")
-        if not self._ending and os.path.exists(self._folder / "fence"):
-            self._end("it counts as ended")
+        self._look_for_end()
         alone = time.monotonic() - self._connected >= self._plan["orphan"]
         if self._ending:
             self._drain()
@@ -180,9 +187,30 @@ class Task:
                 self._print("no controller has connected; the jobs go on")
             return False
         self._check_supervisor()
-        if not self._ending:
-            self._print("the pilot ends: no controller has connected, and no job is left")
+        if self._ending:
+            return True
+        with contextlib.suppress(OSError):
+            (self._folder / f"idle-{self._rank}").touch()
+        if len(self._marks("idle")) < self._plan["nodes"]:
+            return False
+        self._print("the pilot ends: no controller has connected, and no job is left")
         return True
+
+    def _marks(self, what: str) -> list[int]:
+        """Return the ranks of the nodes whose tasks have left this file in the pilot's folder."""
+        with contextlib.suppress(OSError):
+            names = os.listdir(self._folder)
+            return [rank for rank in range(self._plan["nodes"]) if f"{what}-{rank}" in names]
+        return []
+
+    def _look_for_end(self) -> None:
+        """Look whether the pilot counts as ended, or another of its nodes has ended."""
+        if self._ending:
+            return
+        if os.path.exists(self._folder / "fence"):
+            self._end("it counts as ended")
+        elif gone := self._marks("gone"):
+            self._end(f"its node {gone[0]} has ended")
 
     def _print(self, text: str) -> None:
         print(f"pilot {self._plan['number']}, node {self._rank}: {text}", file=sys.stderr)
@@ -243,6 +271,8 @@ class Task:
             self._end("the controller has no use for it")
             self._wait_for_supervisor()
             raise _Gone
+        with contextlib.suppress(OSError):
+            (self._folder / f"idle-{self._rank}").unlink()
         down = self._down = self._supervisor()
         clock = [said["clock"], time.monotonic()]
         down.sendall(line(["hello", {**hello, "clock": clock}]))
@@ -264,6 +294,7 @@ class Task:
                 self._drain()
             if now - looked >= _LOOK:
                 looked = now
+                self._look_for_end()
                 with contextlib.suppress(OSError):
                     if (self._link / "address.json").read_bytes() != self._address:
                         raise _Gone

@@ -387,3 +387,49 @@ def test_started_job_is_not_given_up_while_its_node_is_about_to_end_it(folder: P
         session.wait_clean(job)
         assert session.exception(job) == "interrupted"
         assert not alive(keeper)
+
+
+def tasks_of(session: Session, number: int = 1) -> dict[int, int]:
+    """Return the tasks of a pilot, by rank."""
+    found = {}
+    for rank in range(2):
+        wait_until(lambda rank=rank: supervisor_pid(pilot_folder(session, number) / f"node-{rank}"))  # type: ignore[misc]
+        task = parent_of(supervisor_pid(pilot_folder(session, number) / f"node-{rank}"))
+        assert task is not None
+        found[rank] = task
+    return found
+
+
+def test_pilot_of_which_one_node_has_ended_ends_as_a_whole(folder: Path) -> None:
+    """Otherwise, the jobs of that node would wait for the end of the others."""
+    with new_session(folder, nodes=2) as session:
+        jobs = [submitted(session) for _ in range(2)]
+        for job in jobs:
+            session.wait_for(job, "start")
+        os.kill(tasks_of(session)[1], signal.SIGTERM)
+        session.wait_clean(*jobs)
+        assert {session.cause(job) for job in jobs} == {"preempted"}
+
+
+def test_idle_node_without_a_controller_waits_for_the_other_nodes_of_its_pilot(
+    folder: Path,
+) -> None:
+    first = new_session(folder, nodes=2, orphan=0.5)
+
+    def control() -> None:
+        first.__enter__()
+        first.submit(job := first.job("sh", "-c", WORK))
+        first.wait_for(job, "start")
+
+    _run_and_kill(control, folder / "trace")
+    job = first.job("sh", "-c", WORK)
+    time.sleep(3.0)
+    with new_session(folder, nodes=2, orphan=0.5).resume(first) as later:
+        later.take_over([job.id])
+        later.job()  # this name is taken
+        more = submitted(later)
+        later.wait_for(more, "start")  # on the node that was idle
+        (folder / "go").touch()
+        later.wait_clean(job, more)
+        assert {later.cause(job), later.cause(more)} == {"exit"}
+        assert controller(later).request(lambda c: sorted(c.fleet.pilots)) == [1]
