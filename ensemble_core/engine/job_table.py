@@ -445,13 +445,18 @@ class JobTable:
 
     def _first(self, group: GroupState) -> str | None:
         """Return the id of a group's next held job that has a place of the group, or ``None``."""
+        spec, places = group.group, self.places
         while group.line:
             record = group.held.get(group.line[0][2])
             if record is not None:
-                key = self.places.own(group.group, record.job)
-                if not self.places.is_full(group.group, key):
+                if spec.at_once is None:
                     return record.job.id
-                heapq.heappush(group.blocked.setdefault(key or (), []), group.line[0])
+                key = places.own(spec, record.job) or ()
+                if places.used.get(key, 0) < spec.at_once:
+                    return record.job.id
+                if not spec.at_once_each:
+                    return None  # no job of the group has a place
+                heapq.heappush(group.blocked.setdefault(key, []), group.line[0])
             heapq.heappop(group.line)
         return None
 

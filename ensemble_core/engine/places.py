@@ -48,13 +48,17 @@ class Places:
         """Return what has the places of the job's own group, or of its values."""
         if group.at_once is None:
             return None
+        if not group.at_once_each:
+            return (AT_ONCE, group.name)
         values = (dumps(job.parameters.get(name)) for name in group.at_once_each)
         return (AT_ONCE, group.name, *values)
 
-    def _needed(self, group: JobGroup, job: Job) -> list[Key]:
+    def _needed(self, group: JobGroup, job: Job) -> tuple[Key, ...]:
         own = self.own(group, job)
-        keys: list[Key] = [] if own is None else [own]
-        return keys + [(AT_ONCE, name) for name in self._shared_by(group)]
+        keys = () if own is None else (own,)
+        if not self.shared:
+            return keys
+        return (*keys, *[(AT_ONCE, name) for name in self._shared_by(group)])
 
     # -- updates ---------------------------------------------------------------------------------
 
@@ -82,12 +86,10 @@ class Places:
 
     # -- queries ---------------------------------------------------------------------------------
 
-    def is_full(self, group: JobGroup, key: Key | None) -> bool:
-        """Return True if the own group of a job has no place for it."""
-        return key is not None and self.used.get(key, 0) >= (group.at_once or 0)
-
     def full(self, group: JobGroup) -> str | None:
         """Return the name of a shared limit that has no place for jobs of this group."""
+        if not self.shared:
+            return None
         for name in self._shared_by(group):
             if self.used.get((AT_ONCE, name), 0) >= self.shared[name]:
                 return f"{AT_ONCE}.{name}"
