@@ -190,6 +190,9 @@ class GeneratorScheduler:
         self, generator: GeneratorState, spec: GeneratorSpec, event: Event
     ) -> None:
         count = generator.suggested
+        if count == generator.exhausted_after:
+            return  # a changed file has not added a point
+        generator.exhausted_after = count
         lost = sum(each.state == "lost" and not each.values for each in generator.points)
         message = f"generator {spec.name} has no more points after {count}"
         if lost:

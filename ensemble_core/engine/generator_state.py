@@ -76,6 +76,8 @@ class GeneratorState:
     #: True if the last answer had fewer points than requested, and no results have been passed on
     #: since.
     short: bool = False
+    #: How many points it had suggested when it last had no more.
+    exhausted_after: int | None = None
     #: With ``repeat: false``: ``known`` has the first point with each combination of parameters,
     #: ``twins`` the points that wait for the outcome of an earlier one. ``repeated`` is the number
     #: of repeated points, ``in_row`` of those since the last new one.

@@ -312,7 +312,7 @@ class State:
             if generator is None:
                 self.generators[name] = GeneratorState(name, paused=not spec.enabled)
             else:  # the file has changed
-                generator.met = generator.exhausted = False
+                generator.met = generator.exhausted = generator.short = False
             for text in (*sorted(spec.metrics), *(group_path(n, spec.group) for n in spec.reads)):
                 self._collect_metric(text)
         for state in self.rules.states.values():

@@ -74,7 +74,10 @@ def _not_live(folder: Path) -> UsageError:
     what = f"run {folder.name} is not live: it has no controller"
     if info.state == "ended":
         what = f"run {folder.name} has ended, with exit code {info.exit_code}"
-        hint = "'ensemble run' starts it again"
+        hint = (
+            "add what is missing to its file, then 'ensemble resume RUN --accept-changes'; "
+            "'ensemble retry RUN' runs failed jobs again"
+        )
     else:
         hint = f"'ensemble resume {folder.name}' resumes it"
     return UsageError(what, hint=hint, code="not-under-way")

@@ -133,7 +133,7 @@ def test_json_has_the_decisions(under: Under) -> None:
         (["set", "b", "limits.jobs=4"], "limits are those of the run, not of 'b'"),
         (["set", "nodes=4"], "'nodes' is not a limit of the run"),
         (["set", "limits.core_hour=4"], "did you mean 'core_hours'?"),
-        (["set", "limits.wall=4h"], "the other limits can change when the run is resumed"),
+        (["set", "limits.wall=4h"], "ensemble resume RUN --set limits.wall=VALUE"),
         (["set", "b", "retry=1", "retry.times=2"], "'retry.times' and 'retry' are both set"),
         (["set", "b", "command=x"], "the parameter 'T' of 'b' would no longer be used, so jobs"),
         (["set", "b", "command=x {T}"], "the parameter 'U' of 'b' would no longer be used"),

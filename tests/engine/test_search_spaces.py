@@ -13,6 +13,7 @@ from generator_story import Told
 from ensemble_core import FileErrors
 from ensemble_core.cli.toolkit import load_file
 from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.model.decisions import Submit
 from ensemble_core.model.events import Resumed
 from ensemble_core.plugin.discovery import discover
 
@@ -176,6 +177,57 @@ def test_first_points_of_a_file_and_more_of_them_after_a_resume(tmp_path: Path) 
         plain.finish(plain.active()[0], 1.0)
     own = [each for each in told.parameters()[2:] if each != ("adam", 0.75, "")]
     assert own[:4] == plain.parameters()[:4]
+
+
+EXTENDED = """
+jobs:
+  - {name: sim, command: "sim {x}", observe: {json-lines: {fields: [energy]}}, result: {E: last.energy}}
+generators:
+  - {name: search, use: USE, group: sim, variables: {x: VALUES}, objectives: {E: minimize}}
+rules:
+  - {id: all, trigger: generator-exhausted, name: search, repetitions: unlimited,
+     action: {name: log, message: all}}
+"""
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize(
+    ("use", "before", "after"),
+    [
+        ("grid", "{values: [1, 2]}", "{values: [3, 1, 2]}"),
+        ("grid", "{from: 1, to: 2, step: 1}", "{from: 1, to: 3, step: 1}"),
+        ("random", "{values: [1, 2]}", "{values: [1, 2, 3]}"),
+        ("optuna", "{values: [1, 2]}", "{values: [1, 2, 3]}"),
+    ],
+)
+def test_search_that_is_extended_after_its_end_runs_the_new_points_once(
+    use: str, before: str, after: str
+) -> None:
+    def file(values: str) -> str:
+        return EXTENDED.replace("USE", use).replace("VALUES", values)
+
+    def play() -> list[object]:
+        while told.exit_code is None:
+            told.finish(told.active()[0], 1.0)
+        jobs = [job for each in told.decisions if isinstance(each, Submit) for job in each.jobs]
+        return sorted(job.parameters["x"] for job in jobs)
+
+    told = Told(file(before))
+    told.start()
+    told.answer()
+    assert play() == [1, 2]
+    for values, points, times in (
+        (before, [1, 2], 1),
+        (after, [1, 2, 3], 2),
+        (after, [1, 2, 3], 2),
+    ):
+        told.ensemble = Told(file(values)).ensemble
+        told.engine.adopt(told.ensemble)
+        told.renew()
+        told.tell(Resumed(told.now, reopened=True))
+        told.answer()
+        assert play() == points
+        assert told.fired().count("all") == times
 
 
 @pytest.mark.checkout
