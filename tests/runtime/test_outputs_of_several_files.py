@@ -6,6 +6,7 @@ import logging
 import logging.handlers
 import os
 import random
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -219,6 +220,37 @@ def test_a_new_log_without_the_old_one_is_said(watched: Watched) -> None:
     assert watched.x == [1, 2]
     (missed,) = watched.missed
     assert "rows may be missing" in missed
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_a_log_that_was_rotated_before_it_was_read_is_said(watched: Watched, packed: str) -> None:
+    since = time.time()
+    watched.write("app.log", 1)
+    (watched.folder / "app.log").rename(watched.folder / f"app.log.1{packed}")
+    watched.write("app.log", 2)
+    watched.write("other.log.1", 3)
+    watched.begin("app.log", since=since)
+    watched.end()
+
+    assert watched.x == [2]
+    (missed,) = watched.missed
+    assert f"app.log.1{packed} before it was read, so rows may be missing" in missed
+
+
+def test_a_log_that_was_read_to_its_end_and_rotated_is_no_complaint(watched: Watched) -> None:
+    old = watched.folder / "app.log.0"
+    old.write_text("x=7\n")
+    os.utime(old, (1000.0, 1000.0))  # of an earlier job
+    since = time.time()
+    watched.begin("app.log", since=since)
+    watched.write("app.log", 1)
+    watched.reads(1)
+    (watched.folder / "app.log").rename(watched.folder / "app.log.1")
+    watched.write("app.log", 2)
+    watched.end()
+
+    assert watched.x == [1, 2]
+    assert not watched.missed
 
 
 def test_a_deleted_log_is_said(watched: Watched) -> None:

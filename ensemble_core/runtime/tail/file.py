@@ -16,7 +16,13 @@ from ensemble_core.runtime.tail.earlier_text import LONGEST, EarlierText
 from ensemble_core.runtime.tail.gaps import Gaps, lateness
 from ensemble_core.runtime.tail.observer_feed import ObserverFeed
 from ensemble_core.runtime.tail.opening import is_older, list_folder, open_to_read, status_of
-from ensemble_core.runtime.tail.parts import Parts, generations, is_pattern, rotated_since
+from ensemble_core.runtime.tail.parts import (
+    Parts,
+    generations,
+    is_pattern,
+    rotated_since,
+    rotated_unread,
+)
 from ensemble_core.runtime.tail.poll_interval import PollInterval
 from ensemble_core.runtime.tail.read_position import REMEMBERED, Place, ReadPosition
 from ensemble_core.runtime.tail.rewritten_lines import is_rewritten, newest_updates
@@ -93,8 +99,9 @@ class File:
         self._seen: _Seen | None = None
         self._stale: _Seen | None = None
         self._position = ReadPosition()
-        #: Whether this attempt has read anything of the current file.
+        #: Whether this attempt has read anything of the current file, and all files that were read.
         self._own = False
+        self._files: set[tuple[int, int]] = set()
         #: What an earlier attempt has written, if this one continues it.
         self._earlier: EarlierText | None = None
         self._gaps = Gaps()
@@ -242,6 +249,8 @@ class File:
         self._give_up = None
         if data:
             self._own = True
+            if self._position.identity is not None:
+                self._files.add(self._position.identity)
             self._feed.feed(data)
         if not more and self._renamed:
             more = self._leave_renamed(ended)
@@ -486,6 +495,10 @@ class File:
         if why is not None:
             elsewhere = "" if any(self._feed.rows) else self._elsewhere()
             why = f"the observer {self.name!r} did not understand {self.named}: {why}{elsewhere}"
+        if not self._gaps.lost and self._since is not None and not is_pattern(self.named):
+            old = rotated_unread(self.path, self._since, self._files)
+            if old is not None:
+                self._gaps.lost = f"may have been renamed to {old} before it was read"
         gaps = self._gaps.texts(self.path, self._position, self._feed)
         said = "; ".join(filter(None, (why, *gaps, self._parts.grown())))
         return said or lateness(self.path, self._feed, self._clock() - self._began)

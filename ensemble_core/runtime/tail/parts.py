@@ -10,12 +10,21 @@ import glob
 import os
 import re
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from stat import S_ISREG
 
 from ensemble_core.runtime.tail.opening import is_older
 
-__all__ = ["Parts", "generations", "in_order", "is_pattern", "matching", "rotated_since"]
+__all__ = [
+    "Parts",
+    "generations",
+    "in_order",
+    "is_pattern",
+    "matching",
+    "rotated_since",
+    "rotated_unread",
+]
 
 #: Parts of an output are listed at most once in so many seconds while the job runs.
 _LISTED = 0.1
@@ -117,6 +126,24 @@ def rotated_since(path: str, since: float) -> str | None:
                     status = entry.stat()
                     if S_ISREG(status.st_mode) and not is_older(status, since):
                         return entry.path
+    return None
+
+
+def rotated_unread(path: str, since: float, known: Collection[Identity]) -> str | None:
+    """Return a rotated log of this path that was written after this time and is none of the known
+    files, or ``None``.
+
+    Only usual names are tried, because the folder may have many files.
+    """
+    day = time.localtime()
+    dates = [time.strftime(form, day) for form in ("-%Y%m%d", ".%Y%m%d", ".%Y-%m-%d")]
+    for suffix in (".1", ".0", *dates):
+        for packed in ("", ".gz", ".xz", ".bz2", ".zst"):
+            with suppress(OSError, ValueError):
+                status = os.stat(f"{path}{suffix}{packed}")
+                unread = (status.st_dev, status.st_ino) not in known
+                if unread and S_ISREG(status.st_mode) and not is_older(status, since):
+                    return f"{path}{suffix}{packed}"
     return None
 
 
