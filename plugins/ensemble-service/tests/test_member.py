@@ -421,7 +421,7 @@ rules:
 """
     )
     world.run(file)
-    code, lines = world.finish()
+    _, lines = world.finish()
     said = [line["message"] for line in lines if "message" in line]
     expected = {f"work.{n} {last}" for n, (_, last) in enumerate(_PRINTED.values())}
     assert expected <= {*said}, (said, world.logs())
