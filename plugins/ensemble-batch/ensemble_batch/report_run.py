@@ -134,7 +134,8 @@ class ReportRun(QueueRun):
         if not self.sought:
             return False
         news = False
-        for line in self.spool.reports():
+        # What cannot be recorded now must reach the next controller.
+        for line in self.spool.reports(keep=self.outlet.unwritten):
             report = read_report(line, self.spool.token)
             if report is not None:
                 self.reported(report)

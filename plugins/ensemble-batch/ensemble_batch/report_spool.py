@@ -72,11 +72,11 @@ class ReportSpool(SharedFolder):
             return set()
         return {".".join(name.split(".")[:2]) for name in names}  # GROUP.INDEX.ID
 
-    def reports(self) -> Iterator[bytes]:
+    def reports(self, *, keep: bool = False) -> Iterator[bytes]:
         """Yield the lines that wrappers have written since the last call; some come twice.
 
         A file is renamed before it is read, so that the next line starts a new file. It is deleted
-        a while later, because a wrapper may have opened it just before.
+        a while later, because a wrapper may have opened it just before; with ``keep``, it stays.
         """
         try:
             names = sorted(self.listing("reports"))
@@ -97,7 +97,7 @@ class ReportSpool(SharedFolder):
             read, since = self._read.get(path, (-1, 0.0))
             now = time.monotonic()
             if read == len(data):
-                if now - since > _WHILE:
+                if now - since > _WHILE and not keep:
                     del self._read[path]
                     with suppress(OSError):
                         os.unlink(path)

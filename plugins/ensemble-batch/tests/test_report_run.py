@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ensemble_batch import Batch, BatchExecutor, Place, QueueJob, Records, Sent
+from ensemble_batch import Batch, BatchExecutor, Place, QueueJob, Records, Sent, report_spool
 from ensemble_batch.inquiry import Inquiry
 from ensemble_batch.job_life import JobLife
 from ensemble_batch.report_run import ReportRun
@@ -396,3 +396,29 @@ def test_each_step_is_reported_once_in_any_order_of_reports(heard: Heard, seed: 
     kind = chance.choice([None, "exec", "cancel", "node-failure"])
     heard.accept().row("over", status=0 if kind is None else 15, exception=kind, host="n1")
     heard.check()
+
+
+def test_a_report_stays_for_the_next_controller_until_it_is_recorded(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full. If the controller is killed now, only the report shows the end."""
+    monkeypatch.setattr(report_spool, "_WHILE", -1.0)
+    spool = heard.accept().run.spool
+    heard.run.sought = True
+    line = f"ensemble1 {spool.token} sim.0 7 0 end 0 - 1000.0 1001.0 n1\n"
+    (Path(spool.folder) / "reports" / "sim.0.7").write_text(line)
+    full = [OSError(28, "No space left on device")] * 2
+
+    def tell(events: Sequence[JobEvent]) -> None:
+        if full:
+            raise full.pop()
+
+    monkeypatch.setattr(heard.run.records, "tell", tell)
+    for _ in range(3):
+        heard.do(heard.run.read)
+    assert spool.unread_jobs() == {"sim.0"}
+    full.clear()
+    heard.run.outlet.write(lambda: None)
+    heard.do(heard.run.read)
+    assert spool.unread_jobs() == set()
+    assert [event.name for event in heard.events].count("finish") == 1
