@@ -40,6 +40,11 @@ class PairsOfLines(Table):
         )
         self._block: dict[str, float] = {}
         self._known: dict[str, tuple[list[tuple[int, str]], str]] = {}
+        #: Other lines of names since the last block, those between the first two blocks, and one
+        #: of them that later blocks lack.
+        self._others: set[str] = set()
+        self._blocks, self._usual = 0, set[str]()
+        self._lacks: tuple[int, str] = (0, "")
 
     def truncated(self) -> None:
         super().truncated()
@@ -69,6 +74,8 @@ class PairsOfLines(Table):
             if found is None or not all(map(self._is_numeric, found[1])):
                 return None
             if not self._wants(found[0]):
+                if len(self._others) < _MOST_HEADERS:
+                    self._others.add(" ".join(found[0]))
                 return None
             self._adopt(found[0], found[1], text, None)
             if len(self._known) < _MOST_HEADERS:
@@ -86,7 +93,33 @@ class PairsOfLines(Table):
     def _whole_block(self) -> Mapping[str, float] | None:
         """Return the row of the block, and begin the next block."""
         row, self._block = self._block, {}
+        if row:
+            self._compare_others()
         return None if self._clock is not None and self._clock not in row else row or None
+
+    def _compare_others(self) -> None:
+        """Count the block if it lacks a line of names that other blocks have, such as the step.
+
+        The averages at the end of a log have the same names as the steps, but no step.
+        """
+        if self._blocks < 2:  # the first one also has what is printed before it
+            self._blocks, self._usual = self._blocks + 1, self._others
+        elif self._wanted is not None and self._clock is None:
+            missing = min(self._usual - self._others, default=None)
+            if missing is not None:
+                self._lacks = self._lacks[0] + 1, missing
+        self._others = set()
+
+    def complaint(self) -> str | None:
+        said, (count, name) = super().complaint(), self._lacks
+        if not count:
+            return said
+        blocks = "1 row was read" if count == 1 else f"{count} rows were read"
+        lacks = (
+            f"{blocks} without the line {name[:60]!r} above, which other rows have: if these are "
+            f"averages, use clock: {name.split()[0]}, or until"
+        )
+        return f"{said}; {lacks}" if said else lacks
 
     def finish(self) -> Iterable[Row]:
         rows = [*super().finish()]

@@ -405,3 +405,18 @@ def test_rows_do_not_depend_on_the_first_glance(monkeypatch: pytest.MonkeyPatch)
             with monkeypatch.context() as patched:
                 patched.setattr(Table, "_may_begin", lambda *_: True)
                 assert observe(text, **options) == found, text
+
+
+def test_averages_below_the_names_of_the_steps_are_reported() -> None:
+    step = "  Step  Time\n  {0}  0.{0}\n\n  LJ  Temperature\n  -1.5  30{0}\n  Box  X\n  1 2\n"
+    steps = "  Date  Host\n  1 2\n" + "".join(step.format(number) for number in range(3))
+    averages = "<== A V E R A G E S ==>\n  LJ  Temperature\n  -1.5  500\n"
+    options: dict[str, Any] = {"layout": "pairs-of-lines", "fields": ["Temperature"]}
+    assert observe(steps, **options)[1] is None
+    assert observe(steps + averages, **options)[1] == (
+        "1 row was read without the line 'Step Time' above, which other rows have: if these are "
+        "averages, use clock: Step, or until"
+    )
+    for better in ({"clock": "Step"}, {"until": "A V E R A G E S"}):
+        assert values(steps + averages, **options, **better) == [300, 301, 302]
+        assert observe(steps + averages, **options, **better)[1] is None
