@@ -12,6 +12,7 @@ from ensemble_core.config.profile import nodes
 from ensemble_core.config.schema import PROFILE_FIELDS
 from ensemble_core.model.ensemble import Limits
 from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.plain_numbers import whole
 
 __all__ = ["BUILT_IN", "ResolvedValue", "leaves", "resolved_values"]
 
@@ -29,7 +30,7 @@ class ResolvedValue(NamedTuple):
     @classmethod
     def of(cls, key: str, value: object, source: object) -> ResolvedValue:
         """Return a value that is shown as JSON, or as it is if it is a text."""
-        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        shown = value if isinstance(value, str) else json.dumps(whole(value), ensure_ascii=False)
         return cls(key, value, str(source), shown)
 
 
@@ -54,10 +55,10 @@ def _values(
     document: Document, key: str, at: Path, values: Mapping[str, Any]
 ) -> Iterator[ResolvedValue]:
     for path, value in leaves(values):
-        whole: Path = (*at, *path)
-        found = ResolvedValue.of(".".join((key, *path)), value, document.at(whole) or document.noun)
+        place: Path = (*at, *path)
+        found = ResolvedValue.of(".".join((key, *path)), value, document.at(place) or document.noun)
         if not isinstance(value, list):
-            found = found._replace(shown=document.written(whole, value))
+            found = found._replace(shown=document.written(place, value))
         yield found
 
 

@@ -105,6 +105,7 @@ def test_each_value_is_shown_with_its_source(home: Home) -> None:
     text = home.call("validate", home.file, "--resolved").output
     assert text.startswith("profile: lab\n")
     assert "2.50" in text
+    assert ["limits.stop", "300", "built-in"] in [line.split() for line in text.splitlines()]
 
 
 def test_the_user_takes_precedence_over_the_site_key_by_key(home: Home) -> None:
