@@ -192,6 +192,8 @@ class BatchRun(QueueRun):
     # -- files ---------------------------------------------------------------------------------
 
     def clear(self, life: JobLife, sent: Sent) -> None:
+        if self.outlet.unwritten:
+            return  # its end was not recorded, so a later controller needs its files
         sure = sent.ids is not None and len(sent.names) == 1 and not (life.cancelled or life.barred)
         self.spool.drop_end(life.job, life.key)
         if life.job in self._signalled:

@@ -312,6 +312,27 @@ def test_a_job_that_cannot_write_to_the_spool_never_runs_and_is_reported_once(
     assert ran(tmp_path) == 0
 
 
+def test_a_full_disk_leaves_the_end_of_a_job_to_a_later_controller(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not be recorded, and the controller is killed before the run's journal has it."""
+
+    def tell(records: Records, events: Sequence[JobEvent]) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full, Session(odd, tmp_path) as first:
+        job = counted(first, tmp_path)
+        full.setattr(Records, "tell", tell)
+        first.submit(job)
+        first.wait_clean(job)
+    later = Session(Odd(), tmp_path)
+    later.resume(first)
+    with later:
+        assert later.executor.reattach({job.id: 0.0}) == {job.id: True}
+        later.wait_clean(job)
+        assert later.context(job, "finish")["status"] == 0
+
+
 def test_events_are_repeated_once_to_each_later_controller(odd: Odd, tmp_path: Path) -> None:
     odd.auto = False
     with Session(odd, tmp_path) as first:
