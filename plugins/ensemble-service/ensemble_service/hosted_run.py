@@ -267,6 +267,10 @@ class HostedRun:
             self._handed.update(known)
             self._active.difference_update(job for job in jobs_of if not found.get(job))
             answer.found.jobs.update(found)
+            if executor.queue_is_new:
+                gone = {job: found.get(job) for job in jobs_of if jobs_of[job] and job not in known}
+                answer.found.jobs.update(dict.fromkeys(gone, True))
+                self._end_with_queue(gone)
             answer.found.SetInParent()
         elif what == "forget":
             jobs_over = list(call.forget.jobs)
@@ -278,6 +282,19 @@ class HostedRun:
                 "unknown request from the run's controller: update ensemble-service at this member",
                 code="unknown-call",
             )
+
+    def _end_with_queue(self, gone: Mapping[str, bool | None]) -> None:
+        """Report the ends of jobs whose queue no longer exists, as the queue could not.
+
+        The run submits those again that had not started (``False``).
+        """
+        now = self._clock()
+        events: list[Event] = []
+        for job, found in gone.items():
+            kind = "interrupted" if found is False else "node-failure"
+            context = {"type": kind, "severity": 0, "note": "its queue was lost with its node"}
+            events += [JobEvent(now, job, "exception", context), JobEvent(now, job, "clean")]
+        self._emit(self.outbox, events)
 
     def _cancel_for_service(self, call: pb.Call) -> None:
         """Carry out a request of the service itself, made by a person. Only cancels are allowed."""

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -95,6 +95,10 @@ class Queue:
             for listener in self.listeners:
                 listener.hear(event)
 
+    #: Whether an earlier queue has ended with its allocation, and which of its jobs had begun.
+    new = False
+    unsure: Collection[str] = ()
+
     def forget_all(self) -> None:
         """Make the queue forget its jobs."""
         with self.lock:
@@ -173,7 +177,11 @@ class QueueExecutor(Executor):
                     self.told.add(job)
                     assert self._emit is not None
                     self._emit([event for event in events if event.timestamp > since])
-            return {job: job in self.queue.events for job in jobs}
+            return {j: j in self.queue.events for j in jobs if j not in self.queue.unsure}
+
+    @property
+    def queue_is_new(self) -> bool:
+        return self.queue.new
 
     def forget(self, jobs: Sequence[str]) -> None:
         self.queue.forgotten.extend(jobs)
@@ -442,6 +450,22 @@ def test_a_later_controller_gets_exactly_what_the_earlier_one_had_not_seen(world
     second.over("t.1", "t.2")
     assert second.names("t.1") == LIFE
     assert second.names("t.2") == LIFE[1:]
+
+
+def test_jobs_of_a_queue_that_has_ended_with_its_allocation_are_interrupted(world: World) -> None:
+    """A job that had begun has failed with its node."""
+    controller = world.held("run-gone", 1, 2)
+    queue = world.queues["a"]
+    world.leave()
+    queue.forget_all()
+    queue.new, queue.unsure = True, ["t.2"]
+    world.agent()
+    controller.over("t.1", "t.2")
+    told = [event for event in controller.events if isinstance(event, JobEvent)]
+    assert {e.job: e.context["type"] for e in told if e.name == "exception"} == {
+        "t.1": "interrupted",
+        "t.2": "node-failure",
+    }
 
 
 def test_a_dead_controllers_calls_cannot_arrive_after_its_successors_question(world: World) -> None:
