@@ -37,7 +37,11 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _WORDS = re.compile(r"(?:\(?[^\W\d][\w.'/-]*\)? ){0,8}$")
 _FURTHER = re.compile(rf"(?:[ \t]+{NUMBER}(?=\s|$)|,[ \t]*{NUMBER}(?=[ \t]*(?:,|$)))")
 #: The beginning of a line that says what its pairs are about, as in ``clat (usec): min=18``.
-_TOPIC = re.compile(r"\s*([^\W\d]\w*)(?: ?\([^():=]*\))?[ \t]*:")
+#: Levels of loggers are no such beginning.
+_TOPIC = re.compile(
+    r"\s*(?!(?i:debug|info|notice|warn|warning|error|critical|trace)\b)"
+    r"([^\W\d]\w*)(?: ?\([^():=]*\))?[ \t]*:"
+)
 #: In how many lines names are compared.
 _SURVEYED = 1000
 

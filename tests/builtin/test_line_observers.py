@@ -369,6 +369,7 @@ def test_a_number_with_a_blank_in_it_is_not_its_first_part(spelled: str) -> None
         ("Mem:    24684092   699460\n", "only the first of the numbers after 'Mem'"),
         ("IO depths: 1=100.0%\nIO depths: 2=3\nx=1\n", None),
         ("loss: 0.5, 3 of 10\n", None),
+        ("INFO: loss=0.5\nDEBUG: loss=0.25\n", None),
     ],
 )
 def test_names_of_several_values_are_reported_without_fields(
