@@ -624,8 +624,9 @@ class Engine:
         state.lost = False
         state.ended_for_now = None
         state.look_for_end = True
-        state.silence.restart(state.now, state.timers)
-        state.rules.lasting.resume(state.now)
+        at = max(state.now, event.at)
+        state.silence.restart(at, state.timers)
+        state.rules.lasting.resume(at)
         # Report only changed gauges, as in an uninterrupted run.
         gauges = state.metrics.gauges
         state.set_gauges({p: v for p, v in event.resources.items() if gauges.get(p) != v})

@@ -64,10 +64,13 @@ class Resumed(Event):
     reopened: bool = False  # the run had ended, and continues
     gone: tuple[str, ...] = ()  # jobs that never ran, because their queue no longer exists
     request: Mapping[str, Any] = field(default_factory=lambda: NOTHING)  # a request that reopens it
+    #: When the controller resumed the run. ``timestamp`` may be the time of the event before,
+    #: because events from the time without a controller follow with their own times.
+    at: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        for name in ("reopened", "gone", "request"):
+        for name in ("reopened", "gone", "request", "at"):
             if not getattr(self, name):
                 del data[name]
         return data

@@ -447,7 +447,7 @@ class Runtime:
         # Use the time of the last event, because later events with their own times will follow.
         now, gauges = self.engine.state.now, self._guard.resources()
         asked = self.reopened_by
-        self._handle(Resumed(now, gauges, absent, self.reopened, earlier.gone, asked))
+        self._handle(Resumed(now, gauges, absent, self.reopened, earlier.gone, asked, self.clock()))
         earlier.report_lost()
         if self._behind > _CLOCK_SLACK:
             self._warn(
