@@ -181,3 +181,21 @@ def test_a_count_within_a_time_without_metric_has_a_hint(when: str, better: str)
         with pytest.raises(FileErrors) as found:
             Story(JOBS + START + rule)
         assert f"write {better}" in str(found.value)
+
+
+def test_condition_with_a_count_within_a_time_must_be_true_for_a_time() -> None:
+    text = """
+jobs: [{name: sim, command: "x {user}", parameters: {user: null}, at_once: {jobs: 1, each: [user]}}]
+rules:
+  - {trigger: start, action: {name: submit, label: sim, with: {parameters: {user: [a, b, a, b]}}}}
+  - {id: both, trigger: metric, name: count.sim.submitted, for: 5m, repetitions: unlimited,
+     when: 'value > 0 and metric("count.sim.failed(within 3m)") >= 1',
+     action: {name: log, message: x}}
+"""
+    story = Story(text)
+    story.start()
+    assert [job for job, _ in story.engine.in_queue()] == ["sim.0", "sim.1"]
+    story.play("sim.0", status=256)
+    assert [job for job, _ in story.engine.in_queue()] == ["sim.1", "sim.2"]
+    story.wait(400)
+    assert story.fired().count("both") == 0  # the failure was over after three minutes
