@@ -13,11 +13,12 @@ import click
 
 from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.options import json_option, run_argument, state_option
+from ensemble_core.cli.options import complete_names, json_option, run_argument, state_option
 from ensemble_core.display.text_style import format_fields, printable
 from ensemble_core.errors import Location, UsageError
 
 if TYPE_CHECKING:
+    from ensemble_core.engine.state import State
     from ensemble_core.journal.lock import Lock
 
 __all__ = [
@@ -106,6 +107,11 @@ def given_values(texts: Sequence[str], example: str, origin: str = "") -> dict[s
 
 def switch_command(word: str) -> click.Command:
     """Return the command ``enable`` or ``disable``."""
+    enabled = word == "disable"
+
+    def switchable(state: State) -> list[str]:
+        rules = [name for name, rule in state.rules.states.items() if rule.enabled is enabled]
+        return rules + [name for name, one in state.rules.instances.items() if one.on is enabled]
 
     @click.command(
         word,
@@ -114,7 +120,13 @@ def switch_command(word: str) -> click.Command:
         "why'.",
     )
     @run_argument
-    @click.argument("rules", metavar="RULE...", nargs=-1, required=True)
+    @click.argument(
+        "rules",
+        metavar="RULE...",
+        nargs=-1,
+        required=True,
+        shell_complete=complete_names(switchable),
+    )
     @state_option
     @json_option
     def switch(run: str, rules: tuple[str, ...], state: str | None, as_json: bool) -> int:

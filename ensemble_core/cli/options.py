@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -16,12 +16,16 @@ from ensemble_core.session import kept_run
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from ensemble_core.engine.state import State
     from ensemble_core.plugin.registry import Registry
+
+    Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 __all__ = [
     "Display",
     "KeptRun",
     "allow_idle_option",
+    "complete_names",
     "complete_runs",
     "display_options",
     "executor_option",
@@ -209,6 +213,34 @@ def complete_runs(
     except EnsembleError:
         return []
     return [CompletionItem(name) for name in ["last", *names] if name.startswith(incomplete)]
+
+
+def complete_names(names: Callable[[State], Iterable[str]]) -> Completer:
+    """Return a function that completes names of the run, such as its jobs, in a shell.
+
+    ``names`` selects them from the state of the run. Names that were given already are left out.
+    """
+
+    def complete(
+        ctx: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from ensemble_core.errors import EnsembleError
+
+        try:
+            with KeptRun(ctx.params.get("state"), str(ctx.params.get("run")), salvage=True) as kept:
+                found = list(names(kept.recover(compare=False, pending=False).engine.state))
+        except EnsembleError:
+            return []
+        given = ctx.params.get(str(parameter.name)) or ()
+        return [
+            CompletionItem(name)
+            for name in found
+            if name.startswith(incomplete) and name not in given
+        ]
+
+    return complete
 
 
 class KeptRun(kept_run.KeptRun):

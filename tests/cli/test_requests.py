@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from ensemble_testing import wait_until
 
@@ -147,6 +148,30 @@ def test_typo_is_rejected_with_a_suggestion_and_no_effect(
     assert said in done.output
     under.go()
     assert "asked for" not in under.ensemble("events").output
+
+
+def test_shell_completes_jobs_groups_and_rules_of_a_live_run(under: Under) -> None:
+    def completed(command: str, *given: str) -> list[str]:
+        *words, incomplete = given
+        complete = ShellComplete(main, {}, "ensemble", "_ENSEMBLE_COMPLETE")
+        found = complete.get_completions([command, under.run.tag, *words], incomplete)
+        return [item.value for item in found]
+
+    assert completed("submit", "") == completed("set", "") == ["wait", "b"]
+    wait_until(lambda: completed("cancel", "") == ["wait.0"])
+    assert completed("cancel", "wait.0", "") == []
+    assert completed("cancel", "b") == []
+    assert completed("submit", "w") == ["wait"]
+    assert completed("set", "b", "") == completed("submit", "b", "") == []
+    assert completed("disable", "") == completed("why", "") == ["rule-1", "other"]
+    assert completed("disable", "rule-1", "") == ["other"]
+    assert completed("enable", "") == []
+    assert under.ensemble("disable", "other").exit_code == 0
+    assert completed("enable", "") == ["other"]
+    assert completed("disable", "") == ["rule-1"]
+    assert under.ensemble("submit", "b").exit_code == 0
+    under.go()
+    assert completed("cancel", "") == []
 
 
 def test_request_to_an_ended_run_is_rejected(under: Under) -> None:

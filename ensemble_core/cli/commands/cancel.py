@@ -7,7 +7,14 @@ import click
 from ensemble_core.cli.commands.resume import resume_run
 from ensemble_core.cli.control_requests import request, say, wait_for_controller_exit
 from ensemble_core.cli.executor_flags import CommandWithFlags
-from ensemble_core.cli.options import Display, json_option, load_plugins, run_argument, state_option
+from ensemble_core.cli.options import (
+    Display,
+    complete_names,
+    json_option,
+    load_plugins,
+    run_argument,
+    state_option,
+)
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import JournalError
@@ -21,7 +28,12 @@ __all__ = ["cancel"]
 
 @click.command(cls=CommandWithFlags)
 @run_argument
-@click.argument("jobs", metavar="[JOB...]", nargs=-1)
+@click.argument(
+    "jobs",
+    metavar="[JOB...]",
+    nargs=-1,
+    shell_complete=complete_names(lambda state: state.active()),
+)
 @click.option("--wait/--no-wait", default=True, help="Wait until the run has ended.")
 @click.option(
     "--leave",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,41 +12,28 @@ from ensemble_core.cli.control_requests import given_values, request
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.options import (
     Display,
-    KeptRun,
+    complete_names,
     display_options,
     run_argument,
     state_option,
     wall_option,
 )
-from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.errors import UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import requester
 from ensemble_core.journal.run_store import find, look, state_folder
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
 __all__ = ["retry"]
-
-
-def _complete_jobs(
-    ctx: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Return the lost jobs of the run that match an incomplete id, for shell completion."""
-    from click.shell_completion import CompletionItem
-
-    try:
-        with KeptRun(ctx.params.get("state"), str(ctx.params.get("run")), salvage=True) as kept:
-            lost = kept.recover(compare=False, pending=False).engine.state.table.lost
-    except EnsembleError:
-        return []
-    given = ctx.params.get("jobs") or ()
-    return [CompletionItem(job) for job in lost if job.startswith(incomplete) and job not in given]
 
 
 @click.command(cls=CommandWithFlags)
 @run_argument
-@click.argument("jobs", metavar="[JOB...]", nargs=-1, shell_complete=_complete_jobs)
+@click.argument(
+    "jobs",
+    metavar="[JOB...]",
+    nargs=-1,
+    shell_complete=complete_names(lambda state: state.table.lost),
+)
 @click.option(
     "--failed",
     is_flag=True,

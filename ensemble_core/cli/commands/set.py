@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ensemble_core.cli.control_requests import given_values, request
-from ensemble_core.cli.options import json_option, run_argument, state_option
+from ensemble_core.cli.options import complete_names, json_option, run_argument, state_option
 from ensemble_core.errors import UsageError
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 __all__ = ["set"]
+
+_complete_groups = complete_names(lambda state: state.table.groups)
+
+
+def _complete_group(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return the groups that match an incomplete name, if it is the first word."""
+    return [] if ctx.params.get("changes") else _complete_groups(ctx, parameter, incomplete)
 
 
 @click.command()
 @run_argument
-@click.argument("changes", metavar="[GROUP] FIELD=VALUE...", nargs=-1, required=True)
+@click.argument(
+    "changes",
+    metavar="[GROUP] FIELD=VALUE...",
+    nargs=-1,
+    required=True,
+    shell_complete=_complete_group,
+)
 @state_option
 @json_option
 def set(run: str, changes: tuple[str, ...], state: str | None, as_json: bool) -> int:  # noqa: A001 - name of the command

@@ -7,14 +7,16 @@ from typing import Any
 import click
 
 from ensemble_core.cli.control_requests import given_values, request
-from ensemble_core.cli.options import json_option, run_argument, state_option
+from ensemble_core.cli.options import complete_names, json_option, run_argument, state_option
 
 __all__ = ["submit"]
 
 
 @click.command()
 @run_argument
-@click.argument("group", metavar="GROUP")
+@click.argument(
+    "group", metavar="GROUP", shell_complete=complete_names(lambda state: state.table.groups)
+)
 @click.option(
     "--set",
     "values",

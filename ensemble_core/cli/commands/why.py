@@ -12,7 +12,7 @@ import click
 
 from ensemble_core.cli.error_format import print_error
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.options import KeptRun, kept_run_options
+from ensemble_core.cli.options import KeptRun, complete_names, kept_run_options
 from ensemble_core.cli.why_text import Span, Story, conclude, describe_rule, describe_span
 from ensemble_core.display.summary import rule_lines
 from ensemble_core.display.text_style import (
@@ -38,7 +38,12 @@ _SHOWN, _REMEMBERED = 12, 1000
 
 @click.command()
 @kept_run_options()
-@click.argument("rule", metavar="[RULE]", required=False)
+@click.argument(
+    "rule",
+    metavar="[RULE]",
+    required=False,
+    shell_complete=complete_names(lambda state: [*state.rules.states, *state.rules.instances]),
+)
 @click.option("--all", "everything", is_flag=True, help="Show all results, including equal ones.")
 @click.option("--job", metavar="JOB", help="Only what concerns this job, such as sim.3.")
 @click.option(
