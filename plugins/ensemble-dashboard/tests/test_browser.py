@@ -390,6 +390,44 @@ def test_a_rule_shows_its_action_and_the_reason_of_ensemble_why(altered: Any) ->
     assert page.locator("figure").count() == 0
 
 
+def test_a_rule_shows_for_how_long_and_when_its_condition_becomes_true(
+    page: Page, tmp_path: Path
+) -> None:
+    checked = "metric('count.sim.failed') > 4"
+    rules = [
+        {"trigger": "start", "action": {"name": "submit", "label": "sim"}},
+        {"trigger": "metric", "name": "count.sim.failed(within 10m)", "when": ">= 3", "for": "5m"},
+        {"trigger": "metric", "name": "count.sim.failed", "crosses": "> 1"},
+        {"trigger": "metric", "name": "mean.sim-duration", "crosses": "> 2", "at_first": True},
+        {"trigger": "heartbeat", "when": checked, "for": 3, "enabled": False},
+    ]
+    study = {
+        "limits": {"at_once": {"gpu": 1}},
+        "jobs": [
+            {
+                "name": "sim",
+                "command": "true {T}",
+                "parameters": {"T": [1, 2]},
+                "uses": "gpu",
+                "at_once": {"jobs": 1, "each": "T"},
+            }
+        ],
+        "rules": [{"action": {"name": "log", "message": "m"}, **rule} for rule in rules],
+    }
+    ensemble_core.run(study, executor="local", tag="study", state=str(tmp_path), wait=True)
+    path = tmp_path / "report.html"
+    write_report(str(tmp_path), "study", str(path))
+    text = page.show(path.as_uri(), "rules")
+    for words in (
+        "count.sim.failed(within 10m) when >= 3 for 5 min → log message=m",
+        "count.sim.failed when > 1 becomes true → log message=m",
+        "mean.sim-duration when > 2 becomes true, or is true at first → log message=m",
+        f"heartbeat when {checked} at 3 checks in a row → log message=m",
+    ):
+        assert words in text
+    assert page.problems == []
+
+
 def test_a_pair_of_values_replaces_its_single_values(altered: Any) -> None:
     def change(data: dict[str, Any]) -> None:
         kind = data["failures"][0]
