@@ -49,25 +49,18 @@ def complete(submission: Submitter, event: Event) -> None:
 def _complete(submission: Submitter, standing: GroupState, before: JobGroup, event: Event) -> None:
     state, name = submission.state, standing.group.name
     after = state.ensemble.groups[name]
+    requested = _requested(state, standing, before)
     if pairs(before, after) is None:
         was, now = ", ".join(before.names) or "none", ", ".join(after.names) or "none"
         _warn(state, name, f"its parameters were {was}, and are {now} now", after.names)
         return
-    requested: Counter[tuple[object, ...]] = Counter()
-    for past in standing.past.known.values():
-        if past.rule is None:
-            source = state.ensemble.binder.group(before, past.fields)
-            for entry in (source, *source.more):
-                for key in keys(entry):
-                    requested[key] += past.times * entry.count
     removed = 0
     for past in [*standing.past.known.values()]:
-        if past.rule is None:
-            continue
         try:
             removed += _complete_submit(submission, standing, before, past, requested, event)
         except EnsembleError as error:
             state.error(f"cannot complete the earlier submit of {name} by {past.rule}: {error}")
+    standing.past.requested = dict(+requested)
     if removed:
         jobs = "1 job" if removed == 1 else f"{removed} jobs"
         message = f"{name}: the file no longer has the values of {jobs}, which stay as they are"
@@ -84,6 +77,24 @@ def _complete(submission: Submitter, standing: GroupState, before: JobGroup, eve
                 "values, because functions, other actions or changed rules chose the jobs",
                 after.names,
             )
+
+
+def _requested(state: State, standing: GroupState, before: JobGroup) -> Counter[tuple[object, ...]]:
+    """Return the jobs that users requested and that no combination of the file stands for yet.
+
+    A request is counted with the group as it was then, ``before`` the change.
+    """
+    past = standing.past
+    requested: Counter[tuple[object, ...]] = Counter(past.requested)
+    past.requested = {}
+    for label, each in [*past.known.items()]:
+        if each.rule is None:
+            del past.known[label]
+            source = state.ensemble.binder.group(before, each.fields)
+            for entry in (source, *source.more):
+                for key in keys(entry):
+                    requested[key] += each.times * entry.count
+    return requested
 
 
 def _warn(state: State, name: str, why: str, parameters: Sequence[str]) -> None:

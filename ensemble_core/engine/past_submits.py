@@ -39,6 +39,9 @@ class PastSubmits:
     """The submits of one group."""
 
     known: dict[str, PastSubmit] = field(default_factory=dict)
+    #: By combination, the jobs that users requested before the sweep changed, and that are not in
+    #: the file.
+    requested: dict[_Key, int] = field(default_factory=dict)
     #: Number of submits that cannot be completed: functions or other actions chose their values, a
     #: rule had changed the group, or their rule is no longer in the file.
     unclear: int = 0

@@ -124,6 +124,20 @@ def test_value_that_a_user_submitted_before_is_not_repeated() -> None:
     assert values(change(story, FILE.replace("[1, 2, 3]", "[1, 2, 3, 9, 10]"))) == [(10,)]
 
 
+def test_a_request_counts_only_the_jobs_that_it_ran() -> None:
+    """The file changed after the request, so the same request would run other jobs now."""
+    text = swept("T: [1], U: [a]")
+    story = Story(text)
+    story.start()
+    asked = {"name": "submit", "label": "sim", "with": {"parameters": {"T": 9}}}
+    assert values(story.tell(Requested(story.now, "alice", asked))) == [(9, "a")]
+    assert values(change(story, swept("T: [1], U: [a, b]"))) == [(1, "b")]
+    assert values(change(story, swept("T: [1, 9], U: [a, b]"))) == [(9, "b")]
+    twice = swept("T: [1, 9], U: [a, b]").replace("jobs: [{", "jobs: [{count: 2, ")
+    new = [(1, "a"), (1, "b"), (9, "a"), (9, "b")]
+    assert values(change(story, twice)) == new
+
+
 def test_submits_with_other_fields_are_completed_with_these_fields() -> None:
     text = """
 jobs:
@@ -140,16 +154,23 @@ rules:
 
 LAW = """
 jobs:
-  - {{name: sim, command: "x {{T}} {{U}}", at_once: 3, parameters: {{T: {T}, U: {U}}}, {count}: {n}}}
+  - {{name: sim, command: "x {{T}} {{U}}", at_once: 3, parameters: {{{sweep}}}, {count}: {n}}}
   - {{name: post, command: "y {{T}} {{V}}", parameters: {{T: 0, V: {V}}}}}
   - {{name: sum, command: "z {{T}}", parameters: {{T: 0}}}}
 rules:
-  - {{trigger: start, action: {{name: submit, label: sim}}}}
+{first}  - {{trigger: start, action: {{name: submit, label: sim}}}}
+  - {{trigger: job-done, name: sim, repetitions: {again}, action: {{name: submit, label: sim}}}}
   - {{trigger: job-done, name: sim, each: job,
       action: {{name: submit, label: post, with: {{parameters: {{T: "{{T}}"}}}}}}}}
   - {{trigger: idle, name: sim, each: [T],
       action: {{name: submit, label: sum, with: {{parameters: {{T: "{{T}}"}}}}}}}}
 """
+
+
+_AGAIN = (
+    "  - {{trigger: job-done, name: sim, repetitions: {again}, action: {{name: submit, label: "
+    "sim}}}}\n"
+)
 
 
 def _play(story: Story, chance: random.Random, most: int) -> None:
@@ -166,27 +187,49 @@ def _jobs(story: Story) -> Counter[object]:
     return Counter((job.group, *sorted(job.parameters.items()), job.replica) for job in jobs)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(24))
 def test_study_that_is_extended_twice_equals_the_study_with_all_values(seed: int) -> None:
     chance = random.Random(seed)
-    kind = chance.choice(["count", "replicas"])
-    stages = []
-    t, u, v, n = [1.0, 2], ["a"], [0.5], 1
+    kind, again = chance.choice(["count", "replicas"]), chance.choice([0, 2])
+    stages, sweeps = [], []
+    t, u, v, n, first = [1.0, 2], ["a"], [0.5], 1, ""
     for _ in range(3):
-        stages.append(LAW.format(T=t, U=u, V=v, n=n, count=kind))
-        t = [*dict.fromkeys(chance.sample([*t, *chance.sample([3, 4, 5.5, 6], 2)], len(t) + 2))]
+        sweep = [f"T: {t}", f"U: {u}"]
+        chance.shuffle(sweep)
+        text = LAW.replace("{again}", str(again)) if again else LAW.replace(_AGAIN, "")
+        given = {"sweep": ", ".join(sweep), "V": v, "n": n, "count": kind, "first": first}
+        stages.append(text.format(**given))
+        sweeps.append(t)
+        # The same values in another order, as whole or as decimal numbers, and new ones.
+        t = [float(each) if chance.random() < 0.5 else each for each in t]
+        new = chance.sample([each for each in (3, 4, 5.5, 6, 7, 8, 9) if each not in t], 2)
+        t = chance.sample([*t, *new], len(t) + 2)
         u = [*dict.fromkeys([*u, *chance.sample(["b", "c"], chance.randint(0, 1))])]
         v = [*v, 7 + len(v)] if chance.random() < 0.5 else v
         n += chance.randint(0, 1)
+        # A further rule at the top changes the ids of the others.
+        first += "  - {trigger: job-fail, action: {name: log, message: m}}\n"
     story = Story(stages[0])
     story.start()
     journal: list[tuple[Event | str, str | None]] = []
     changes = []
-    for text in stages[1:]:
+    requests = [each for each in sweeps[2] if each not in sweeps[0]]
+    for text, sweep in zip(stages[1:], sweeps[:2], strict=True):
         _play(story, chance, chance.choice([0, 3, 7, 999]))
+        requests = [each for each in requests if each not in sweep]
+        if chance.random() < 0.5 and story.exit_code is None and requests:
+            value = requests.pop(chance.randrange(len(requests)))
+            asked = {"name": "submit", "label": "sim", "with": {"parameters": {"T": value}}}
+            story.tell(Requested(story.now, "alice", asked))
+            _play(story, chance, chance.choice([0, 3]))
         changes.append((len(story.events), text))
         if chance.random() < 0.5:
             story.engine = snapshot.load(snapshot.dump(story.engine), story.ensemble)
+        if text is stages[1] and chance.random() < 0.3:  # both changes with one resume
+            story.engine.adopt(Story(text).ensemble)
+            changes.append((len(story.events), stages[2]))
+            change(story, stages[2])
+            break
         change(story, text)
         story.ensemble = story.engine.state.ensemble
     _play(story, chance, 9999)
