@@ -1,7 +1,7 @@
-"""Holds back ends of jobs that may be the end of the allocation around the instance.
+"""Recognises ends of jobs that are the end of the allocation around the instance.
 
 At that end, a queue sends signals to one process after another. So jobs and brokers may end before
-this run is told.
+this run is told, and some ends are held back.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from ensemble_core import JobEvent
+from ensemble_flux.drain_record import INTERRUPTED
 from ensemble_flux.reactor import Reactor
 
 __all__ = ["AllocationEnd"]
@@ -42,11 +43,17 @@ class AllocationEnd:
         #: Unfinished jobs that the run has cancelled, and those that have failed.
         self._cancelled: set[str] = set()
         self._failed: set[str] = set()
+        #: In a drain: the jobs that run, and the events of those that must not start any more.
+        self._running: set[str] = set()
+        self._waiting: dict[str, list[JobEvent]] = {}
+        self._draining = False
 
     def pass_on(self, events: Sequence[JobEvent]) -> Sequence[JobEvent]:
         """Return the events to report now."""
         if not self.temporary:
             return events
+        if self._draining:
+            return [told for event in events for told in self._in_drain(event)]
         passed: list[JobEvent] = []
         for event in events:
             job = event.job
@@ -74,13 +81,62 @@ class AllocationEnd:
             for job in self._held.keys() & set(jobs):
                 self._tell(self._interrupted(job))
 
-    def lost(self) -> list[JobEvent]:
-        """Return the ends of all held jobs, because the instance has ended."""
+    def drain(self, running: Collection[str], waiting: Collection[str]) -> list[JobEvent]:
+        """The allocation ends now. Return the events of all held jobs.
+
+        From now on, running jobs that do not succeed are interrupted. Waiting jobs have no event,
+        unless they start nevertheless.
+        """
+        self._draining = True
+        self._running, self._waiting = set(running), {job: [] for job in waiting}
+        events = [event for job in list(self._held) for event in self._interrupted(job)]
+        self._running.difference_update(event.job for event in events if event.name == "clean")
+        return events
+
+    @property
+    def drained(self) -> bool:
+        """True if no job runs or can start."""
+        return not self._running and not self._waiting
+
+    def _in_drain(self, event: JobEvent) -> list[JobEvent]:
+        job = event.job
+        if not event.ours:
+            return [event]
+        if job not in self._running:
+            waiting = self._waiting.setdefault(job, [])
+            waiting.append(event)
+            if event.name == "clean":
+                del self._waiting[job]
+            if event.name != "start":
+                return []
+            self._running.add(job)
+            return [told for each in self._waiting.pop(job) for told in self._in_drain(each)]
+        fatal = event.name == "exception" and event.context.get("severity", 0) == 0
+        if event.name == "clean":
+            self._running.discard(job)
+        elif job not in self._failed and (
+            fatal or (event.name == "finish" and event.context.get("status") != 0)
+        ):
+            self._held[job] = [event]
+            return self._interrupted(job)
+        return [event]
+
+    def lost(self, now: float) -> list[JobEvent]:
+        """Return the last events of all held jobs, because the instance has ended.
+
+        In a drain, return those of all running jobs.
+        """
+        for job in self._running - self._failed:
+            self._held[job] = [JobEvent(now, job, "exception", INTERRUPTED)]
         events: list[JobEvent] = []
         for job in list(self._held):
             events += self._interrupted(job)
             if events[-1].name != "clean":
                 events.append(JobEvent(events[-1].timestamp, job, "clean"))
+        over = {event.job for event in events}
+        events += [JobEvent(now, job, "clean") for job in self._running - over]
+        self._running.clear()
+        self._waiting.clear()
         return events
 
     def _release(self, job: str) -> None:
@@ -89,10 +145,9 @@ class AllocationEnd:
 
     def _interrupted(self, job: str) -> list[JobEvent]:
         held = self._held.pop(job)
-        context = {"type": "interrupted", "severity": 0, "note": "ended with its allocation"}
         rest = [event for event in held if event.name != "exception"]
         self._failed.add(job)
-        return [JobEvent(held[0].timestamp, job, "exception", context), *rest]
+        return [JobEvent(held[0].timestamp, job, "exception", INTERRUPTED), *rest]
 
 
 def _may_be_its_end(event: JobEvent) -> bool:

@@ -149,6 +149,19 @@ class FluxExecutor(Executor):
         return "cancel" if temporary else "keep"
 
     @property
+    def drains(self) -> bool:
+        """True if the instance ends with the allocation of this process."""
+        return self._loop is not None and self._loop.ends_here
+
+    def drain(self) -> None:
+        if not self._drained:
+            self._require_open().drain()
+
+    @property
+    def _drained(self) -> bool:
+        return self._loop is not None and self._loop.drained
+
+    @property
     def queue_is_new(self) -> bool:
         """True if the run's jobs were in another instance, which was a temporary one."""
         return self._queue_is_new
@@ -184,10 +197,12 @@ class FluxExecutor(Executor):
         return Order(job, output=option, kept=kept, extra=extra, fetch=fetch)
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        self._require_open().cancel(jobs)
+        if not self._drained:  # if so, none of them runs
+            self._require_open().cancel(jobs)
 
     def signal(self, jobs: Sequence[str], signal: str) -> None:
-        self._require_open().signal(jobs, Signals[f"SIG{signal}"])
+        if not self._drained:
+            self._require_open().signal(jobs, Signals[f"SIG{signal}"])
 
     def resources(self) -> Mapping[str, float]:
         return {} if self._loop is None else dict(self._loop.gauges)
@@ -195,13 +210,21 @@ class FluxExecutor(Executor):
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
         loop = self._require_open()
         loop.ids |= jobs.keys()
-        found = loop.reattach(jobs)
+        ended = loop.record.events(jobs)
+        found = loop.reattach({job: since for job, since in jobs.items() if job not in ended})
         if self._queue_is_new and not all(found.values()):
             self.require_end_of_earlier_instance()
         loop.ids -= {job for job, known in found.items() if not known}
         if self._queue_is_new:  # jobs with output had started after their last known event
-            return {job: known for job, known in found.items() if known or not self._has_begun(job)}
-        return found
+            found = {
+                job: known for job, known in found.items() if known or not self._has_begun(job)
+            }
+        loop.tell_again([event for events in ended.values() for event in events])
+        return found | dict.fromkeys(ended, True)
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        if self._loop is not None:
+            self._loop.forget(jobs)
 
     def require_end_of_earlier_instance(self) -> None:
         """Raise :class:`ExecutorError` unless the instance that had the run's jobs has ended.

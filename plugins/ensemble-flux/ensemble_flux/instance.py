@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Instance", "LastInstance", "presence", "read_instance"]
+__all__ = ["Instance", "LastInstance", "ends_with", "presence", "read_instance"]
 
 #: Variables that a batch queue sets for its jobs. The broker of an instance in an allocation has
 #: one of them; it removes Slurm's from the environment of its initial program.
@@ -54,6 +54,21 @@ def read_instance(handle: Any) -> Instance:
         told["local-uri"],
         allocation,
     )
+
+
+def ends_with(handle: Any, instance: Instance) -> bool:
+    """Return whether an instance, which is temporary, ends together with this process.
+
+    This process may also be outside, for example on a login node.
+    """
+    name, _, value = instance.allocation.partition("=")
+    if name and os.environ.get(name) == value:
+        return True
+    try:
+        pid = int(handle.attr_get("broker.pid"))
+    except (OSError, ValueError):
+        return False
+    return pid in _ancestors()
 
 
 _ATTRIBUTES = ("broker.uuid", "broker.starttime", "broker.pid", "hostname", "local-uri")

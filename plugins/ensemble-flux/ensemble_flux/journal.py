@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ensemble_core import Cause, JobEvent, JobState
+from ensemble_flux.drain_record import INTERRUPTED
 from ensemble_flux.nodes import Nodes
 from ensemble_flux.notation import f58, parse_hostlist
 
@@ -130,11 +131,12 @@ def _canceller(context: Mapping[str, Any]) -> Mapping[str, str]:
 class _Active:
     """An unfinished job in the queue; a job without a name is foreign."""
 
-    __slots__ = ("name", "newest", "nodes", "present", "state", "taken")
+    __slots__ = ("name", "newest", "nodes", "present", "started", "state", "taken")
 
     def __init__(self, name: str | None) -> None:
         self.name = name
         self.state = JobState.NEW
+        self.started = False
         self.nodes = 0
         #: Number of processed entries of the job's eventlog.
         self.taken = 0
@@ -237,6 +239,12 @@ class Journal:
         """Return Flux's id of an unfinished job, once it is known."""
         ours = self._ours.get(job)
         return None if ours is None else ours.queue_id
+
+    def waits(self, job: str) -> bool:
+        """Return whether this is a job of the run that has not started."""
+        queue_id = self.queue_id(job)
+        active = None if queue_id is None else self._active.get(queue_id)
+        return job in self._ours and (active is None or not active.started)
 
     def waits_for(self, job: str) -> bool:
         """Return whether this is an unfinished job of the run."""
@@ -341,6 +349,7 @@ class Journal:
         active.state = _next_state(before, name, context)
         if active.state is not before and not new:
             self._move(queue_id, active, before)
+        active.started = active.started or name == "start"
         if name == "alloc" and resources:
             self._nodes.alloc(queue_id, resources)
             if active.name in self._ours:
@@ -391,7 +400,9 @@ class Journal:
         if cause is not None:
             context = {**context, "cause": cause}
         if name == "exception" and context.get("type") == "cancel":
-            context = {**context, **_canceller(context)}
+            # A controller had cancelled this waiting job in a drain.
+            drained = context.get("note") == INTERRUPTED["note"]
+            context = INTERRUPTED if drained else {**context, **_canceller(context)}
         ours.since = 0.0  # all later entries are newer, even if the clock was set back
         if name == "submit":
             context = {**context, "queue_id": f58(queue_id)}

@@ -7,9 +7,11 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from signal import SIGKILL, SIGTERM
 from typing import Any
 
 from ensemble_core import (
@@ -24,9 +26,10 @@ from ensemble_core import (
 )
 from ensemble_flux.allocation_end import AllocationEnd
 from ensemble_flux.bindings import connect
+from ensemble_flux.drain_record import INTERRUPTED, DrainRecord
 from ensemble_flux.eventlog_watcher import EventlogWatcher
 from ensemble_flux.gauges import Gauges
-from ensemble_flux.instance import Instance, read_instance
+from ensemble_flux.instance import Instance, ends_with, read_instance
 from ensemble_flux.jobspec import Jobspecs
 from ensemble_flux.journal import Journal, files_of, tag_of
 from ensemble_flux.nodes import Nodes
@@ -44,6 +47,9 @@ PATIENCE = 120.0
 _AGAIN, _ATTEMPTS = 0.5, 240
 #: Seconds that a checked job may take to reach the job manager.
 _BATCHED = 0.25
+#: Seconds from SIGTERM to SIGKILL at the end of the allocation, as Flux's default, and from then to
+#: the end of the drain, if Flux does not report the ends of the jobs.
+_GRACE, _UNREPORTED = 5.0, 5.0
 
 
 class FluxLoop:
@@ -72,6 +78,8 @@ class FluxLoop:
         self._events = events
         nodes = Nodes()
         self._journal = Journal(run.id, nodes, strangers=True, begun=run.clock())
+        #: What the next controller must know if the instance ends.
+        self.record = DrainRecord(run.state)
         self._reactor = Reactor(
             flux, uri, opened=self._on_open, idle=self._flush, lost=self._report_lost
         )
@@ -112,12 +120,17 @@ class FluxLoop:
         self.version = ""
         #: The instance. Known once it is open.
         self.instance = Instance()
+        #: Whether the instance ends together with this process.
+        self.ends_here = False
         #: Current gauges. The mapping is replaced, never changed.
         self.gauges: Mapping[str, float] = {}
         #: Submitted jobs that are not over. The submitting thread adds jobs.
         self.ids: set[str] = set()
         #: Why no more events will arrive; ``None`` while the instance is connected.
         self.lost: str | None = None
+        self._draining = self.drained = False
+        #: Events that the run may not have received, by job, if the instance can end.
+        self._recent: dict[str, list[JobEvent]] = {}
 
     # -- from other threads --------------------------------------------------------------------
 
@@ -134,6 +147,21 @@ class FluxLoop:
 
     def cancel(self, jobs: Sequence[str]) -> None:
         self._reactor.post(partial(self._cancel_jobs, tuple(jobs)))
+
+    def drain(self) -> None:
+        self._reactor.post(partial(self._drain, frozenset(self.ids)))
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        """The run has received the last events of these jobs."""
+        self._reactor.post(partial(self._forget, tuple(jobs)))
+
+    def _forget(self, jobs: Sequence[str]) -> None:
+        for name in jobs:
+            self._recent.pop(name, None)
+
+    def tell_again(self, events: Sequence[JobEvent]) -> None:
+        """Report events from the record."""
+        self._reactor.post(partial(self._tell, events))
 
     def signal(self, jobs: Sequence[str], number: int) -> None:
         """Send a signal to those of these jobs that run."""
@@ -175,12 +203,16 @@ class FluxLoop:
                 errors.put("; ".join(wrong[:3]))
 
         for name in jobs:
-            queue_id = self._journal.queue_id(name)
-            if queue_id is not None:
-                left += 1
-                future = self._flux.job.kill_async(self._reactor.handle, queue_id, number)
-                self._reactor.then(future, partial(answered, name))
+            left += self._kill(name, number, partial(answered, name))
         answered("", None)
+
+    def _kill(self, name: str, number: int, answered: Callable[[Any], None]) -> bool:
+        queue_id = self._journal.queue_id(name)
+        if queue_id is None:
+            return False
+        future = self._flux.job.kill_async(self._reactor.handle, queue_id, number)
+        self._reactor.then(future, answered)
+        return True
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
         """Return for each job whether the instance knows it. Events of known jobs follow."""
@@ -230,6 +262,7 @@ class FluxLoop:
         self.hosts = _hosts(handle)
         self.instance = read_instance(handle)
         self._end.temporary = self.instance.temporary
+        self.ends_here = self.instance.temporary and ends_with(handle, self.instance)
         self._gauges.read_nodes()
         if self._events != "eventlogs":
             self._open_journal(full=False)
@@ -298,12 +331,27 @@ class FluxLoop:
         self._tell(self._end.pass_on(events))
 
     def _tell(self, events: Sequence[JobEvent]) -> None:
+        if self._draining:
+            self.record.add(events)
+        elif self.ends_here:
+            self._keep(events)
         self._out += events
         for event in events:
             if event.name == "clean" and event.ours:
                 self._remove_kept_output(event.job)
                 self._cancelled.discard(event.job)
                 self.ids.discard(event.job)
+        # Events of waiting jobs are dropped, and may nevertheless be what the drain waits for.
+        if self._draining and self._end.drained:
+            self._end_drain()
+
+    def _keep(self, events: Sequence[JobEvent]) -> None:
+        for event in events:
+            if event.ours:
+                kept = self._recent.setdefault(event.job, [])
+                if kept and kept[-1].name == "clean":  # the job was submitted again
+                    kept.clear()
+                kept.append(event)
 
     def _remove_kept_output(self, job: str) -> None:
         kept = self._kept.pop(job, None)
@@ -344,6 +392,8 @@ class FluxLoop:
 
     def _flush(self) -> None:
         """Pass on all events and gauges that have arrived."""
+        if self.drained:  # the last event has been reported
+            return
         if self._out:  # events first, because rules wait for them
             events, self._out = self._out, []
             self._emit(events)
@@ -358,21 +408,68 @@ class FluxLoop:
         self.lost = reason
         for answer in self._finders:
             answer(set())
-        self._tell(self._end.lost())
-        self._out.append(
-            ExecutorLost(
-                self._run.clock(),
-                "flux",
-                reason,
-                "running jobs may continue: see 'flux jobs -a' once the instance is back",
-            )
-        )
+        now = self._run.clock()
+        ends = self._end.lost(now)
+        if self._draining:
+            self._tell(ends)
+            return
+        self._tell(ends)
+        over = [job for job, kept in self._recent.items() if kept[-1].name == "clean"]
+        self._record(over, now)
+        hint = "running jobs may continue: see 'flux jobs -a' once the instance is back"
+        self._emit_last(ExecutorLost(now, "flux", reason, hint))
+
+    def _emit_last(self, last: ExecutorLost) -> None:
         events, self._out = self._out, []
-        self._emit(events)
+        self._emit([*events, last])
+
+    # -- the end of the allocation ---------------------------------------------------------------
+
+    def _drain(self, jobs: frozenset[str]) -> None:
+        if self._draining or self.lost is not None:
+            return
+        waiting = self._submitter.stop()
+        running = set()
+        for name in jobs - waiting:
+            if not self._journal.waits(name):
+                running.add(name)
+            elif self._journal.queue_id(name) is not None:
+                waiting.add(name)
+        self._draining = True
+        self._record(running | (self._recent.keys() - waiting), self._run.clock())
+        for name in waiting:
+            queue_id = self._journal.queue_id(name)
+            if queue_id is not None:
+                self._raise_cancel(name, queue_id)
+        self._kill_all(running, SIGTERM)
+        self._reactor.after(_GRACE, lambda: self._kill_all(running, SIGKILL))
+        self._reactor.after(_GRACE + _UNREPORTED, self._give_up)
+        self._tell(self._end.drain(running, waiting))
+
+    def _record(self, jobs: Collection[str], now: float) -> None:
+        self.record.begin(jobs, now)
+        self.record.add([event for job in jobs for event in self._recent.get(job, ())])
+
+    def _kill_all(self, jobs: Iterable[str], number: int) -> None:
+        for name in jobs:
+            self._kill(name, number, _ignore_error)
+
+    def _give_up(self) -> None:
+        if not self.drained:
+            self._problem("Flux has not reported the ends of all jobs before the instance's end")
+            self._tell(self._end.lost(self._run.clock()))
+
+    def _end_drain(self) -> None:
+        if not self.drained:
+            self.drained = True
+            self.lost = self.lost or "this process got SIGTERM"
+            self._emit_last(ExecutorLost(self._run.clock(), "flux", self.lost, drained=True))
 
     # -- the run's jobs --------------------------------------------------------------------------
 
     def _handle_orders(self, orders: Sequence[Order]) -> None:
+        if self._draining:
+            return  # they wait on record
         for order in orders:
             self._journal.expect(order.job.id, order.job.nodes, order.extra)
             if order.kept:
@@ -386,7 +483,7 @@ class FluxLoop:
             self._fetcher.expect(name, queue_id, order.fetch)
         if self.guest:
             self._watcher.watch(name, queue_id)
-        if self._submitter.cancelled_on_the_way(name):
+        if self._submitter.cancelled_on_the_way(name) or self._draining:
             self._raise_cancel(name, queue_id)
 
     def _lose(self, name: str) -> None:
@@ -404,6 +501,8 @@ class FluxLoop:
         self._add_unless_held(events)
 
     def _cancel_jobs(self, jobs: Sequence[str]) -> None:
+        if self._draining:
+            return  # all jobs end now
         self._end.cancel(jobs)
         for name in jobs:
             queue_id = self._journal.queue_id(name)
@@ -428,7 +527,7 @@ class FluxLoop:
                         f"cannot cancel job {name} ({f58(queue_id)}): {error_text(error)}"
                     )
 
-        note = f"cancelled by run {self._run.tag}"
+        note = INTERRUPTED["note"] if self._draining else f"cancelled by run {self._run.tag}"
         future = self._flux.job.cancel_async(self._reactor.handle, queue_id, note)
         self._reactor.then(future, answered)
 
@@ -473,6 +572,11 @@ class FluxLoop:
             self._fetcher.expect(name, queue_id, paths)
             if "start" in known:
                 self._fetcher.continue_copy(name)
+
+
+def _ignore_error(future: Any) -> None:
+    with suppress(OSError):  # the job may be over, and others follow SIGTERM
+        future.get()
 
 
 def _hosts(handle: Any) -> tuple[str, ...]:

@@ -67,10 +67,17 @@ class Submitter:
         self._on_the_way: dict[str, Order] = {}
         #: Jobs cancelled while they were in flight.
         self._cancelled_on_the_way: set[str] = set()
+        self._stopped = False
+
+    def stop(self) -> set[str]:
+        """Submit no more. Return the jobs that are in flight."""
+        self._stopped = True
+        self._waiting.clear()
+        return set(self._on_the_way)
 
     def take(self, orders: Sequence[Order]) -> None:
         """Submit these jobs in order."""
-        for order in orders:
+        for order in () if self._stopped else orders:
             self._waiting[order.job.id] = order
         self._pump()
 
@@ -130,7 +137,7 @@ class Submitter:
         name = order.job.id
         if self.cancelled_on_the_way(name):
             self._failed(name, "cancel", "cancelled before Flux accepted it")
-        elif error.errno in _NOBODY and order.attempts < _RETRIES:
+        elif error.errno in _NOBODY and not self._stopped and order.attempts < _RETRIES:
             # The request did not arrive: a module of the instance is being reloaded.
             order.attempts += 1
             self._reactor.after(_BUSY, partial(self.take, [order]))

@@ -9,14 +9,18 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ensemble_flux import instance
-from ensemble_flux.instance import Instance, LastInstance, presence, read_instance
-from ensemble_testing import wait_until
+from ensemble_flux.executor import FluxExecutor
+from ensemble_flux.instance import Instance, LastInstance, ends_with, presence, read_instance
+from ensemble_testing import Session, wait_until
 from ensemble_testing.allocation import Allocation
+
+from ensemble_core import ExecutorLost, JobEvent
 
 FILE = """
 jobs: [{name: a, command: "sh -c 'sleep 1; echo $ENSEMBLE_JOB_ID >> ran'", count: 8}]
@@ -32,8 +36,11 @@ class Handle:
         self._attributes = {name.replace("_", "."): value for name, value in attributes.items()}
 
     def attr_get(self, name: str) -> str:
-        assert name == "instance-level"
-        return self._level
+        if name == "instance-level":
+            return self._level
+        if name not in self._attributes:
+            raise OSError(2, "No such file or directory")
+        return self._attributes[name]
 
     def rpc(self, topic: str, payload: dict[str, str], nodeid: int) -> Handle:
         assert (topic, nodeid) == ("attr.get", 0)
@@ -85,6 +92,20 @@ def test_an_instance_whose_broker_is_in_an_allocation_is_temporary(name: str) ->
         for each in (inside, outside):
             each.kill()
             each.wait()
+
+
+def test_an_instance_ends_with_a_process_of_its_allocation_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child, other = Handle("1", broker_pid=str(os.getppid())), Handle("1", broker_pid="1")
+    there = Instance("u", temporary=True, allocation="PBS_JOBID=7")
+    assert ends_with(child, there)
+    assert not ends_with(other, there)  # for example, from a login node
+    assert not ends_with(Handle("1"), there)
+    monkeypatch.setenv("PBS_JOBID", "7")
+    assert ends_with(other, there)
+    monkeypatch.setenv("PBS_JOBID", "8")
+    assert not ends_with(other, there)
 
 
 def test_a_temporary_instance_is_left_for_another_one(tmp_path: Path) -> None:
@@ -262,6 +283,82 @@ def test_jobs_that_the_end_of_an_allocation_reaches_first_are_interrupted(
     resumed = start(tmp_path, "ensemble", "resume", "t", "--state", "state")
     assert resumed.returncode == 0, said + resumed.stdout + resumed.stderr
     assert len((tmp_path / "ran").read_text().split()) == 8
+
+
+def events_of(session: Session) -> dict[str, list[JobEvent]]:
+    """Return the events of the run's jobs, by job."""
+    found: dict[str, list[JobEvent]] = {}
+    for event in list(session.events):
+        if isinstance(event, JobEvent) and event.ours:
+            found.setdefault(event.job, []).append(event)
+    return found
+
+
+def ends_of(events: Sequence[JobEvent]) -> list[str]:
+    """Return the types of a job's exceptions, and ``clean`` if it is over."""
+    ends = [event for event in events if event.name in ("exception", "clean")]
+    return [str(event.context.get("type", event.name)) for event in ends]
+
+
+@pytest.mark.parametrize("source", ["journal", "eventlogs"])
+@pytest.mark.parametrize("next_", ["same", "new"])
+def test_a_drain_interrupts_running_jobs_and_leaves_the_others_on_record(
+    make_instance: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    next_: str,
+) -> None:
+    """The next controller learns all ends again, also if the instance has ended."""
+    monkeypatch.setenv("PBS_JOBID", "7.head")  # of this process and of the brokers
+    first = make_instance(size=1)
+    monkeypatch.setenv("FLUX_URI", first.uri)
+    loop = "while :; do sleep 0.1; done"
+    with Session(FluxExecutor(events=source), tmp_path) as session:
+        assert session.executor.drains
+        succeeds = session.job("sh", "-c", f"trap 'exit 0' TERM; touch {tmp_path}/up; {loop}")
+        stubborn = session.job("sh", "-c", f"trap '' TERM; touch {tmp_path}/up2; {loop}")
+        quick = session.job("true")
+        session.run(quick)
+        rest = [session.job("sleep", "600") for _ in range(4 * (os.cpu_count() or 1))]
+        session.submit(succeeds, stubborn, *rest)
+        wait_until(lambda: (tmp_path / "up").exists() and (tmp_path / "up2").exists())
+        wait_until(lambda: len(events_of(session)) == len(rest) + 3)
+        session.executor.drain()
+        late = session.job("true")
+        session.submit(late)
+        wait_until(lambda: any(isinstance(event, ExecutorLost) for event in session.events))
+    last = session.events[-1]
+    assert isinstance(last, ExecutorLost)
+    assert last.drained
+    told = events_of(session)
+    assert late.id not in told
+    succeeded = (quick.id, succeeds.id)
+    assert [ends_of(told[job]) for job in succeeded] == [["clean"], ["clean"]]
+    started = {job for job, events in told.items() if any(e.name == "start" for e in events)}
+    waiting = told.keys() - started
+    assert waiting
+    for job in started.difference(succeeded):
+        assert ends_of(told[job]) == ["interrupted", "clean"]
+    assert [ends_of(told[job]) for job in waiting] == [[] for _ in waiting]
+    if next_ == "new":
+        first.close()
+        monkeypatch.setenv("FLUX_URI", make_instance(size=1).uri)
+    with Session(FluxExecutor(events=source), tmp_path).resume(session) as later:
+        known = {
+            job: max(e.timestamp for e in events if e.name in ("submit", "start"))
+            for job, events in told.items()
+        }
+        found = later.executor.reattach({**known, late.id: 0.0})
+        assert found == {
+            **dict.fromkeys(started, True),
+            **dict.fromkeys(waiting, next_ == "same"),
+            late.id: False,
+        }
+        again = started | waiting if next_ == "same" else started
+        wait_until(lambda: later.over() == again)
+    for job, events in events_of(later).items():
+        assert ends_of(events) == (["clean"] if job in succeeded else ["interrupted", "clean"])
 
 
 @pytest.mark.usefixtures("instance")

@@ -36,6 +36,8 @@ _BEAT, _SOONEST = 2.0, 0.2
 _MOST_RUNS = 1_000
 #: Seconds between checks whether the queues have ended.
 _LOOK = 0.05
+#: Seconds to wait for the acknowledgement of the last events after a drain.
+_SENDING = 2.0
 #: Seconds to wait for an executor to close when the agent stops.
 _LEAVING = 20.0
 #: Error codes that stop an agent that was never connected.
@@ -127,8 +129,9 @@ class Agent:
     def drain(self, hurry: threading.Event) -> None:
         """Let the queues end that end with the allocation of this process, and wait for that.
 
-        Until then, their events are sent. No run is opened any more. :meth:`stop` should follow; it
-        need not wait once ``hurry`` is set.
+        Until then, their events are sent; the last ones are sent while the service is connected,
+        for some seconds. No run is opened any more. :meth:`stop` should follow; it need not wait
+        once ``hurry`` is set.
         """
         with self._lock:
             self._draining = True
@@ -137,6 +140,10 @@ class Agent:
             run.drain()
         while not all(run.drained.is_set() for run in hosted) and not hurry.wait(_LOOK):
             pass
+        end = time.monotonic() + _SENDING
+        while any(map(len, (run.outbox for run in hosted))) and time.monotonic() < end:
+            if not self._welcome.is_set() or hurry.wait(_LOOK):
+                break
 
     def stop(self) -> None:
         """Leave the service and close the executors. Jobs continue if the queue can keep them."""

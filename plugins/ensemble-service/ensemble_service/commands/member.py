@@ -75,7 +75,7 @@ def start(
     If the service rejects the agent at the start, the agent exits with an error.
 
     When an agent stops, its jobs stay in the queue if that is possible. The next agent with the
-    same --name and --state finds them. If the agent runs local jobs in an allocation, SIGTERM ends
+    same --name and --state finds them. If the jobs end with the agent's allocation, SIGTERM ends
     running jobs; the next agent runs them again.
     """
     from ensemble_core import __version__
@@ -131,15 +131,19 @@ def start(
         away=partial(diagnose, host, port, ca=ca, insecure=insecure),
         gave_up=gave_up,
     )
-    hurry, drains = threading.Event(), threading.Event()
+    asked, hurry, drains = threading.Event(), threading.Event(), threading.Event()
 
     def on_signal(number: int, _: object) -> None:
-        (hurry if ended.is_set() else ended).set()
-        if number == signal.SIGTERM:
+        if number != signal.SIGINT:
             drains.set()
+        # A Flux instance that ends sends SIGHUP to its program, which may also get SIGTERM.
+        if number != signal.SIGHUP:
+            (hurry if asked.is_set() else asked).set()
+        ended.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, on_signal)
     click.echo(f"member {full}, process {os.getpid()}, {choice}", err=True)
     agent.start()
     ended.wait()
