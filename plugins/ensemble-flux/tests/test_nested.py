@@ -102,7 +102,7 @@ def test_before_its_time_limit_the_run_stops_and_says_how_to_resume(
         if "to resume this run" in output:
             break
     # Flux signals the whole job, and the broker forwards SIGHUP to the script: either comes first.
-    ended = {143: "143: SIGTERM", 129: "129: the terminal was closed (SIGHUP)"}
+    ended = {143: "143: this process got SIGTERM", 129: "129: the terminal was closed (SIGHUP)"}
     assert code in ended, output
     assert "to resume this run: ensemble resume" in output
     assert f" exit code {ended[code]}" in output
