@@ -128,6 +128,8 @@ class FluxLoop:
         self.ids: set[str] = set()
         #: Why no more events will arrive; ``None`` while the instance is connected.
         self.lost: str | None = None
+        #: The jobs to drain, once that is requested.
+        self._to_drain: frozenset[str] | None = None
         self._draining = self.drained = False
         #: Events that the run may not have received, by job, if the instance can end.
         self._recent: dict[str, list[JobEvent]] = {}
@@ -149,7 +151,8 @@ class FluxLoop:
         self._reactor.post(partial(self._cancel_jobs, tuple(jobs)))
 
     def drain(self) -> None:
-        self._reactor.post(partial(self._drain, frozenset(self.ids)))
+        self._to_drain = frozenset(self.ids)
+        self._reactor.post(self._drain)
 
     def forget(self, jobs: Sequence[str]) -> None:
         """The run has received the last events of these jobs."""
@@ -403,6 +406,8 @@ class FluxLoop:
             self._emit((Resources(self._run.clock(), changed),))
 
     def _report_lost(self, reason: str) -> None:
+        if self._to_drain is not None and self.lost is None and not self._draining:
+            self._begin_drain(self._to_drain)
         if self.lost is not None:
             return
         self.lost = reason
@@ -425,18 +430,10 @@ class FluxLoop:
 
     # -- the end of the allocation ---------------------------------------------------------------
 
-    def _drain(self, jobs: frozenset[str]) -> None:
-        if self._draining or self.lost is not None:
+    def _drain(self) -> None:
+        if self._draining or self.lost is not None or self._to_drain is None:
             return
-        waiting = self._submitter.stop()
-        running = set()
-        for name in jobs - waiting:
-            if not self._journal.waits(name):
-                running.add(name)
-            elif self._journal.queue_id(name) is not None:
-                waiting.add(name)
-        self._draining = True
-        self._record(running | (self._recent.keys() - waiting), self._run.clock())
+        running, waiting = self._begin_drain(self._to_drain)
         for name in waiting:
             queue_id = self._journal.queue_id(name)
             if queue_id is not None:
@@ -444,7 +441,20 @@ class FluxLoop:
         self._kill_all(running, SIGTERM)
         self._reactor.after(_GRACE, lambda: self._kill_all(running, SIGKILL))
         self._reactor.after(_GRACE + _UNREPORTED, self._give_up)
+
+    def _begin_drain(self, jobs: Collection[str]) -> tuple[set[str], set[str]]:
+        """Submit no more. Return the jobs that run and those that wait in Flux."""
+        waiting = self._submitter.stop()
+        running = set()
+        for name in set(jobs) - waiting:
+            if not self._journal.waits(name):
+                running.add(name)
+            elif self._journal.queue_id(name) is not None:
+                waiting.add(name)
+        self._draining = True
+        self._record(running | (self._recent.keys() - waiting), self._run.clock())
         self._tell(self._end.drain(running, waiting))
+        return running, waiting
 
     def _record(self, jobs: Collection[str], now: float) -> None:
         self.record.begin(jobs, now)

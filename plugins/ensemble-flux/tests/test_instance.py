@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -359,6 +360,29 @@ def test_a_drain_interrupts_running_jobs_and_leaves_the_others_on_record(
         wait_until(lambda: later.over() == again)
     for job, events in events_of(later).items():
         assert ends_of(events) == (["clean"] if job in succeeded else ["interrupted", "clean"])
+
+
+def test_a_broker_that_is_gone_during_a_drain_ends_it_in_order(
+    make_instance: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PBS_JOBID", "7.head")
+    first = make_instance(size=1)
+    monkeypatch.setenv("FLUX_URI", first.uri)
+    (broker_pid,) = first.brokers()
+    with Session(FluxExecutor(), tmp_path) as session:
+        loop = "while :; do sleep 0.1; done"
+        stubborn = session.job("sh", "-c", f"trap '' TERM; touch {tmp_path}/up; {loop}")
+        session.submit(stubborn)
+        wait_until((tmp_path / "up").exists)
+        session.wait_for(stubborn, "start")
+        session.executor.drain()
+        os.kill(broker_pid, signal.SIGKILL)
+        wait_until(lambda: any(isinstance(event, ExecutorLost) for event in session.events))
+        session.executor.cancel([stubborn.id])  # nothing is left to cancel
+    last = session.events[-1]
+    assert isinstance(last, ExecutorLost)
+    assert last.drained
+    assert ends_of(session.of(stubborn)) == ["interrupted", "clean"]
 
 
 @pytest.mark.usefixtures("instance")
