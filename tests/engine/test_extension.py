@@ -181,6 +181,18 @@ def _play(story: Story, chance: random.Random, most: int) -> None:
         story.play(chance.choice(jobs))
 
 
+def _check_rules(story: Story, decided: list[Decision]) -> None:
+    """Check that each completed submit names the rule of the changed file that submits the group."""
+    labels = {
+        rule.id: str(rule.spec["action"]["label"])
+        for rule in story.engine.state.ensemble.rules
+        if rule.spec["action"]["name"] == "submit"
+    }
+    added = [one for one in decided if isinstance(one, Log) and ": added to the" in one.message]
+    for one in added:
+        assert f"the earlier submit of {labels[one.rule or '']}, as" in one.message
+
+
 def _jobs(story: Story) -> Counter[object]:
     jobs = [job for each in story.decisions if isinstance(each, Submit) for job in each.jobs]
     assert len({job.id for job in jobs}) == len(jobs)
@@ -228,9 +240,9 @@ def test_study_that_is_extended_twice_equals_the_study_with_all_values(seed: int
         if text is stages[1] and chance.random() < 0.3:  # both changes with one resume
             story.engine.adopt(Story(text).ensemble)
             changes.append((len(story.events), stages[2]))
-            change(story, stages[2])
+            _check_rules(story, change(story, stages[2]))
             break
-        change(story, text)
+        _check_rules(story, change(story, text))
         story.ensemble = story.engine.state.ensemble
     _play(story, chance, 9999)
     whole = Story(stages[-1])
