@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,8 +45,8 @@ CHOOSE = "write 'ensemble-bar:NAME' or 'ensemble-foo:NAME' to choose, or uninsta
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder, with two packages on the path that claim the same names."""
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield a folder, with two packages on the path that claim the same names."""
     for name in ("foo", "bar"):
         (tmp_path / f"ensemble_{name}.py").write_text(STATISTIC)
         info = tmp_path / f"ensemble_{name}-1.0.dist-info"
@@ -55,7 +57,9 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (info / "entry_points.txt").write_text(f"[ensemble]\n{name} = ensemble_{name}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    yield tmp_path
+    for name in ("ensemble_foo", "ensemble_bar"):  # other tests have modules of these names
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(
