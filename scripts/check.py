@@ -172,7 +172,9 @@ def pytest(name: str, programs: Path, where: Path, files: Sequence[Path], mark: 
     def tests(number: int, share: Sequence[Path]) -> tuple[int, str]:
         report = BUILD / f"{name}-{number}.xml"
         code, lines = show(
-            programs / "pytest", "-q", "-r", "fE", "-p", "no:cacheprovider",
+            # If the interpreter crashes, also after pytest, it shows where.
+            *(programs / "python", "-X", "faulthandler", programs / "pytest"),
+            *("-q", "-r", "fE", "-p", "no:cacheprovider"),
             f"--junitxml={report}", "-m", mark, *share, env=env, cwd=where,
         )  # fmt: skip
         endings = [match[1] for line in lines if (match := CLOSING.match(line))]
