@@ -282,7 +282,12 @@ class LocalExecutor(Executor):
         return dict(self._client.gauges)
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
-        return self._require_open().reattach(jobs)
+        try:
+            return self._require_open().reattach(jobs)
+        except ExecutorError:
+            if self._client is None or not self._client.drained:
+                raise
+            return dict.fromkeys(jobs, True)  # all are on record: the run stops, and asks again
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:

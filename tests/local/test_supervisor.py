@@ -444,6 +444,7 @@ def test_a_supervisor_drains_at_a_signal_that_ends_an_allocation(stage: Stage, n
         assert session.events[-1].drained
         assert fatal(session, waiting) == []
         executor.cancel([waiting.id])  # no error: it does not run
+        assert executor.reattach({waiting.id: 1.0}) == {waiting.id: True}  # a resume that begins
     with stage.next() as session:
         assert session.executor.reattach({waiting.id: 1.0}) == {waiting.id: True}
         session.wait_clean(waiting)

@@ -32,6 +32,7 @@ def ensemble(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.checkout  # needs ensemble-slurm
 @pytest.mark.parametrize("command", ["validate", "run"])
 @pytest.mark.parametrize(
     ("key", "value", "options", "words"),
@@ -59,7 +60,11 @@ def test_group_that_no_pilot_can_hold_is_refused_where_it_is_written(
     ("options", "words"),
     [
         ({"queue": "kubernetes"}, ("kubernetes", "-o queue=slurm")),
-        ({"queue": "slurm"}, ("how many cores", "-o cores=128")),
+        pytest.param(
+            {"queue": "slurm"},
+            ("how many cores", "-o cores=128"),
+            marks=pytest.mark.checkout,
+        ),
         ({"least": 2}, ("'most' is 1", "'least' is 2")),
         ({"duration": "1m"}, ("60 s", "120 s", "no time for jobs")),
         ({"duration": "1h", "margin": "8s"}, ("'grace' is 5 s", "4 s")),

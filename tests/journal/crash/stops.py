@@ -192,11 +192,14 @@ class Allocated:
         return self.code is not None
 
     def send(self, number: signal.Signals) -> None:
-        # At its time limit, a queue sends SIGTERM, and SIGKILL later.
+        """End the allocation as a queue does at its time limit: SIGTERM, and SIGKILL later.
+
+        Without a SIGTERM, running jobs would rightly be lost.
+        """
+        self._allocation.end(self._chance, signal.SIGTERM)
         if number is signal.SIGKILL:
+            self.ended(100)
             self._allocation.kill()
-        else:
-            self._allocation.end(self._chance, signal.SIGTERM)
 
 
 def _become(folder: Path, words: Sequence[str], said: Path, program: bool) -> NoReturn:
