@@ -63,6 +63,7 @@ LONGEST: Mapping[str, int] = {
     "ensemble-service": _MANY,
     "ensemble-slurm": _MANY,
     "ensemble-testing": _MANY,
+    "ensemble-pilot": _MANY,
     "ensemble-batch": _MANY,
     "types": 1,
     "ensemble-plot": 1,
