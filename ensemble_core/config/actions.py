@@ -16,6 +16,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.group_changes import JOB_FIELDS, check_merge, known_at_load
 from ensemble_core.config.groups import change_group, restore_spelling
 from ensemble_core.config.phases import check_learns, check_phase
+from ensemble_core.config.placeholders import report_unfilled
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.scoped_names import Over, scoped_names
 from ensemble_core.config.tables import check_rows
@@ -719,14 +720,7 @@ def _check_message(context: Context, path: Path, text: str, matched: MatchContex
         words = [] if _QUOTE.search(content) else _NAME.findall(content)
         names = [word for word in words if word in known or _is_path(context, word)]
         if names:
-            context.report(
-                path,
-                f"{{{content}}} is no placeholder, so it would be printed as it stands",
-                hint=f"write {{{names[0]}}} or {{{names[0]}:.2f}}, without blanks, '!' and "
-                f"operators; {{{{{content}}}}} for literal braces",
-                code="bad-format",
-                where=context.document.at_text(path, f"{{{content}}}"),
-            )
+            report_unfilled(context, path, content, names[0])
 
 
 def _is_path(context: Context, name: str) -> bool:

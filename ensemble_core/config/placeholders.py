@@ -22,7 +22,7 @@ from ensemble_core.model.placeholders import (
 )
 from ensemble_core.model.sweeps import Range
 
-__all__ = ["TEXTS", "check_placeholders", "has_formats", "strings", "words_of"]
+__all__ = ["TEXTS", "check_placeholders", "has_formats", "report_unfilled", "strings", "words_of"]
 
 #: Fields of a group that may contain placeholders, in addition to the command and the environment.
 TEXTS = ("workdir", "stdout", "stderr")
@@ -128,14 +128,19 @@ def _check_others(
     for content in other_braces(text):
         name = _NOT_QUITE.fullmatch(content) if command else _CALCULATED.fullmatch(content)
         if name is not None and name[1] in known:
-            context.report(
-                path,
-                f"{{{content}}} is no placeholder, so it would stay as it is",
-                hint=f"write {{{name[1]}}}, with a format if you like: {{{name[1]}:.2f}}; "
-                f"{{{{{content}}}}} for literal braces",
-                code="bad-format",
-                where=context.document.at_text(path, f"{{{content}}}"),
-            )
+            report_unfilled(context, path, content, name[1])
+
+
+def report_unfilled(context: Context, path: Path, content: str, name: str) -> None:
+    """Report braces with this content, which has the known name but is no placeholder."""
+    context.report(
+        path,
+        f"{{{content}}} is no placeholder, so it would stay as it is",
+        hint=f"write {{{name}}} or {{{name}:.2f}}, without blanks, '!' and operators; "
+        f"{{{{{content}}}}} for literal braces",
+        code="bad-format",
+        where=context.document.at_text(path, f"{{{content}}}"),
+    )
 
 
 def _warn_of_template(context: Context, group: JobGroup, text: str) -> None:

@@ -188,7 +188,7 @@ def _replace_unencodable(value: object, depth: int = 0) -> object:
 def _encoder() -> Callable[[object], str]:
     """Return a function that encodes plain data as JSON.
 
-    ``JSONEncoder.encode`` makes CPython's encoder anew for each text, which takes half of the time.
+    In CPython, ``JSONEncoder.encode`` creates an encoder for each text: half of the time.
     """
     made = json.JSONEncoder(separators=(",", ":"), default=_plain, check_circular=False)
     make = getattr(json.encoder, "c_make_encoder", None)

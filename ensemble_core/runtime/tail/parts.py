@@ -130,8 +130,9 @@ def rotated_since(path: str, since: float) -> str | None:
 
 
 def rotated_unread(path: str, since: float, known: Collection[Identity]) -> str | None:
-    """Return a rotated log of this path that was written after this time and is none of the known
-    files, or ``None``.
+    """Return a rotated log of this path that is not yet known and was written after ``since``.
+
+    Return ``None`` if there is none.
 
     Only usual names are tried, because the folder may have many files.
     """

@@ -1,7 +1,7 @@
 """Recognises ends of jobs that are the end of the allocation around the instance.
 
 At that end, a queue sends signals to one process after another. So jobs and brokers may end before
-this run is told, and some ends are held back.
+this process gets a signal. Ends of jobs that may be such an end are therefore reported late.
 """
 
 from __future__ import annotations

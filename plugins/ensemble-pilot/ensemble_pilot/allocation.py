@@ -34,7 +34,7 @@ def allocation(environment: Mapping[str, str]) -> Allocation:
     job = environment.get("SLURM_JOB_ID")
     if not job:
         raise UsageError(
-            "queue=here needs an allocation of Slurm, and this is none",
+            "queue=here needs an allocation of Slurm, but this process is in none",
             cause="SLURM_JOB_ID is not set",
             hint="run it in a batch script or in salloc, or use -o queue=slurm, which requests "
             "allocations itself",

@@ -1,4 +1,4 @@
-"""What the user sees: each step of a pilot once, in the output of the run and in its status."""
+"""Messages about pilots: each step once, in the output of the run and in its status."""
 
 from __future__ import annotations
 
