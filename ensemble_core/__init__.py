@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from ensemble_core.model.rules import Rule as Rule
     from ensemble_core.model.rules import Trigger as Trigger
     from ensemble_core.plugin.discovery import executor_record as executor_record
+    from ensemble_core.plugin.discovery import observer_record as observer_record
     from ensemble_core.plugin.executor import Emit as Emit
     from ensemble_core.plugin.executor import Executor as Executor
     from ensemble_core.plugin.executor import Run as Run
@@ -94,6 +95,9 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.rendering import shell_line as shell_line
     from ensemble_core.plugin.resizer import Resized as Resized
     from ensemble_core.plugin.resizer import Resizer as Resizer
+    from ensemble_core.plugin.virtual_pilots import VirtualAnswer as VirtualAnswer
+    from ensemble_core.plugin.virtual_pilots import VirtualPilots as VirtualPilots
+    from ensemble_core.plugin.virtual_pilots import VirtualTurn as VirtualTurn
 
     __version__: str
 else:
@@ -122,7 +126,7 @@ else:
         "model.placeholders": "escape_braces unescape_braces",
         "model.plain_numbers": "as_text",
         "model.rules": "Action Firing Rule Trigger",
-        "plugin.discovery": "executor_record",
+        "plugin.discovery": "executor_record observer_record",
         "plugin.executor": (
             "Emit Executor Run VirtualExecutor check_new job_environment start_folder wrong_command"
         ),
@@ -134,6 +138,7 @@ else:
         "plugin.observer": "UNREADABLE Observer Row",
         "plugin.rendering": "Rendered shell_line",
         "plugin.resizer": "Resized Resizer",
+        "plugin.virtual_pilots": "VirtualAnswer VirtualPilots VirtualTurn",
     }
     _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
     __all__ = sorted([*_HOME, "__version__"])

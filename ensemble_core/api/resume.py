@@ -19,7 +19,7 @@ from ensemble_core.journal.run_store import look
 from ensemble_core.session.kept_run import KeptRun
 from ensemble_core.session.plugins import find_plugins
 from ensemble_core.session.resume import NewTables, prepare_resume
-from ensemble_core.session.tags import remove_if_never_began
+from ensemble_core.session.tag_check import remove_if_never_began
 
 __all__ = ["resume_by_tag"]
 

@@ -24,7 +24,7 @@ from ensemble_core.session.executor_choice import (
 from ensemble_core.session.new_run import new_run
 from ensemble_core.session.plugins import find_plugins
 from ensemble_core.session.profiles import find_profile
-from ensemble_core.session.tags import check_tag
+from ensemble_core.session.tag_check import check_tag
 
 if TYPE_CHECKING:
     from ensemble_core.config.profile import Profile

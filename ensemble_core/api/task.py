@@ -21,6 +21,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.request_files import RequestInbox
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event
+from ensemble_core.plugin.discovery import use_registry
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.program import Program
 from ensemble_core.plugin.registry import Registry
@@ -80,6 +81,7 @@ class Task:
         self.error: BaseException | None = None
         self.done = threading.Event()
         self._kept = kept
+        self._registry = registry
         self._waiting: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         plain = TextStyle(unicode=True)
@@ -147,7 +149,11 @@ class Task:
         kept = self._kept
 
         try:
-            with kept if kept is not None else contextlib.nullcontext(), self._output:
+            with (
+                use_registry(self._registry, threads=True),
+                kept if kept is not None else contextlib.nullcontext(),
+                self._output,
+            ):
                 try:
                     folder = kept.folder if kept is not None else None
                     inbox = (

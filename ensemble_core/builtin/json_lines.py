@@ -11,18 +11,22 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, cast
 
-from ensemble_core.builtin.line_observer import MOST_TOLD, LineObserver, count_of
+from ensemble_core.builtin.line_observer import MOST_TOLD, SURVEYED, LineObserver, count_of
 from ensemble_core.model.numbers import MOST_EXACT, finite_or_none, read_number
 
 __all__ = ["JsonLines"]
 
 #: Longest line that is read as a printed Python dict, in bytes.
 _LONGEST_DICT = 1 << 16
+#: The last word of a text, unless it is the level of a logger.
+_LAST_WORD = re.compile(
+    r"(?<!\w)((?!(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR)\b)[^\W\d]\w*)[\s\d.,:=|>-]*$"
+)
 #: How many levels of nested objects a complaint searches for a field.
 _DEPTH = 4
 _BRACE = re.compile(rb"\{")
-#: How many objects are searched for names that are similar to a missing one.
-_SURVEYED = 1000
+#: What may be before an object in the same line: a progress bar, or the time and level of a logger.
+_BEFORE = re.compile(rb"[^{]*(?<![\w{])(?=\{)")
 _MISSING = object()
 _INFINITE = (math.inf, -math.inf)
 
@@ -59,20 +63,45 @@ class JsonLines(LineObserver):
         if self._broken:
             broken = f"{count_of(self._broken)} of {count_of(self._lines)} begin with {{ and are "
             broken += "no JSON object"
-        return "; ".join(filter(None, (broken, super()._unread_complaint()))) or None
+        texts = [broken, super()._unread_complaint()]
+        for name, words in self._words.items():
+            if len(words) > 1:
+                first, second = [word or "no word" for word in words][:2]
+                texts.append(
+                    f"{name!r} is in objects after {first!r} and {second!r}, and all of them were "
+                    "read: read one kind with 'regex'"
+                )
+        return "; ".join([*filter(None, texts)][:MOST_TOLD]) or None
+
+    @cached_property
+    def _words(self) -> dict[str, dict[str, None]]:
+        """For each field, the last word before its objects: results, as in ``best: {...}``."""
+        return {}
+
+    def _suggestion(self) -> str:
+        self._alike["json-lines"] = 0
+        return super()._suggestion()
 
     def _is_complete(self, line: bytes) -> bool:
-        return _object_in(line.strip()) is not None
+        return _object_in(_without_others(line)[0]) is not None
 
     def _finder(self, text: bytes) -> Callable[[bytes, int], Any]:
         return _BRACE.search
 
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
-        line = line.removeprefix(codecs.BOM_UTF8).strip()
+        line, word = _without_others(line.removeprefix(codecs.BOM_UTF8))
         found = _object_in(line)
         if found is None:
             self._broken += line.startswith(b"{")
             return None
+        values = self._values_of(found, line)
+        if self._is_surveyed:
+            known = self._seen if self._wanted is None else self._wanted.keys()
+            for name in known & values.keys():
+                self._words.setdefault(name, {})[word] = None
+        return values
+
+    def _values_of(self, found: Mapping[str, Any], line: bytes) -> Mapping[str, float]:
         values: dict[str, float] = {}
         if self._wanted is None:
             for name, value in found.items():
@@ -101,10 +130,24 @@ class JsonLines(LineObserver):
 
     def _look_for(self, printed: str, found: Mapping[str, Any]) -> None:
         """Remember, for the complaint, which fields an object has instead of this one."""
-        if self._understood >= _SURVEYED or len(self._unasked) >= MOST_TOLD:
+        if self._understood >= SURVEYED or len(self._unasked) >= MOST_TOLD:
             return
         if (self._wanted or {}).get(printed) not in self._found:
             self._unasked |= dict.fromkeys(_similar(found, printed))
+
+
+def _without_others(line: bytes) -> tuple[bytes, str]:
+    """Return a line without what may be before an object, and a comma that may be after it. Return
+    also the last word before the object.
+    """
+    line = line.strip()
+    if line.endswith(b","):
+        line = line[:-1].rstrip()
+    other = None if line.startswith(b"{") or not line.endswith(b"}") else _BEFORE.match(line)
+    if other is None:
+        return line, ""
+    word = _LAST_WORD.search(other[0].decode("utf-8", "replace"))
+    return line[other.end() :], word[1] if word else ""
 
 
 def _object_in(line: bytes, decoder: json.JSONDecoder = _DECODER) -> dict[str, Any] | None:

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from ensemble_core.builtin.line_observer import MOST_FIELDS, MOST_TOLD, LineObserver
+from ensemble_core.builtin.line_observer import MOST_FIELDS, MOST_TOLD, SURVEYED, LineObserver
 from ensemble_core.metrics.store import VARIABLES
-from ensemble_core.model.numbers import NUMBER, read_number
+from ensemble_core.model.numbers import GOES_ON, NUMBER, read_number
 
 __all__ = ["KeyValue"]
 
 _BEFORE = r"(?<![\w./-])"
-_BETWEEN = r"[ \t]{0,40}[=:][ \t]{0,40}"
+_BETWEEN = r"[ \t]{0,40}[=:][ \t]{0,120}"
 #: What must not follow a number: otherwise it is a part of something else (10ms, 12:30, 0,253).
 #: Zero bytes are a hole in the file, but one at the end of a line is the end of a text in C.
-#: ``1.5 E+3`` is a number with a blank in it, ``1=100.0%`` is a name with a value.
+#: ``1=100.0%`` is a name with a value, ``5+`` is five or more, or five of a kind.
 _AFTER = (
-    r"(?![\w#=]|\0(?!$)|\.[#.]|[.:/^*'+-]\w|,\d|[\u00d7\u00b7~]\s?\d|[\u00a0\u2009\u202f\u2019]\d"
-    r"|[ \t]{1,4}(?:[eEdDqQ](?:[-+]\d+|\d\d+)(?!\w|[ \t]*[=:])|[*x\u00d7\u00b7][ \t]?10[\^*]))"
+    r"(?![\w#=]|\0(?!$)|\.[#.]|[.:/^*'+-]\w|[-+](?=[\s,;]|$)|,\d|[\u00d7\u00b7~]\s?\d"
+    rf"|[\u00a0\u2009\u202f\u2019]\d|{GOES_ON})"
 )
 #: What most numbers are followed by, and what each begins with: both are quick to see.
-_PLAIN = r"(?=$|[;)\]]|,(?!\d)|[ \t](?![ \teEdDqQ*x\u00d7\u00b7]))"
+_PLAIN = r"(?=$|[;)\]]|,(?!\d)|[ \t](?![ \teEdDqQ*x\u00d7\u00b71^hHmMJFASONj+-]))"
 _FIRST = "[-+.0-9nNiI\u2212\u221e]"
+#: A name, and its number unless something else follows.
 _PAIR = re.compile(
     rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)(?=[ \t]{{0,40}}[=:]){_BETWEEN}"
-    rf"(?={_FIRST})({NUMBER})(?:{_PLAIN}|{_AFTER})"
+    rf"(?:(?={_FIRST})({NUMBER})(?:{_PLAIN}|{_AFTER}))?"
 )
-_LABEL = re.compile(rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}([=:])[ \t]{{0,40}}(?=(\S*))")
+_LABEL = re.compile(
+    rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}([=:])[ \t]{{0,120}}(?=(\S*))"
+)
 #: What can be the sign and the first character of a pair's number.
-_VALUE = f"[=:][ \\t]{{0,40}}{_FIRST}".encode()
+_VALUE = f"[=:][ \\t]{{0,120}}{_FIRST}".encode()
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+#: A pair at the end of a line of fields between backslashes, as in the archive of Gaussian, which
+#: divides its fields where a line ends.
+_ARCHIVE = re.compile(r"\\([A-Za-z]\w*)=([^\\\s]*)$")
 #: The words before a name, and a further number after a pair.
 _WORDS = re.compile(r"(?:\(?[^\W\d][\w.'/-]*\)? ){0,8}$")
 _FURTHER = re.compile(rf"(?:[ \t]+{NUMBER}(?=\s|$)|,[ \t]*{NUMBER}(?=[ \t]*(?:,|$)))")
@@ -42,8 +48,6 @@ _TOPIC = re.compile(
     r"\s*(?!(?i:debug|info|notice|warn|warning|error|critical|trace)\b)"
     r"([^\W\d]\w*)(?: ?\([^():=]*\))?[ \t]*:"
 )
-#: In how many lines names are compared.
-_SURVEYED = 1000
 
 
 class KeyValue(LineObserver):
@@ -62,6 +66,8 @@ class KeyValue(LineObserver):
         self._lists: dict[str, str] = {}
         #: The first words of lines with a name.
         self._topics: dict[str, dict[str, None]] = {}
+        #: For wanted names before a number with only blanks between, what is printed.
+        self._bare: dict[str, str] = {}
 
     def _survey(self, text: str) -> None:
         """Remember what shows that a name does not stand for one value."""
@@ -71,14 +77,19 @@ class KeyValue(LineObserver):
             name = pair[1]
             if len(self._labels) > MOST_FIELDS:
                 return
-            if known is None or name in known:
+            if pair[2] and (known is None or name in known):
                 words = _WORDS.search(text[max(0, pair.start() - 100) : pair.start()])
                 label = f"{words[0]}{name}" if words else name
                 self._labels.setdefault(name, {})[label] = None
                 if topic is not None and topic.end() <= pair.start():
                     self._topics.setdefault(name, {})[topic[1]] = None
+                self._note_unit(name, text, pair.end())
                 if _FURTHER.match(text, pair.end()):
-                    self._lists.setdefault(name, text[pair.start() :].strip()[:40])
+                    self._lists.setdefault(name, " ".join(text[pair.start() :].split())[:60])
+        for found in () if self._odd is None else self._odd.finditer(text):
+            self._note_unit(found[1], text, found.end())
+            if read_number(found[3]) is not None and _FURTHER.match(text, found.end()):
+                self._lists.setdefault(found[1], " ".join(text[found.start(1) :].split())[:60])
 
     def _unread_complaint(self) -> str | None:
         texts = [super()._unread_complaint()]
@@ -103,6 +114,24 @@ class KeyValue(LineObserver):
             texts.append(f"only the first of the numbers after {name!r} was read: {shown!r}")
         return "; ".join(filter(None, texts[:MOST_TOLD])) or None
 
+    def complaint(self) -> str | None:
+        said = super().complaint()
+        for name, shown in self._bare.items():
+            column = (self._wanted or {}).get(name, name)
+            if said and column not in self._found:
+                pattern = re.escape(name).replace("\\ ", " ")
+                return (
+                    f"{said}; {shown!r} has neither = nor : between name and number: use regex: "
+                    f"{{fields: {{{column}: '{pattern} +(\\S+)'}}}}"
+                )
+        return said
+
+    @cached_property
+    def _names(self) -> re.Pattern[str]:
+        """Pattern of the wanted names before a number with only blanks between."""
+        names = "|".join(map(re.escape, self._wanted or ()))
+        return re.compile(rf"{_BEFORE}({names})[ \t]+{NUMBER}(?![\w.])")
+
     @cached_property
     def _odd(self) -> re.Pattern[str] | None:
         """Pattern of wanted labels that are not single words, such as ``Temperature (K)``."""
@@ -111,14 +140,9 @@ class KeyValue(LineObserver):
             return None
         names = "|".join(map(re.escape, sorted(odd, key=len, reverse=True)))
         return re.compile(
-            rf"(?:^|[\t,;|]|  |(?<=\d) )[ \t]*({names})(?:[ \t]*([=:])[ \t]*|[ \t]{{2,}}|\t)(\S+)"
+            rf"(?:^|[\t,;|]|  |(?<=[\d:*!>#\]]) )[ \t]*({names})"
+            r"(?:[ \t]*([=:])[ \t]*|[ \t]{2,}|\t)(\S+)"
         )
-
-    @staticmethod
-    def _has_further(text: str, known: Collection[str], pairs: Sequence[tuple[str, str]]) -> bool:
-        """Return True if a known name stands anywhere else than in these pairs."""
-        names = [name for name, _ in pairs]
-        return any(text.count(name) > names.count(name) for name in known)
 
     def _finder(self, text: bytes) -> Callable[[bytes, int], Any]:
         # In other lines, only values of known names matter that cannot be read.
@@ -134,31 +158,38 @@ class KeyValue(LineObserver):
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
         text = line.decode("utf-8", "replace")
         found: dict[str, float] = {}
-        pairs = _PAIR.findall(text)
-        known = self._seen if self._wanted is None else self._wanted
-        for name, spelled in pairs:
+        known, odd = self._seen if self._wanted is None else self._wanted, False
+        for name, spelled in _PAIR.findall(text):
+            if not spelled:
+                odd = odd or name in known
+                continue
             number = read_number(spelled)
             if number is not None:
                 found[name] = number
             elif name in known:  # too large for a float
                 found[name] = self._unreadable(name, spelled)
-        if text.count("=") + text.count(":") > len(pairs) and self._has_further(text, known, pairs):
+        if odd:
             for match in _LABEL.finditer(text):  # names whose values may be no numbers
                 name, sign, spelled = match.groups()
                 if name in known and name not in VARIABLES:
                     pair = _PAIR.match(text, match.start())
-                    number = None if pair is None else read_number(pair[2])
+                    number = read_number(pair[2]) if pair and pair[2] else None
                     if number is not None:
                         found[name] = number  # the last value of a name counts
                     elif spelled or sign == "=":
                         if read_number(spelled) is not None:  # a part of '1.5 E+3'
                             spelled = text[match.end() :]
                         found[name] = self._unreadable(name, spelled)
+        if "\\" in text and (cut := _ARCHIVE.search(text)) and cut[1] in known:
+            found[cut[1]] = self._unreadable(cut[1], f"{cut[2]}, which may go on in the next line")
         if self._odd is not None:
             for name, sign, spelled in self._odd.findall(text):
                 number = read_number(spelled.rstrip(",;"))
                 if number is not None or sign:  # otherwise, the line may be a header
                     found[name] = self._unreadable(name, spelled) if number is None else number
-        if self._understood < _SURVEYED and pairs:
+        if found and (self._understood < SURVEYED or not self._understood % SURVEYED):
             self._survey(text)
+        if self._lines <= SURVEYED and self._wanted and len(self._found) < len(self._wanted):
+            for match in self._names.finditer(text):
+                self._bare.setdefault(match[1], " ".join(match[0].split())[:60])
         return found or None

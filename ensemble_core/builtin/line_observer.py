@@ -12,11 +12,20 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+from ensemble_core.errors import closest
 from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.plugin.observer import Observer, Row
 
-__all__ = ["LONGEST_LINE", "MOST_FIELDS", "MOST_TOLD", "Fields", "LineObserver", "count_of"]
+__all__ = [
+    "LONGEST_LINE",
+    "MOST_FIELDS",
+    "MOST_TOLD",
+    "SURVEYED",
+    "Fields",
+    "LineObserver",
+    "count_of",
+]
 
 #: Maximum length of a line in bytes. Longer ones are skipped.
 LONGEST_LINE = 1 << 20
@@ -27,7 +36,7 @@ MOST_FIELDS = 200
 MOST_TOLD = 5
 #: After this number of lines, lines that cannot have a row are only counted. Before, complaints
 #: learn from every line what the program prints.
-_SURVEYED = 1000
+SURVEYED = 1000
 #: If most lines have rows, searching for them is a waste: it is tried only at each so many pieces.
 _PROBED = 16
 
@@ -47,6 +56,13 @@ _OTHERS = (
         "has NAME=NUMBER",
     ),
 )
+
+#: The unit of a number, after it. Two units of one kind cannot be compared.
+_UNIT = re.compile(
+    r"[ \t]{0,2}(%|[num\u00b5\u03bc]?s(?!/)|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|d|days?"
+    r"|[kKMGTP]?i?B|[kKMGT]?bytes?|m?eV|[kKM]J|k?cal|Ha|Ry|[hkMG]?Pa|k?bar|[kMGT]?Hz|it/s|s/it)(?![\w^])"
+)
+_SAME_UNITS = {"sec": "s", "second": "s", "minute": "min", "hr": "h", "hour": "h", "day": "d"}
 
 #: The fields to read: names, or names with their names in the output.
 Fields = Collection[str] | Mapping[str, str]
@@ -79,6 +95,8 @@ class LineObserver(Observer):
         self._clock = clock
         #: Whether any row had a value of the clock, the latest one, and where it went back.
         self._clocked = False
+        #: How many rows had no value of the clock, and the line of the first one.
+        self._unclocked: tuple[int, int] = (0, 0)
         self._latest_clock = -math.inf
         self._back: tuple[int, str] = (0, "")
         self._seen: set[str] = set()
@@ -89,6 +107,8 @@ class LineObserver(Observer):
         #: The first bytes of the file, until they show whether it is UTF-16.
         self._start: bytes | None = b""
         self._decoder: codecs.IncrementalDecoder | None = None
+        #: The number of the line, also of empty ones, for messages.
+        self._line_number = 0
         # All of these are counted for the complaint.
         self._lines = self._understood = self._long = 0
         self._found: set[str] = set()
@@ -98,6 +118,8 @@ class LineObserver(Observer):
         self._zeros = 0
         #: Values that could not be read: how many, the first one, and its line.
         self._unread: dict[str, tuple[int, str, int]] = {}
+        #: The units of each name, as in ``5 GB``.
+        self._units: dict[str, dict[str, None]] = {}
 
     @property
     def path(self) -> str | None:
@@ -110,6 +132,8 @@ class LineObserver(Observer):
     def feed(self, data: bytes) -> Iterable[Row]:
         if self._start is not None or self._decoder is not None:
             data = self._decode(data)
+        if b"\b" in data:  # older progress bars go back by as many characters as they printed
+            data = data.replace(b"\b", b"\r")
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         first, end = data.find(b"\n"), data.rfind(b"\n")
@@ -136,7 +160,7 @@ class LineObserver(Observer):
         self._round += 1
         if (
             self.until is not None
-            or self._lines < _SURVEYED
+            or self._lines < SURVEYED
             or (self._dense and self._round % _PROBED)
         ):
             return text.split(b"\n")[:-1]
@@ -163,6 +187,7 @@ class LineObserver(Observer):
         """Count lines that have no row."""
         if end > start:
             text = text[start:end]
+            self._line_number += text.count(b"\n")
             while b"\n\n" in text:
                 text = text.replace(b"\n\n", b"\n")
             self._lines += text.count(b"\n") - text.startswith(b"\n")
@@ -193,7 +218,7 @@ class LineObserver(Observer):
         self._begin_line()
         self._start, self._decoder = b"", None
         self._ended, self._latest_clock = False, -math.inf
-        self._lines = self._understood = self._long = 0
+        self._lines = self._understood = self._long = self._line_number = 0
 
     def interrupted(self) -> str | None:
         line = bytes(self._line)
@@ -218,12 +243,14 @@ class LineObserver(Observer):
         line, skipped = bytes(self._line), self._skipping
         self._begin_line()
         if skipped:
+            self._line_number += 1
             self._lines += 1
             self._long += 1
             return ()
         return self._whole_line(line)
 
     def _whole_line(self, line: bytes) -> Iterable[Row]:
+        self._line_number += 1
         if len(line) > LONGEST_LINE:
             self._lines += 1
             self._long += 1
@@ -244,7 +271,7 @@ class LineObserver(Observer):
         found = self._parse(line)
         if found is not None:
             return self._row_with(found)
-        if self._lines <= _SURVEYED and not self._understood:
+        if self._lines <= SURVEYED and not self._understood:
             self._zeros += b"\0" in line
             for observer, pattern, *_ in _OTHERS:
                 self._alike[observer] += pattern.match(line) is not None
@@ -260,12 +287,14 @@ class LineObserver(Observer):
             return Row(values)
         clock = found.get(self._clock)
         if clock is None:
+            count, line = self._unclocked
+            self._unclocked = count + 1, line or self._line_number
             return Row(values)
         self._clocked = True
         if not math.isfinite(clock):
             return Row(values)
         if clock < self._latest_clock:
-            first = f"from {self._latest_clock} to {clock} in line {self._lines}"
+            first = f"from {self._latest_clock} to {clock} in line {self._line_number}"
             self._back = self._back[0] + 1, self._back[1] or first
         self._latest_clock = clock
         return Row(values, clock)
@@ -276,10 +305,23 @@ class LineObserver(Observer):
         parsed. A wanted value that is no number is ``UNREADABLE``.
         """
 
+    @property
+    def _is_surveyed(self) -> bool:
+        """True for the first lines and for some later ones, from which complaints learn."""
+        return self._understood < SURVEYED or not self._understood % SURVEYED
+
+    def _note_unit(self, printed: str, text: str, end: int) -> None:
+        """Remember the unit that a text has after a number."""
+        unit = _UNIT.match(text, end)
+        word = "" if unit is None else unit[1]
+        word = word if len(word) < 3 else word.removesuffix("s")
+        if len(self._units) < MOST_FIELDS or printed in self._units:
+            self._units.setdefault(printed, {})[_SAME_UNITS.get(word, word)] = None
+
     def _unreadable(self, printed: str, text: object) -> float:
         """Count a wanted value that is no number, and return a nan that stands for it."""
         name = printed if self._wanted is None else self._wanted.get(printed, printed)
-        count, first, line = self._unread.get(name, (0, str(text)[:40], self._lines))
+        count, first, line = self._unread.get(name, (0, str(text)[:40], self._line_number))
         self._unread[name] = (count + 1, first, line)
         return UNREADABLE
 
@@ -290,7 +332,7 @@ class LineObserver(Observer):
             values = {wanted[name]: value for name, value in found.items() if name in wanted}
             if len(self._found) < len(wanted):
                 self._found.update(values)
-            if self._understood <= _SURVEYED and len(self._unasked) < MOST_TOLD:
+            if self._understood <= SURVEYED and len(self._unasked) < MOST_FIELDS:
                 others = (name for name in found if name not in wanted and name != self._clock)
                 self._unasked |= dict.fromkeys(others)
             return values
@@ -311,19 +353,28 @@ class LineObserver(Observer):
             return f"{lines}, none of them {self._noun}{self._suggestion()}"
         missing = sorted(set((self._wanted or {}).values()) - self._found)
         if missing:
-            others = ", ".join(map(repr, [*self._unasked][:MOST_TOLD]))
-            there = f"; found {others}" if others else ""
+            there = self._there(missing)
             several = "s" if len(missing) > 1 else ""
             return f"no field{several} {', '.join(map(repr, missing))}{there}"
         if self._wanted is None and not self._seen:
             return f"{lines}, none of them with a number"
         return self._unread_complaint()
 
+    def _there(self, missing: Iterable[str]) -> str:
+        """Return some names in the output, the most similar ones first, as the end of a text."""
+        names = [*self._unasked, *sorted(self._seen)]
+        similar = [each for name in missing if (each := closest(name, names)) is not None]
+        found = [*dict.fromkeys((*similar, *names))][:MOST_TOLD]
+        return f"; found {', '.join(map(repr, found))}" if found else ""
+
     def _clock_complaint(self) -> Iterator[str]:
         if self._clock is not None and not self._clocked and (self._found or self._seen):
-            others = [*self._unasked, *sorted(self._seen)][:MOST_TOLD]
-            there = f"; found {', '.join(map(repr, others))}" if others else ""
-            yield f"no row has the clock {self._clock!r}{there}"
+            yield f"no row has the clock {self._clock!r}{self._there([self._clock])}"
+        count, line = self._unclocked
+        if self._clocked and count:
+            rows = "1 row counts" if count == 1 else f"{count} rows count"
+            where = "in" if count == 1 else "the first in"
+            yield f"{rows} without the clock {self._clock!r}, {where} line {line}"
         if self._back[0]:
             times = "once" if self._back[0] == 1 else f"{self._back[0]} times, first"
             yield f"the clock {self._clock!r} goes back {times} {self._back[1]}"
@@ -348,6 +399,13 @@ class LineObserver(Observer):
             f"first: {first!r} in line {line}"
             for name, (count, first, line) in self._unread.items()
         ]
+        for name, found in self._units.items():
+            units = [unit or "no unit" for unit in found if unit or "%" in found]
+            if len(units) > 1 and name in (self._seen if self._wanted is None else self._wanted):
+                texts.append(
+                    f"{name!r} has the units {' and '.join(map(repr, units[:MOST_TOLD]))}, and "
+                    "its numbers were read without them: read one unit with 'regex'"
+                )
         return "; ".join(texts[:MOST_TOLD]) or None
 
 

@@ -109,11 +109,11 @@ class NelderMead(Generator):
             return
         self._restart()
         for exchange in exchanges:
-            self.ingest(exchange.told)
+            self.ingest(exchange.ingested)
 
     def _repeats(self, exchanges: Sequence[Exchange]) -> bool:
-        for told, _, suggested in exchanges:
-            self.ingest(told)
+        for ingested, _, suggested in exchanges:
+            self.ingest(ingested)
             found = self.suggest(len(suggested)) if suggested else []
             if found != [each.parameters for each in suggested]:
                 return False

@@ -210,7 +210,7 @@ def _table(job: Job, options: Mapping[str, Any]) -> Table:
         until=until,
         separator=None if separator is None else _SEPARATORS.get(separator, separator),
         decimal=decimal,
-        take=options.get("take", "first"),
+        take=options.get("take"),
     )
 
 

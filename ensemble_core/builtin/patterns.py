@@ -8,15 +8,16 @@ from typing import Any, Literal
 
 from ensemble_core.builtin.line_observer import LineObserver, count_of
 from ensemble_core.errors import EnsembleError
-from ensemble_core.model.numbers import read_number
+from ensemble_core.model.numbers import GOES_ON, read_number
 
 __all__ = ["Patterns", "compile_pattern"]
 
-#: What follows a group of a pattern that ends within a number.
-_GOES_ON = re.compile(
-    rb"\d|\0(?!$)|[.,]\d|[eEdD][-+]?\d|[ \t]{1,4}[eEdDqQ](?:[-+]\d+|\d\d+)(?!\w|[ \t]*[=:])"
-    rb"|[ \t]{1,4}[*x][ \t]?10[\^*]"
-)
+#: What follows a group of a pattern that ends within a number, and what is before one that begins
+#: within a number: digits, an exponent, or a sign.
+_CUT = re.compile(rf"(?<=\d)(?:\d|\0(?!$)|[.,'\u2019]\d|[eEdD][-+]?\d|{GOES_ON})")
+_CUT_BEFORE = re.compile(r"(?:\d(?:\.|[eEdDqQ][-+]?)?|(?:^|[\s=:(\[{<>,;|])[-+\u2212.]|\d,)$")
+#: How many characters around a group are looked at.
+_AROUND = 40
 #: The name of a group, and what has another meaning in a text of several lines.
 _GROUP_NAME = re.compile(r"\?P?<[A-Za-z_]\w*>")
 _ONE_LINE = re.compile(r"\\[AzZ]|\(\?[a-zA-Z]*-")
@@ -86,13 +87,28 @@ class Patterns(LineObserver):
                 found_bytes = match.group(group)
                 if found_bytes is not None:
                     spelled = found_bytes.decode("utf-8", "replace")
-                    cut = found_bytes[-1:].isdigit() and _GOES_ON.match(text, match.end(group))
-                    if cut:
-                        end = match.end(group)
-                        spelled += text[end : end + 20].decode("utf-8", "replace")
-                    number = None if cut else read_number(spelled)
-                    found[name] = self._unreadable(name, spelled) if number is None else number
+                    whole = self._token(text, match, group, spelled)
+                    number = read_number(spelled) if whole == spelled else None
+                    found[name] = self._unreadable(name, whole) if number is None else number
+                    if self._is_surveyed:
+                        self._note_unit(name, _around(text, match.end(group)), 0)
         return found if matched else None
+
+    @staticmethod
+    def _token(text: bytes, match: Any, group: int, spelled: str) -> str:
+        """Return what a group found, with the rest of a number of which it is only a part."""
+        start, end = match.span(group)
+        if spelled[-1:].isdigit():
+            after = spelled[-1] + _around(text, end)
+            if _CUT.match(after, 1):
+                return spelled + after[1:21]
+        if start and (spelled[:1].isdigit() or spelled[:1] == "."):
+            before = text[max(0, start - _AROUND) : start].decode("utf-8", "replace")
+            cut = _CUT_BEFORE.search(before)
+            # A pattern that begins with the group does not say what is before it.
+            if cut and (cut[0][-1] != "," or (start == match.start() and len(spelled) > 2)):
+                return cut[0].strip(" =:([{<>;|") + spelled
+        return spelled
 
     def complaint(self) -> str | None:
         # A pattern without a group may search for an error message, so it is normal if it never
@@ -108,6 +124,11 @@ class Patterns(LineObserver):
             f"no number for {', '.join(map(repr, numbers))} in {count_of(self._lines)}"
             f"{self._suggestion()}"
         )
+
+
+def _around(text: bytes, end: int) -> str:
+    """Return the text that follows."""
+    return text[end : end + _AROUND].decode("utf-8", "replace")
 
 
 def _any_of(patterns: Iterable[str]) -> Callable[[bytes, int], Any] | None:

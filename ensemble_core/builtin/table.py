@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Literal
 
 from ensemble_core.builtin.line_observer import MOST_TOLD, Fields, LineObserver, count_of
 from ensemble_core.builtin.patterns import compile_pattern
 from ensemble_core.builtin.table_names import (
+    below_others,
     divided,
     first_name,
     is_unit,
@@ -31,7 +31,7 @@ _SEPARATORS = ("\t", "|", ";", ",")
 #: A line that only divides parts of a table.
 _RULE = "-=+|:~_ \t" + "".join(map(chr, range(0x2500, 0x2580)))
 #: Vertical lines of tables that are drawn.
-_DRAWN = str.maketrans("\u2502\u2503\u2551", "|||")
+_DRAWN = str.maketrans("\u2502\u2503\u2551\u2506\u250a", "|||||")
 _SEPARATING = (*_SEPARATORS, *map(chr, _DRAWN))
 #: Legends of grace files (``.xvg``).
 _LEGEND = re.compile(r'@\s*(?:s(\d+)\s+legend|([xy])axis\s+label)\s+"(.*)"')
@@ -39,10 +39,18 @@ _LEGEND = re.compile(r'@\s*(?:s(\d+)\s+legend|([xy])axis\s+label)\s+"(.*)"')
 #: it may be any word.
 _ROW_LABEL = re.compile(r"\s*(?:@|[^\W\d]\w*:)(?=\s)")
 _ROW_WORD = re.compile(r"\s*[^\W\d]\w*(?=\s)")
+#: A step with a mark, as in ``12r`` of IPOPT.
+_MARKED = re.compile(r"\d+[A-Za-z*]")
+#: A number that may have a decimal comma.
+_COMMA = re.compile(r"[-+]?\d+,\d+")
+#: Two numbers without a blank between them.
+_TOUCHING = re.compile(r"\d[-+]|\.\d+\.")
 #: The first characters of words that can be numbers.
 _NUMERIC = re.compile(r"(?:^|(?<=\s))[-+\u2212]?(?:[.*\d\u221e]|[nN][aA]|[iI][nN][fF])")
 #: Longest line that can be a header.
 _LONGEST_HEADER = 1 << 14
+#: The names, cells, separator and header of a first row.
+_Fit = tuple[list[str], list[str], str | None, str]
 #: After how many lines of text a table can continue without its header.
 _MOST_BETWEEN = 2
 
@@ -50,6 +58,11 @@ _MOST_BETWEEN = 2
 def _blanked(text: str, found: re.Match[str]) -> str:
     """Return a text with blanks in the place of a match."""
     return " " * found.end() + text[found.end() :]
+
+
+def _stand_alike(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]) -> bool:
+    """Return True if the words of two lines begin or end at the same places."""
+    return all(a[0] == b[0] or a[1] == b[1] for a, b in zip(first, second, strict=False))
 
 
 class Table(LineObserver):
@@ -72,12 +85,17 @@ class Table(LineObserver):
         until: str | None = None,
         separator: str | None = None,
         decimal: str = ".",
-        take: Literal["first", "last"] = "first",
+        take: Literal["first", "last"] | None = None,
     ) -> None:
         super().__init__(path, fields, clock, stream)
         self._header = None if header is None else compile_pattern("header", header)
         self._until = None if until is None else compile_pattern("until", until)
-        self._given, self._decimal, self._take = separator, decimal, take
+        self._given, self._decimal, self._take = separator, decimal, take or "first"
+        #: A wanted name that several columns have, unless ``take`` says which one counts.
+        self._twice, self._chosen = "", take is not None
+        #: A line with the wanted names below which no table begins: its number, the line, and the
+        #: next one with a number.
+        self._named: tuple[int, str, str] | None = None
         #: A part of each wanted name as every header spells it.
         self._keys = [(re.findall(r"[^\W_]+", name) or [name])[0] for name in self._wanted or ()]
         #: False before the first line that matches ``header``, and after ``until``.
@@ -94,8 +112,11 @@ class Table(LineObserver):
         self._names: list[str] = []
         self._reads: list[tuple[int, str]] = []
         self._words: set[int] = set()
-        #: The word before the numbers of the first row.
-        self._label = ""
+        #: The word before the numbers of the first row, its header, and how many cells it has.
+        self._label = self._head = ""
+        self._least = 0
+        #: Whether a line since the header may be the header of another table with such a label.
+        self._renamed = False
         #: The first and the latest row, which show where columns end.
         self._first = self._latest = self._shown = ""
         #: For the complaint: why a header was not used, and how many rows were left out because of
@@ -146,6 +167,18 @@ class Table(LineObserver):
         """Keep a line of text that may be a header."""
         if self._header is None and len(text) <= _LONGEST_HEADER:
             self._texts.append(text)
+        if self._named is None:
+            names = self._wanted if self._wanted and not self._reads else ()
+            if names and all(name in text for name in names) and not self._has_numbers(text):
+                self._named = self._line_number, text, ""
+        elif not self._named[2] and any(map(str.isdigit, text)):
+            several = (
+                len(re.findall(r"(?<!\w)[-+]?[.\d]", text)) > 1
+            )  # otherwise, it was other text
+            self._named = (*self._named[:2], text) if several else None
+
+    def _has_numbers(self, text: str) -> bool:
+        return any(map(self._is_numeric, text.split()))
 
     def _is_grace(self, text: str) -> bool:
         """Return True for the legend of a grace file, which is the name of a column."""
@@ -167,9 +200,11 @@ class Table(LineObserver):
                 return row
         elif self._begin(text):
             return self._row_of(self._numbers_of(text) if self._label else text)
-        elif self._width and numbers and self._continues(numbers):
+        elif self._width and numbers and self._continues(numbers, labelled=self._has_label(text)):
             self._texts.clear()
             return self._row_of(numbers)
+        if self._label and not self._renamed:
+            self._renamed = self._may_be_names(text)
         self._keep(text)
         return None
 
@@ -183,7 +218,24 @@ class Table(LineObserver):
             return numbers
         # VASP prints DAV: and RMM: in one table.
         alike = found[0].endswith(":") and self._label.endswith(":")
-        return numbers if alike and len(numbers.split()) == self._width else ""
+        cells = numbers.split()
+        fits = len(cells) == self._width or (
+            len(cells) >= self._least and self._has_empty_end(numbers, cells)
+        )
+        if alike and fits:
+            return numbers
+        if fits and all(map(self._is_numeric, cells)) and self._lines_up(numbers):
+            self._leave_out()
+        return ""
+
+    def _has_label(self, text: str) -> bool:
+        """Return True if the label of the first row, such as ``ENERGY:``, is before this row."""
+        return self._label.endswith(":") and text.lstrip().startswith(self._label.lstrip())
+
+    def _may_be_names(self, text: str) -> bool:
+        """Return True if this line may be the header of another table with the same label."""
+        names = _ROW_LABEL.sub("", text, count=1).split()
+        return len(names) >= self._width and not any(map(self._is_numeric, names))
 
     # -- headers -------------------------------------------------------------------------------
 
@@ -194,6 +246,7 @@ class Table(LineObserver):
             if len(cells) > 1 and all(self._number(cell) is not None for cell in cells):
                 names = [self._legends.get(at, f"s{at - 1}") for at in range(len(cells))]
                 self._adopt(names, cells, text, None)
+                self._least = 0
                 return True
         if not self._may_begin(text):
             return False
@@ -209,16 +262,27 @@ class Table(LineObserver):
                 label, numbers, found = maybe[0], others, fits
         if not found:
             return False
+        wanted = [each for each in found if self._wants(each[0])]
+        if not wanted:
+            if self._wanted is None:
+                return False
+            if self._reads and self._width and self._comments.issuperset(each[3] for each in found):
+                return False
         self._label, text = label, numbers
         # Below the names may be a line with units, or any other line.
-        names, cells, separator = next((each for each in found if self._wants(each[0])), found[0])
+        names, cells, separator, head = (wanted or found)[0]
         if separator is None and len(self._texts) > 1:
             names = [first_name(self._texts[-1], text) or names[0], *names[1:]]
         self._doubtful = bool(self._reads and len(cells) == self._width and self._lines_up(text))
-        short = sum(map(self._is_short_row, self._texts))
+        above = [*self._texts]
         self._adopt(names, cells, text, separator)
-        for _ in range(short if self._reads else 0):
-            self._leave_out()
+        self._renamed = False
+        same = self._least if head == self._head else 0
+        self._least = min(same or self._width, self._width)
+        self._head = head
+        for each in above if self._reads else ():
+            if self._is_short_row(each) or self._is_long_row(self._cells(each, separator)):
+                self._leave_out()
         self._tables += 1
         if len(self._headers) < MOST_TOLD:
             self._headers.add(self._shown)
@@ -244,22 +308,44 @@ class Table(LineObserver):
         cells = text.split()
         return len(cells) > 1 and text not in self._comments and all(map(self._is_numeric, cells))
 
-    def _fits(
-        self, text: str, headers: Iterable[str]
-    ) -> list[tuple[list[str], list[str], str | None]]:
+    def _fits(self, text: str, headers: Iterable[str]) -> list[_Fit]:
         """Return the fits of a first row below each of these lines, the nearest one first."""
-        found = map(partial(self._fit, text), reversed([*headers]))
-        return [each for each in found if each is not None]
+        found = []
+        for header in reversed([*headers]):
+            fit = self._fit(text, header)
+            if fit is not None:
+                found.append(fit)
+            if self._is_other(header, text):
+                break
+        return found
 
-    def _fit(self, text: str, header: str) -> tuple[list[str], list[str], str | None] | None:
-        """Return the names, cells and separator if this can be the first row below this header."""
+    def _is_other(self, text: str, below: str) -> bool:
+        """Return True for a line of words and numbers that is no row as that below it: then its
+        header is not that of the row.
+        """
+        cells = [] if text in self._comments else text.split()
+        numbers = sum(map(self._is_numeric, cells))
+        if not 2 <= numbers < len(cells) or self._is_numeric(cells[0]):
+            return False
+        return not _stand_alike(spans_of(text)[:3], spans_of(below))
+
+    def _fit(self, text: str, header: str) -> _Fit | None:
+        """Return the names, cells, separator and header if this can be its first row."""
         separator = self._separator_of(header, text)
         names, cells = self._cells(header, separator), self._cells(text, separator)
         if not names:
             return None
-        if separator is None and len(names) != len(cells):
+        if separator is None and (len(names) != len(cells) or self._has_units(names)):
             names = names_above(header, text)
+            if self._has_units(names):
+                return None
         if not self._is_first_row(names, cells, separator):
+            return None
+        if separator is None and not self._stand_below(names, header, text):
+            kind = "numbers" if all(map(self._is_numeric, cells)) else "words"
+            self._problem = (
+                f"{kind} in {text.strip()[:60]!r} are no columns of its header: use 'regex'"
+            )
             return None
         unnamed = separator is None and spans_of(header)[0][0] >= spans_of(text)[0][1]
         if unnamed and not self._is_numeric(cells[0]):  # a word left of the first name
@@ -278,7 +364,22 @@ class Table(LineObserver):
         unasked = self._header is None and self._wanted is None
         if unasked and 2 * sum(map(self._is_numeric, words)) > len(words):
             return None
-        return names, cells, separator
+        return names, cells, separator, header
+
+    def _has_units(self, names: Sequence[str]) -> bool:
+        """Return True if some words of a header are units, which are no columns."""
+        units = set(filter(is_unit, names))
+        return 0 < len(units) < len(names) and units.isdisjoint(self._wanted or ())
+
+    def _stand_below(self, names: Sequence[str], header: str, text: str) -> bool:
+        """Return False if a wanted number stands below another name than its own.
+
+        Equal numbers of words and cells may be a coincidence.
+        """
+        if names != header.split():
+            return True
+        places, astray = places_of(names, self._take), below_others(header, text)
+        return not any(places.get(name) in astray for name in self._wanted or names)
 
     def _is_first_row(
         self, names: Sequence[str], cells: Sequence[str], separator: str | None
@@ -296,7 +397,7 @@ class Table(LineObserver):
     def _wants(self, names: Sequence[str]) -> bool:
         """Return True if a column of this header is wanted."""
         if self._wanted is None:
-            words = all(any(map(str.isalnum, name)) for name in names)
+            words = all(any(map(str.isalnum, name)) for name in filter(None, names))
             return words and not all(map(is_unit, names))
         clock = {self._clock} if self._clock else set()
         return not {*self._wanted, *clock}.isdisjoint(places_of(names, self._take))
@@ -333,10 +434,13 @@ class Table(LineObserver):
         else:
             chosen = {name: places[name] for name in self._wanted if name in places}
             self._unasked |= dict.fromkeys(
-                [name for at, name in enumerate(names) if at not in chosen.values()][:MOST_TOLD]
+                [name for at, name in enumerate(names) if at not in chosen.values()]
             )
         if self._clock in places:
             chosen.setdefault(self._clock, places[self._clock])
+        if not self._chosen and not self._twice:
+            wanted = self._wanted or chosen
+            self._twice = next((a for a, n in Counter(names).items() if n > 1 and a in wanted), "")
         self._shown, self._names = " ".join(names)[:60], [*names]
         self._width, self._separator = len(names), separator
         self._reads = [(at, name) for name, at in chosen.items()]
@@ -352,7 +456,7 @@ class Table(LineObserver):
     def _row_of(self, text: str) -> Mapping[str, float] | None:
         """Return the row in this line, or ``None`` if the line is no row of the table."""
         cells = self._cells(text, self._separator)
-        if len(cells) != self._width:
+        if len(cells) != self._width or (self._separator is None and self._touch(cells)):
             return self._uneven_row(text, cells)
         row: dict[str, float] = {}
         odd: list[tuple[str, str]] = []
@@ -372,6 +476,13 @@ class Table(LineObserver):
         self._latest = text
         return row
 
+    def _touch(self, cells: Sequence[str]) -> bool:
+        """Return True if numbers touch each other in a column that had a number at first."""
+        odd = [at for at, cell in enumerate(cells) if _TOUCHING.search(cell)]
+        odd = [at for at in odd if self._number(cells[at]) is None and self._is_numeric(cells[at])]
+        first = self._cells(self._first, None) if odd else ()
+        return any(self._number(first[at]) is not None for at in odd if at < len(first))
+
     def _leave_out(self) -> None:
         count, header = self._outside
         self._outside = (count + 1, header or self._shown)
@@ -390,7 +501,8 @@ class Table(LineObserver):
             if sure or (self._words and list(cells) != self._names):
                 return True
         elif 0 not in self._words and not self._is_numeric(cells[0]):
-            return False
+            if not _MARKED.fullmatch(cells[0]):
+                return False
         elif sure and (self._width - 1 in self._words or self._is_numeric(cells[-1])):
             return True
         kept = [cell for at, cell in enumerate(cells) if at not in self._words and cell]
@@ -402,7 +514,7 @@ class Table(LineObserver):
         if self._number(cell) is not None:
             return True
         inner = not cell.strip("-+0123456789.eEdDqQ*")
-        return inner and any(sign.isdigit() or sign == "*" for sign in cell)
+        return inner and (any(map(str.isdigit, cell)) or "**" in cell)
 
     def _uneven_row(self, text: str, cells: Sequence[str]) -> Mapping[str, float] | None:
         """Return the row in a line with another number of cells, or ``None`` if it is no row.
@@ -415,8 +527,14 @@ class Table(LineObserver):
             if 2 * numbers < len(cells) or not numbers:
                 return None
         elif not all(map(self._is_numeric, cells)):
+            if self._has_remark(text, cells):
+                return self._row_of(text[: spans_of(text)[self._width - 1][1]])
             self._count_uneven(cells)
             return None
+        elif self._has_empty_end(text, cells):
+            read = {at: number for at, cell in enumerate(cells)
+                    if (number := self._number(cell)) is not None}  # fmt: skip
+            return {name: read[at] for at, name in self._reads if at in read}
         else:
             pieces = divided(text, self._first, self._latest)
         row: dict[str, float] = {}
@@ -428,28 +546,66 @@ class Table(LineObserver):
                 row[name] = self._unreadable(name, text.strip() if pieces is None else pieces[at])
         return row
 
+    def _has_remark(self, text: str, cells: Sequence[str]) -> bool:
+        """Return True if only words follow a row whose numbers are in line with those before."""
+        remark = cells[self._width :]
+        if not remark or self._words or any(map(self._is_numeric, remark)):
+            return False
+        if not all(map(self._is_numeric, cells[: self._width])):
+            return False
+        return _stand_alike(spans_of(self._latest), spans_of(text))
+
+    def _has_empty_end(self, text: str, cells: Sequence[str]) -> bool:
+        """Return True if the last cells of this row or of the first row are empty.
+
+        This is certain if all other cells end at the same places. In ``OSZICAR`` of VASP, only
+        some rows have the last column.
+        """
+        if not 0 < self._least <= len(cells) or any(self._number(cell) is None for cell in cells):
+            return False
+        ends, first = ([end for _, end in spans_of(row)] for row in (text, self._first))
+        common = min(len(ends), len(first))
+        if ends[:common] != first[:common]:
+            return False
+        if len(cells) > self._width:
+            names = names_above(self._head, text)
+            if len(names) != len(cells) or names[: self._width] != self._names:
+                return False
+            self._adopt(names, cells, text, None)
+        return True
+
     def _count_uneven(self, cells: Sequence[str]) -> None:
         """Count a line that begins with a number and has words between or after its numbers."""
         if len(cells) == self._width or not self._reads:
             return
         if not self._is_numeric(cells[0]):
-            # In a table of words and numbers, a text with blanks may be in the last column.
-            longer = {0, self._width - 1} <= self._words and len(cells) > self._width
-            if longer and all(self._is_numeric(cells[at]) for at, _ in self._reads):
+            if self._is_long_row(cells):
                 self._leave_out()
             return
         if 2 <= sum(map(self._is_numeric, cells)) >= len(cells) / 2:
             self._leave_out()
 
-    def _continues(self, text: str) -> bool:
-        """Return True if the table continues with this row after a few lines of text."""
+    def _is_long_row(self, cells: Sequence[str]) -> bool:
+        """Return True for a row with a text that has blanks, in the last column of words."""
+        longer = {0, self._width - 1} <= self._words and len(cells) > self._width
+        return longer and all(self._is_numeric(cells[at]) for at, _ in self._reads)
+
+    def _continues(self, text: str, *, labelled: bool) -> bool:
+        """Return True if the table continues with this row after lines of text.
+
+        ``labelled``: the row has the label of the first row. Then any number of lines may be
+        between, as in logs of NAMD, if none of them may be another header. Otherwise, only a few.
+        """
         cells = self._cells(text, self._separator)
-        if len(cells) != self._width or not all(self._is_numeric(each) for each in cells if each):
+        numbers = (cell for at, cell in enumerate(cells) if cell and at not in self._words)
+        if len(cells) != self._width or not all(map(self._is_numeric, numbers)):
+            if len(self._texts) <= _MOST_BETWEEN and self._has_remark(text, cells):
+                return True
             self._count_uneven(cells)
             return False
-        if not self._lines_up(text):
-            return False
-        if len(self._texts) <= _MOST_BETWEEN:
+        if labelled and not self._renamed:
+            return True
+        if len(self._texts) <= _MOST_BETWEEN and self._lines_up(text):
             return True
         if self._reads:
             self._shown = self._texts[-1].strip()[:60]
@@ -463,8 +619,7 @@ class Table(LineObserver):
         """
         if self._separator is not None or self._header is not None:
             return True
-        pairs = zip(spans_of(self._latest), spans_of(text), strict=False)
-        return all(a[0] == b[0] or a[1] == b[1] for a, b in pairs)
+        return _stand_alike(spans_of(self._latest), spans_of(text))
 
     def complaint(self) -> str | None:
         said, (count, header) = super().complaint(), self._outside
@@ -473,10 +628,29 @@ class Table(LineObserver):
         if self._long:
             return said
         left_out = f"not read: {count_of(count)} of numbers below {header!r}" if count else None
-        return "; ".join(filter(None, (said, left_out, self._advice()))) or None
+        twice = (
+            f"several columns have the name {self._twice!r}, and the first one was read; to read "
+        )
+        twice += "the last one, use take: last"
+        texts = (said, left_out, twice if self._twice else None, self._advice())
+        return "; ".join(filter(None, texts)) or None
 
     def _advice(self) -> str | None:
-        """Return a text if names and numbers alternate."""
+        """Return a text that says why a table is not found, or what else to use."""
+        lost = self._named is not None and self._found.isdisjoint((self._wanted or {}).values())
+        line, names, row = (str(each).strip()[:60] for each in (self._named or ("", "", "")))
+        shown = [first for _, first, _ in self._unread.values()]
+        if self._decimal != "," and any(map(_COMMA.fullmatch, re.split(r"[;\s]+", row) + shown)):
+            return "if a comma is the decimal sign, use decimal: ','"
+        if lost:
+            return (
+                f"the names are in line {line}, {names!r}, but the next line with numbers does not "
+                f"fit them: {row!r}: use 'regex', with a pattern for such lines"
+                if row
+                else f"the names are in line {line}, {names!r}, but no numbers follow"
+            )
+        if self._wanted is not None and self._understood and not self._found and self._problem:
+            return self._problem
         if len(self._headers) < 2 or self._tables < 4 or 2 * self._tables <= self._understood:
             return None
         return (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -10,6 +12,8 @@ from ensemble_core.builtin.table import Table
 from ensemble_core.plugin.observer import Row
 
 __all__ = ["PairsOfLines"]
+
+_BEGINS_AS_NUMBER = re.compile(r"\s*[-+\u2212.*\dnNiI\u221e]")
 
 #: How many headers are remembered with the places of their columns.
 _MOST_HEADERS = 100
@@ -40,11 +44,15 @@ class PairsOfLines(Table):
         )
         self._block: dict[str, float] = {}
         self._known: dict[str, tuple[list[tuple[int, str]], str]] = {}
+        #: The names in headers without a wanted name.
+        self._unwanted: dict[str, str] = {}
         #: Other lines of names since the last block, those between the first two blocks, and one
         #: of them that later blocks lack.
         self._others: set[str] = set()
         self._blocks, self._usual = 0, set[str]()
         self._lacks: tuple[int, str] = (0, "")
+        #: How many blocks begin with each of these names, and how many have it at all.
+        self._leads, self._having = Counter[str](), Counter[str]()
 
     def truncated(self) -> None:
         super().truncated()
@@ -65,7 +73,12 @@ class PairsOfLines(Table):
 
     def _pair(self, header: str, text: str) -> dict[str, float] | None:
         """Return the values of a line by the names in the line above it."""
+        if not _BEGINS_AS_NUMBER.match(text):
+            return None
         known = self._known.get(header)
+        if header in self._unwanted:
+            self._others.add(self._unwanted[header])
+            return None
         if known is not None:
             self._reads, self._first = known
             self._latest, self._width = self._first, len(self._first.split())
@@ -74,8 +87,9 @@ class PairsOfLines(Table):
             if found is None or not all(map(self._is_numeric, found[1])):
                 return None
             if not self._wants(found[0]):
-                if len(self._others) < _MOST_HEADERS:
-                    self._others.add(" ".join(found[0]))
+                if len(self._unwanted) < _MOST_HEADERS:
+                    self._unwanted[header] = " ".join(found[0])
+                    self._others.add(self._unwanted[header])
                 return None
             self._adopt(found[0], found[1], text, None)
             if len(self._known) < _MOST_HEADERS:
@@ -94,16 +108,21 @@ class PairsOfLines(Table):
         """Return the row of the block, and begin the next block."""
         row, self._block = self._block, {}
         if row:
-            self._compare_others()
+            self._compare_others(row)
         return None if self._clock is not None and self._clock not in row else row or None
 
-    def _compare_others(self) -> None:
+    def _compare_others(self, row: Mapping[str, float]) -> None:
         """Count the block if it lacks a line of names that other blocks have, such as the step.
 
         The averages at the end of a log have the same names as the steps, but no step.
         """
-        if self._blocks < 2:  # the first one also has what is printed before it
-            self._blocks, self._usual = self._blocks + 1, self._others
+        self._blocks += 1
+        if self._wanted is None and self._clock is None:
+            if self._blocks > 1:
+                self._leads[next(iter(row))] += 1
+                self._having.update(self._leads.keys() & row.keys())
+        elif self._blocks <= 2:  # the first one also has what is printed before it
+            self._usual = self._others
         elif self._wanted is not None and self._clock is None:
             missing = min(self._usual - self._others, default=None)
             if missing is not None:
@@ -112,6 +131,8 @@ class PairsOfLines(Table):
 
     def complaint(self) -> str | None:
         said, (count, name) = super().complaint(), self._lacks
+        for name, begun in self._leads.most_common(1):
+            count = self._blocks - 1 - self._having[name] if begun > 1 else 0
         if not count:
             return said
         blocks = "1 row was read" if count == 1 else f"{count} rows were read"

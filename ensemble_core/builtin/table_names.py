@@ -11,6 +11,7 @@ from typing import Literal
 from ensemble_core.model.numbers import read_number
 
 __all__ = [
+    "below_others",
     "divided",
     "first_name",
     "is_unit",
@@ -27,6 +28,8 @@ _UNIT = re.compile(r"[ _]?(?:\([^()]*\)|\[[^\[\]]*[^\d\[\]][^\[\]]*\])\s*$")
 #: What cannot be in the name of a column that the ensemble file does not list.
 _ODD = re.compile(r"[^\w.\[\]/-]+")
 _WORD = re.compile(r"\S+")
+#: Words of a header with single blanks between them.
+_PIECE = re.compile(r"\S+(?: \S+)*")
 
 
 def is_unit(name: str) -> bool:
@@ -59,10 +62,44 @@ def names_above(header: str, text: str) -> list[str]:
     for cuts in (ends, starts):
         whole = len(header.rstrip()) <= cuts[-1] and not header[: cuts[0]].strip()
         if whole and not any(_within(header, cut) for cut in cuts):
-            names = [header[a:b].strip() for a, b in pairwise(cuts)]
+            names = [
+                _name_over(header, part, span)
+                for part, span in zip(pairwise(cuts), spans, strict=True)
+            ]
             if all(names):
                 return names
-    return []
+    # Data frames of R and pandas: the first column has no name.
+    words = spans_of(header)
+    unnamed = len(words) == len(spans) - 1 and words[0][0] >= spans[0][1]
+    in_line = unnamed and [end for _, end in words] == ends[2:]
+    return ["", *header.split()] if in_line else []
+
+
+def _name_over(header: str, part: tuple[int, int], span: tuple[int, int]) -> str:
+    """Return the name of a column in its part of the header.
+
+    If wide gaps divide the part, some cells are empty: the name is the one above the number.
+    """
+    name = header[slice(*part)].strip()
+    pieces = [*_PIECE.finditer(header, *part)]
+    over = [piece[0] for piece in pieces if piece.start() < span[1] and span[0] < piece.end()]
+    return over[0] if len(pieces) > 1 and len(over) == 1 else name
+
+
+def below_others(header: str, text: str) -> set[int]:
+    """Return the columns whose number stands below another word of the header than its own.
+
+    This is only certain if the header has both names of several words and wider gaps.
+    """
+    words = re.split(r"\s{2,}|\t", header.strip())
+    if len(words) < 2 or not any(" " in name for name in words):
+        return set()
+    names = spans_of(header)
+    above = [
+        {at for at, (a, b) in enumerate(names) if a < end and start < b}
+        for start, end in spans_of(text)
+    ]
+    return {at for at, found in enumerate(above) if found and at not in found}
 
 
 def first_name(below: str, text: str) -> str | None:

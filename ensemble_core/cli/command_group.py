@@ -24,6 +24,8 @@ __all__ = ["FAULT", "CommandGroup"]
 
 #: Exit code for an internal error (``EX_SOFTWARE`` in sysexits.h).
 FAULT = 70
+#: Errors of a full disk, for example that of the file to which stdout is redirected.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CommandGroup(click.Group):
@@ -85,11 +87,16 @@ class CommandGroup(click.Group):
             print_error(error)
             code = error.exit_code
         except OSError as error:
-            if error.errno == errno.EPIPE:
-                from ensemble_core.display.text_style import close_quietly
+            from ensemble_core.display.text_style import close_quietly
 
+            if error.errno == errno.EPIPE:
                 close_quietly(sys.stdout)
                 code = 141
+            elif error.errno in _FULL:
+                close_quietly(sys.stdout)
+                where = error.filename or "the output"
+                click.echo(f"error: cannot write {where}\n  because: {error.strerror}", err=True)
+                code = 1
             else:
                 fault = error
         except Exception as error:  # as a last resort: a message instead of a traceback

@@ -14,12 +14,13 @@ import click
 from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import complete_names, json_option, run_argument, state_option
+from ensemble_core.cli.run_names import switchable
 from ensemble_core.display.text_style import format_fields, printable
 from ensemble_core.errors import Location, UsageError
 
 if TYPE_CHECKING:
-    from ensemble_core.engine.state import State
     from ensemble_core.journal.lock import Lock
+    from ensemble_core.session.kept_run import KeptRun
 
 __all__ = [
     "AGAIN",
@@ -59,7 +60,10 @@ def _decision_text(decision: Mapping[str, Any]) -> str:
         fields = format_fields(decision["fields"])
         at_once = {"at_once", "uses", "retry"}.issuperset(decision["fields"])
         return f"{decision['group']}: {fields}, " + (
-            "also for jobs that are not over" if at_once else "for jobs submitted from now on"
+            "also for jobs that are not over"
+            if at_once
+            else "for jobs of later submits; jobs that are held keep theirs ('ensemble stop', then "
+            f"'ensemble resume --set jobs.{decision['group']}.FIELD=VALUE' changes them, too)"
         )
     if kind == "set-limits":
         return f"limits: {format_fields(decision['limits'])}"
@@ -109,9 +113,8 @@ def switch_command(word: str) -> click.Command:
     """Return the command ``enable`` or ``disable``."""
     enabled = word == "disable"
 
-    def switchable(state: State) -> list[str]:
-        rules = [name for name, rule in state.rules.states.items() if rule.enabled is enabled]
-        return rules + [name for name, one in state.rules.instances.items() if one.on is enabled]
+    def names(kept: KeptRun) -> list[str]:
+        return switchable(kept, enabled)
 
     @click.command(
         word,
@@ -125,7 +128,7 @@ def switch_command(word: str) -> click.Command:
         metavar="RULE...",
         nargs=-1,
         required=True,
-        shell_complete=complete_names(switchable),
+        shell_complete=complete_names(names),
     )
     @state_option
     @json_option

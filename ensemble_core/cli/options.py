@@ -16,7 +16,6 @@ from ensemble_core.session import kept_run
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ensemble_core.engine.state import State
     from ensemble_core.plugin.registry import Registry
 
     Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -38,6 +37,7 @@ __all__ = [
     "run_argument",
     "set_option",
     "state_option",
+    "take_over_option",
     "wall_option",
 ]
 
@@ -114,8 +114,35 @@ def set_option(function: _F) -> _F:
         "overrides",
         metavar="KEY=VALUE",
         multiple=True,
+        shell_complete=_complete_overrides,
         help="Override a value of the file, such as jobs.sleep.count=3. May be repeated.",
     )(function)
+
+
+def _complete_overrides(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from ensemble_core.config.overrides import keys
+    from ensemble_core.config.reader import read_text
+    from ensemble_core.config.schema import compose
+    from ensemble_core.config.source import read
+    from ensemble_core.errors import EnsembleError
+
+    first = next((each.name for each in ctx.command.params if each.nargs == 1), None)
+    given = ctx.params.get(str(first)) or (ctx.args[0] if ctx.args else "")
+    try:
+        if first == "run":
+            with KeptRun(ctx.params.get("state"), given, salvage=True) as kept:
+                text, registry = kept.journal.texts()[-1].text, kept.registry
+        else:
+            text, registry = read(given), load_plugins((), warn=False)
+        data = read_text(text, "").data
+        found = [*keys(data, compose(registry))] if isinstance(data, dict) else []
+    except (EnsembleError, ValueError, LookupError):
+        return []
+    return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 
 
 def allow_idle_option(function: _F) -> _F:
@@ -196,6 +223,11 @@ state_option = click.option(
     type=click.Path(),
     help="Folder of runs.  [default: $ENSEMBLE_STATE, or the user's state folder]",
 )
+take_over_option = click.option(
+    "--take-over",
+    is_flag=True,
+    help="Assume that the controller is dead if that cannot be determined.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -215,10 +247,11 @@ def complete_runs(
     return [CompletionItem(name) for name in ["last", *names] if name.startswith(incomplete)]
 
 
-def complete_names(names: Callable[[State], Iterable[str]]) -> Completer:
+def complete_names(names: Callable[..., Iterable[str]], *of: str) -> Completer:
     """Return a function that completes names of the run, such as its jobs, in a shell.
 
-    ``names`` selects them from the state of the run. Names that were given already are left out.
+    ``names`` is a function of ``run_names``, and ``of`` are parameters of the command whose values
+    it also gets. Names that were given already are left out.
     """
 
     def complete(
@@ -228,12 +261,17 @@ def complete_names(names: Callable[[State], Iterable[str]]) -> Completer:
 
         from ensemble_core.errors import EnsembleError
 
+        # At the value of an option, click leaves the arguments before it in ``args``.
+        arguments = [str(each.name) for each in ctx.command.params if each.nargs == 1]
+        arguments = [name for name in arguments if name in ("run", "group")]
+        params = dict(zip(arguments, ctx.args, strict=False))
+        params |= {name: value for name, value in ctx.params.items() if value is not None}
         try:
-            with KeptRun(ctx.params.get("state"), str(ctx.params.get("run")), salvage=True) as kept:
-                found = list(names(kept.recover(compare=False, pending=False).engine.state))
-        except EnsembleError:
-            return []
-        given = ctx.params.get(str(parameter.name)) or ()
+            with KeptRun(params.get("state"), str(params.get("run")), salvage=True) as kept:
+                found = list(names(kept, *(params.get(each) for each in of)))
+        except (EnsembleError, ValueError, LookupError):
+            return []  # a damaged run, or one without a file
+        given = params.get(str(parameter.name)) or ()
         return [
             CompletionItem(name)
             for name in found

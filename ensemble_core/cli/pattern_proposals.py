@@ -27,6 +27,10 @@ _NUMBER = re.compile(
 )
 #: What stands for a number, and for another word with a digit.
 _ANY_NUMBER, _ANY_WORD = "\0", "\1"
+#: A name with = or : before a number.
+_NAMED = re.compile(rf"[\w{_ANY_WORD}]\)? ?[=:] ?{_ANY_NUMBER}")
+#: Words in lines that report results.
+_RESULT = re.compile(r"(?i)\b(?:energy|final|loss|residual|scf done|total)\b")
 _OTHER = re.compile(rf"[^\s{_ANY_NUMBER}]*\d[^\s{_ANY_NUMBER}]*")
 #: Blanks within brackets, as in ``[ 20%]``.
 _INSIDE = re.compile(r"(?<=[(\[{]) | (?=[)\]}])")
@@ -81,16 +85,23 @@ class LineKinds:
                     self._kinds[kind] = (found + 1, first)
 
     def proposals(self) -> Iterator[Proposal]:
-        """Yield a pattern for each kind, the most frequent kind first.
+        """Yield a pattern for each kind: first for those with a name and a sign before a number, of
+        these for results and frequent kinds first.
 
         If lines of one kind come again, kinds with a single line are left out.
         """
         self._add([self._rest])
         self._rest = b""
-        kinds = sorted(self._kinds.items(), key=lambda each: -each[1][0])
+        most = max((found for found, _ in self._kinds.values()), default=0)
+        kinds = [each for each in self._kinds.items() if not each[1][0] == 1 < most]
+        kinds.sort(
+            key=lambda each: (
+                not _NAMED.search(each[0]),
+                not _RESULT.search(each[0]),
+                -each[1][0],
+            )
+        )
         for kind, (found, first) in kinds:
-            if found == 1 < kinds[0][1][0]:
-                return
             pattern = _pattern_of(kind, r"\s+" if "\t" in first else " +")
             if _is_right(pattern, first):
                 yield Proposal(first, found, pattern)

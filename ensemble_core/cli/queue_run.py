@@ -11,7 +11,8 @@ import click
 
 from ensemble_core import config
 from ensemble_core.cli.options import Display
-from ensemble_core.journal.run_store import fit, new_tag, state_folder
+from ensemble_core.journal.run_store import state_folder
+from ensemble_core.journal.tags import fit, new_tag
 from ensemble_core.session.executor_choice import ExecutorChoice, check_environment
 from ensemble_core.session.new_run import new_run
 
@@ -38,7 +39,7 @@ def resume_instead(
     if tag is None and not or_resume:
         return None
     from ensemble_core.cli.run_or_resume import resume_or_none
-    from ensemble_core.session.tags import check_tag
+    from ensemble_core.session.tag_check import check_tag
 
     if tag is None or (or_resume and not keep):
         wrong = "needs --tag TAG" if tag is None else "cannot be combined with --no-journal"

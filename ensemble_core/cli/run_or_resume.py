@@ -14,8 +14,8 @@ from ensemble_core.cli.options import load_plugins
 from ensemble_core.config.source import read
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Journal
-from ensemble_core.journal.run_store import look, state_folder
-from ensemble_core.session.tags import remove_if_never_began
+from ensemble_core.journal.run_store import is_taken, look, state_folder
+from ensemble_core.session.tag_check import remove_if_never_began
 
 if TYPE_CHECKING:
     from ensemble_core.cli.options import Display
@@ -33,7 +33,7 @@ def resume_or_none(
     errors of ``ensemble resume``.
     """
     folder = state_folder(state) / "runs" / tag
-    if not folder.exists() or remove_if_never_began(folder, load_plugins):
+    if not is_taken(state_folder(state), tag) or remove_if_never_began(folder, load_plugins):
         return None
     info = look(folder)
     if info.file and info.file != os.path.abspath(file):

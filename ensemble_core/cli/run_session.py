@@ -26,6 +26,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, StopRequested
+from ensemble_core.plugin.discovery import use_registry
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.runtime.controller import Outcome, Runtime
@@ -60,6 +61,7 @@ class RunSession:
             self._look,
             self._err_look,
             debug=(display.debug or ensemble.debug) and not (display.quiet or display.as_json),
+            errors_only=display.quiet or display.as_json,
         )
         self._block = self._make_block(display.progress)
         self._show = display.show
@@ -186,7 +188,7 @@ class RunSession:
             if how == "leave" or ended is None or (how == "end" and ended.stopped):
                 runtime.stop(reason, exit_code, end=how == "end", drain=how == "drain")
 
-        with output:
+        with output, use_registry(registry, threads=True):
             self._begin(output, tag, kept, engine)
             outcome = None
             try:

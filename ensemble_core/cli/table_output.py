@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import click
 
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.replaced_file import draft_of
 from ensemble_core.display.column_types import Batch
 from ensemble_core.display.text_style import (
     format_table,
@@ -130,8 +130,11 @@ def write_table(
             )
         from ensemble_core.cli.parquet import write_parquet
 
-        with _temporary_file(output) as place:
-            write_parquet(names, batches, place, kinds or {}, print_warning)
+        try:
+            with draft_of(output) as place:
+                write_parquet(names, batches, place, kinds or {}, print_warning)
+        except OSError as error:
+            raise _unwritable(output, error) from error
         return
     with _open_output(output) as stream:
         if form in ("csv", "csv-safe"):
@@ -151,29 +154,12 @@ def _rows(batches: Callable[[], Iterator[Batch]]) -> Iterator[Sequence[Any]]:
 
 
 @contextmanager
-def _temporary_file(output: str) -> Iterator[str]:
-    """Yield a temporary file, which replaces the requested file when it is complete."""
-    path = Path(output)
-    name = path.with_name(f".{path.name[:40]}.{os.getpid()}")
-    try:
-        if not path.parent.is_dir():
-            raise FileNotFoundError(0, f"folder {path.parent} does not exist")
-        try:
-            yield str(name)
-            os.replace(name, path)
-        finally:
-            name.unlink(missing_ok=True)
-    except OSError as error:
-        raise _unwritable(output, error) from error
-
-
-@contextmanager
 def _open_output(output: str | None) -> Iterator[TextIO]:
     if output is None:
         yield sys.stdout
         return
     try:
-        with open(output, "w", encoding="utf-8", newline="") as stream:
+        with draft_of(output) as draft, open(draft, "w", encoding="utf-8", newline="") as stream:
             yield stream
     except OSError as error:
         raise _unwritable(output, error) from error

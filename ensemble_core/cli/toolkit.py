@@ -11,14 +11,16 @@ command (``bell = "ensemble_bell.command:bell"``). The command may import the pu
   would submit it. ``find_profile`` returns a ``Profile`` for ``choose_executor`` and ``load_text``.
 - **A stored run**: ``KeptRun`` opens a run by its tag, with its folder, journal, ensemble and
   plugins. A ``JournalRow`` is an event with its decisions; ``Decision.from_dict`` parses a
-  decision. ``state_folder`` is the folder of all runs. A damaged journal raises ``JournalError``.
+  decision. ``RunningTime`` sums how long a job ran, from its events. ``state_folder`` is the folder
+  of all runs. A damaged journal raises ``JournalError``.
 - **Why a rule fired**: ``Replay`` replays the events of a stored run. A ``RuleStory`` is the
   history of one rule. A ``RuleSpan`` summarizes events to which the rule reacted in the same way.
   ``describe_rule``, ``describe_span``, ``conclude`` (for one rule) and ``conclusions`` (for
   several) return texts.
 - **An ensemble file**: ``load_file`` and ``load_text`` return an ``Ensemble``, or raise all errors
   with their positions. ``write_yaml`` converts data to YAML text. ``read_file`` reads a text file.
-  ``option_defaults`` completes options by their schema. ``parse_duration`` parses a duration.
+  ``option_defaults`` completes options by their schema. ``parse_duration`` parses a duration,
+  and ``parse_size`` an amount of memory.
   ``is_private`` tells whether only the user can write to a file.
 - **Another YAML file**: ``read_document`` returns a document: plain data with positions. A
   ``Context`` has the document, its schemas (``Validators``) and names (``Known``), and collects
@@ -34,7 +36,7 @@ command (``bell = "ensemble_bell.command:bell"``). The command may import the pu
 - **Output**: use ``print_line``, ``to_json``, ``format_table``, ``format_time``,
   ``format_duration``, ``format_times``, ``format_size``, ``count_of`` and ``shorten``. Use
   ``printable`` for text from a job, ``style_of`` for the colors of a stream, and ``terminal_width``
-  for its width.
+  for its width. ``replace_file`` writes the file of an option such as ``-o``.
 - **Errors**: raise ``ensemble_core.EnsembleError`` or its subclass ``UsageError``. ``CommandGroup``
   gives a plugin's own program the errors, exit codes and suggestions of ``ensemble``.
   ``errors_as_json`` also prints errors as JSON. ``print_error`` and ``print_warning`` print a
@@ -63,6 +65,7 @@ from ensemble_core.cli.options import run_argument as run_argument
 from ensemble_core.cli.options import set_option as set_option
 from ensemble_core.cli.options import state_option as state_option
 from ensemble_core.cli.options import wall_option as wall_option
+from ensemble_core.cli.replaced_file import replace_file as replace_file
 from ensemble_core.display.summary import why_not_fired as why_not_fired
 from ensemble_core.display.text_style import TextStyle as TextStyle
 from ensemble_core.display.text_style import count_of as count_of
@@ -111,9 +114,10 @@ if TYPE_CHECKING:
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
     from ensemble_core.journal.replay import Replay as Replay
-    from ensemble_core.journal.run_store import find, fit, folders
-    from ensemble_core.journal.run_store import new_tag as new_tag
+    from ensemble_core.journal.run_store import find, folders
     from ensemble_core.journal.run_store import state_folder as state_folder
+    from ensemble_core.journal.tags import fit
+    from ensemble_core.journal.tags import new_tag as new_tag
     from ensemble_core.metrics.store import parse_path as parse_path
     from ensemble_core.model.decisions import AddRule as AddRule
     from ensemble_core.model.decisions import Call as Call
@@ -124,6 +128,8 @@ if TYPE_CHECKING:
     from ensemble_core.model.durations import seconds
     from ensemble_core.model.ensemble import Ensemble as Ensemble
     from ensemble_core.model.rules import BoundRule as BoundRule
+    from ensemble_core.model.running_time import RunningTime as RunningTime
+    from ensemble_core.model.sizes import memory_bytes
     from ensemble_core.plugin.named_code import Purpose as Purpose
     from ensemble_core.plugin.named_code import require_code as require_code
     from ensemble_core.plugin.registry import Registry as Registry
@@ -138,7 +144,7 @@ if TYPE_CHECKING:
     RuleStory = Story
     load_file, option_defaults = load, defaults
     find_run, run_folders = find, folders
-    parse_duration, read_document, read_file = seconds, read_text, read
+    parse_duration, parse_size, read_document, read_file = seconds, memory_bytes, read_text, read
 else:
     #: Names that are imported when they are first used, because journals need SQLite and decisions
     #: need the whole model. ``NAME=ORIGINAL`` means that the module calls this name ORIGINAL.
@@ -161,15 +167,16 @@ else:
         "ensemble_core.journal.ownership": "is_private",
         "ensemble_core.journal.reader": "Journal JournalError",
         "ensemble_core.journal.replay": "Replay",
-        "ensemble_core.journal.run_store": (
-            "find_run=find fit_tag=fit new_tag run_folders=folders state_folder"
-        ),
+        "ensemble_core.journal.run_store": "find_run=find run_folders=folders state_folder",
+        "ensemble_core.journal.tags": "fit_tag=fit new_tag",
         "ensemble_core.session.inspection": "Inspection",
         "ensemble_core.metrics.store": "parse_path",
         "ensemble_core.model.decisions": "AddRule Call Cancel Fail Fired Submit",
         "ensemble_core.model.durations": "parse_duration=seconds",
         "ensemble_core.model.ensemble": "Ensemble",
         "ensemble_core.model.rules": "BoundRule",
+        "ensemble_core.model.running_time": "RunningTime",
+        "ensemble_core.model.sizes": "parse_size=memory_bytes",
         "ensemble_core.plugin.named_code": "Purpose require_code",
         "ensemble_core.plugin.registry": "Registry",
         "ensemble_core.runtime.watcher": "Outcome Watcher",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.group_changes import JOB_FIELDS, check_merge, known_at_load
+from ensemble_core.config.group_changes import check_merge, known_at_load
 from ensemble_core.config.groups import change_group, restore_spelling
 from ensemble_core.config.phases import check_learns, check_phase
 from ensemble_core.config.placeholders import report_unfilled
@@ -25,7 +25,7 @@ from ensemble_core.metrics.store import AWAY, BACKLOG, GAUGES, GENERATOR, is_gau
 from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.expressions import check_names, expression
 from ensemble_core.model.filters import ALL
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.jobs import JOB_FIELDS, JobGroup
 from ensemble_core.model.placeholders import (
     FIELD_PLACEHOLDER,
     format_value,
@@ -122,9 +122,10 @@ def bind_action(
         plan=record.plan,
         metrics=frozenset(check.metrics),
         reads=frozenset(check.reads),
-        told=frozenset(check.told),
+        metric_names=frozenset(check.metric_names),
         submits=record.plan is None or name == "custom" or "submit" in record.needs,
         retries=record.options.get("x-ensemble-retries") is True,
+        resizes="resize" in record.needs,
         varies=_varied_groups(context, record, given, check.group, matched),
         nested=tuple(check.nested),
         messages=tuple(place[len(path) :] for place in check.messages),
@@ -283,7 +284,7 @@ class OptionCheck:
     def __init__(self, context: Context, schema: Mapping[str, Any], matched: MatchContext) -> None:
         self.metrics: set[str] = set()
         #: Names of statistics and metrics in messages.
-        self.told: set[str] = set()
+        self.metric_names: set[str] = set()
         self.reads: set[str] = set()
         self.nested: list[BoundAction] = []
         self.messages: list[Path] = []
@@ -395,8 +396,8 @@ class OptionCheck:
         if bound is None:
             return value
         self.nested.append(bound)
-        told = {"on_error": "warn"} if bound.tolerated else {}
-        return BoundSpec({"name": bound.name, **told, **bound.options}, bound)
+        tolerated = {"on_error": "warn"} if bound.tolerated else {}
+        return BoundSpec({"name": bound.name, **tolerated, **bound.options}, bound)
 
     def _expressions(self, path: Path, value: Any, *, texts: bool = False) -> None:
         """Parse every string in the value that begins with ``=``.
@@ -475,17 +476,17 @@ class OptionCheck:
             if context.metric(name, path) is not None:
                 self.metrics.add(name)
         elif kind == "message":
-            spoken = {one.name for one in placeholders(name, FIELD_PLACEHOLDER)}
-            of_job = self._job_fields(path, spoken)
-            told = {each for each in spoken - of_job if self._is_metric(each)}
-            for each in sorted(told):
+            named = {one.name for one in placeholders(name, FIELD_PLACEHOLDER)}
+            of_job = self._job_fields(path, named)
+            metrics = {each for each in named - of_job if self._is_metric(each)}
+            for each in sorted(metrics):
                 if context.metric(metric_path(each), path) is not None:
                     self.metrics.add(metric_path(each))
-                    self.told.add(each)
-            scoped = self.scoped(path, spoken - of_job - told)
+                    self.metric_names.add(each)
+            scoped = self.scoped(path, named - of_job - metrics)
             if scoped is not None:
-                known = scoped | of_job | told
-                self.told |= scoped
+                known = scoped | of_job | metrics
+                self.metric_names |= scoped
                 _check_message(context, path, name, self._matched.knowing(known))
         elif kind == "rows":
             self._rows(path, name)

@@ -168,9 +168,9 @@ def _handled_failures(
         known = context.known
         paths += [parse_path(text, known.groups, known.statistics) for text in condition.metrics]
         group = bound.path.group or None if bound.path else bound.trigger.group
-        told = {"exit_code", "status", "cause", "cancelled_by"}
-        told -= context.parameters(group) | bound.record.fields
-        if condition.names & told:
+        of_end = {"exit_code", "status", "cause", "cancelled_by"}
+        of_end -= context.parameters(group) | bound.record.fields
+        if condition.names & of_end:
             groups.add(group)
             handled |= _COUNTED["lost"]
         for counter, outcomes in _COUNTED.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import partial
@@ -33,7 +34,11 @@ from ensemble_core.model.conditions import Condition
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import AlgorithmInstance
 from ensemble_core.model.expressions import KINDS_OF_FIELDS
-from ensemble_core.model.formula_mistakes import kind_of, unlike_comparison
+from ensemble_core.model.formula_mistakes import (
+    kind_of,
+    misspelt_value,
+    unlike_comparison,
+)
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.sweeps import Range
 from ensemble_core.model.tables import Table
@@ -55,6 +60,8 @@ if TYPE_CHECKING:
 __all__ = ["Context", "Known", "Use", "cannot_be_built", "nearest"]
 
 _MANY = 50
+#: A duration at the end of a filter, such as ``last 10m``.
+_TIME = re.compile(r"\b\d+(\.\d+)?[smhdw]$")
 
 
 @dataclass(slots=True)
@@ -74,6 +81,8 @@ class Known:
     rules: frozenset[str] | None = None
     #: Options of the run's executor; ``None``: not known.
     options: Mapping[str, Any] | None = None
+    #: Entries of ``pilots:``.
+    kinds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Names of the instances under ``use:``.
     instances: frozenset[str] = frozenset()
     here: str = "."
@@ -84,7 +93,7 @@ class Known:
     purpose: Purpose = "check"
     #: All words in rules, tables and functions. A parameter whose name is one of these words is
     #: used.
-    spoken: frozenset[str] = frozenset()
+    words_in_use: frozenset[str] = frozenset()
     tables: dict[str, Table] = field(default_factory=dict)
     generators: dict[str, GeneratorSpec | None] = field(default_factory=dict)
     #: Job groups whose fields rules may change during the run.
@@ -176,18 +185,18 @@ class Context:
     def attach(self, error: EnsembleError, path: Path) -> None:
         """Report an error. If it has no location yet, it gets that of the value at this path."""
         what = self._origin_prefix(path) + error.what
-        told = UsageError(what, cause=error.cause, hint=error.hint, code=error.code)
+        reported = UsageError(what, cause=error.cause, hint=error.hint, code=error.code)
         place = self.document.at_end if isinstance(error, IncompleteFormula) else self.document.at
-        told.where = error.where or place(path)
-        self.errors.append(told)
+        reported.where = error.where or place(path)
+        self.errors.append(reported)
 
     def failed(self, path: Path, what: str, error: Exception) -> None:
         """Report an exception of a plugin's function.
 
         It may be deliberate, or due to a bug in the plugin.
         """
-        told = error if isinstance(error, EnsembleError) else cannot_be_built(what, error)
-        self.attach(told, path)
+        reported = error if isinstance(error, EnsembleError) else cannot_be_built(what, error)
+        self.attach(reported, path)
 
     def _origin_prefix(self, path: Path) -> str:
         """Return the prefix of messages about a part: the plugin that generated it, or empty for
@@ -294,20 +303,30 @@ class Context:
         return {name for known in self._groups(group) if known for name in known.names}
 
     def warn_of_kinds(self, path: Path, condition: Condition, group: str | None) -> None:
-        """Warn if the condition compares a number with a text.
+        """Warn if the condition compares a number with a text, or with a misspelt value.
 
         ``group``: the group whose parameters it names, or ``None`` for any group.
         """
-        why = (
-            unlike_comparison(condition.tree, partial(self._kind, group))
-            if condition.tree
-            else None
-        )
+        if condition.tree is None:
+            return
+        where = self.document.at(path)
+        why = unlike_comparison(condition.tree, partial(self._kind, group))
         if why is not None:
             self.warnings.append(
-                f"{self.document.at(path)}: {condition.text!r} compares a number with a text, "
+                f"{where}: {condition.text!r} compares a number with a text, "
                 f"which are never equal: {why}"
             )
+        why = misspelt_value(condition.tree, partial(self._values, group))
+        if why is not None:
+            self.warnings.append(f"{where}: {condition.text!r}: {why}")
+
+    def _values(self, group: str | None, name: str) -> list[object]:
+        """Return the values of a parameter in the sweeps; of ``group``, the groups' names."""
+        found: list[object] = []
+        for known in self._groups(group):
+            for values in (known.points.get(name), known.parameters.get(name)) if known else ():
+                found += () if isinstance(values, Range) else values or ()
+        return list(self.known.groups) if name == "group" and not found else found
 
     def _kind(self, group: str | None, name: str) -> str:
         """Return ``number`` or ``text`` if all values of this name are that."""
@@ -459,9 +478,9 @@ class Context:
             place = raised_at(error)
             if place.startswith("ensemble_core/"):
                 place = written_at(function)
-            told = str(error) if isinstance(error, TypeError) else repr(error)
+            reason = str(error) if isinstance(error, TypeError) else repr(error)
             self.warnings.append(
-                f"{shown} failed, so names of values are not checked: {told}"
+                f"{shown} failed, so names of values are not checked: {reason}"
                 + (f" ({place})" if place else "")
             )
             return None
@@ -493,14 +512,14 @@ class Context:
                 return self._recent_count(text, condition.rpartition(WITHIN)[2], path)
             name = path_of.rpartition("-")[2] if "-" in path_of else path_of.rpartition(".")[2]
             written = f"{path_of.partition('.')[0]}.{name}({condition})"
-            self.report(
-                path,
-                f"the metric {text!r} takes no filter",
-                hint=f"write {written} in a rule with 'name: GROUP'"
-                if text.endswith(")")
-                else "close the bracket",
-                code="no-such-metric",
-            )
+            better = f"write {written} in a rule with 'name: GROUP'"
+            time = _TIME.search(condition)
+            if not text.endswith(")"):
+                better = "close the bracket"
+            elif time is not None and path_of.startswith("count."):
+                better = f"for a count within a time, write '{path_of}({WITHIN}{time.group()})'"
+            what = f"the metric {text!r} takes no filter"
+            self.report(path, what, hint=better, code="no-such-metric")
             return None
         found = self._paths.get(text)
         if found is None:

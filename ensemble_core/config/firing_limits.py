@@ -233,6 +233,10 @@ def _seconds(context: Context, path: Path, text: str, what: str, count: str) -> 
     would do.
     """
     found = context.duration(path, text)
+    if found is None and "seconds (90)" in (context.errors[-1].hint or ""):
+        # Here, 90 would not mean seconds.
+        unit = count.split()[-1]
+        context.errors[-1].hint = f'write "90s", "10m" or "1h30m"; 90 is a number of {unit}'
     if found is not None and not text.strip()[-1:].isalpha():
         number = text.strip()
         plain = f"to {count.format(number)}, write {number} without quotes; " * number.isdecimal()

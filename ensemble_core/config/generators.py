@@ -180,6 +180,7 @@ def _bind_entry(context: Context, path: Path, spec: Mapping[str, Any]) -> Genera
         group=group.name,
         vocs=vocs,
         build=partial(_build, record, vocs, options, context.document.at((*path, "use"))),
+        given=dict(spec),
         classes=classes,
         replicas=spec.get("replicas"),
         at_once=spec.get("at_once", 1),
@@ -211,11 +212,11 @@ def _build(
         raise
 
 
-def _option(given: Mapping[str, Any], told: str, path: Path) -> Path | None:
+def _option(given: Mapping[str, Any], message: str, path: Path) -> Path | None:
     """Return the path of the option that a plugin's message mentions first, by its name or
     value.
     """
-    found = ((told.find(f"'{word}'"), place) for word, place in _mentions(given, path) if word)
+    found = ((message.find(f"'{word}'"), place) for word, place in _mentions(given, path) if word)
     named = [each for each in found if each[0] >= 0]
     return min(named, key=itemgetter(0))[1] if named else None
 

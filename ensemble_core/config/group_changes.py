@@ -17,16 +17,7 @@ from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER, placeholders
 from ensemble_core.model.retry_policy import LITERAL_FIELDS
 
-__all__ = ["JOB_FIELDS", "check_merge", "known_at_load"]
-
-#: Fields that can be NAME in ``{job.NAME}``, in addition to parameters.
-JOB_FIELDS = frozenset(
-    {
-        "id", "group", "index", "attempt", "replica", "queue_id", "host", "workdir", "stdout",
-        "stderr", "nodes", "tasks", "cores_per_task", "gpus_per_task", "memory_per_task",
-        "duration", "urgency", "executor",
-    }
-)  # fmt: skip
+__all__ = ["check_merge", "known_at_load"]
 
 #: Function that checks a text that is evaluated when the rule fires.
 CheckText = Callable[[Path, str, "re.Pattern[str]"], None]

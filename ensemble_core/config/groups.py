@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from dataclasses import fields as dataclass_fields
-from types import NoneType
 from typing import Any
 
 from ensemble_core.config.avoided_nodes import check_avoided, read_avoided
@@ -19,7 +18,8 @@ from ensemble_core.config.environments import check_within, read_within
 from ensemble_core.config.job_files import check_discard, check_visible, read_discard, read_outputs
 from ensemble_core.config.job_options import check_filled_options, read_options
 from ensemble_core.config.job_signals import check_warning, read_warning
-from ensemble_core.config.placeholders import TEXTS, check_placeholders, has_formats
+from ensemble_core.config.kinds import ask_executor, check_kind_of_group
+from ensemble_core.config.placeholders import check_placeholders, has_formats
 from ensemble_core.config.schema import RESET_BY_NULL, defaults
 from ensemble_core.config.shell_warnings import shell_warnings
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
@@ -34,15 +34,6 @@ from ensemble_core.quick_dataclass import replace
 
 __all__ = ["change_group", "make_group", "restore_spelling"]
 
-_NUMBERS = (
-    "count",
-    "replicas",
-    "nodes",
-    "tasks",
-    "cores_per_task",
-    "gpus_per_task",
-    "urgency",
-)
 #: Fields that are mappings. A change of a group is merged with them.
 _MAPPINGS = ("environment", "options", "parameters", "warn")
 _DEFAULTS = {
@@ -350,22 +341,12 @@ def _keeps_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any])
 
 def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
     """Report a group whose jobs are too large for the executor, so that they could never run."""
-    executor, options = context.executor, context.known.options
-    if executor is None or executor.never is None or options is None:
+    executor = context.executor
+    if executor is None or executor.never is None or context.known.options is None:
         return
-    whose = f"executor {executor.name!r}"
-    told: tuple[str, str, str] | None = call_plugin(
-        executor.never,
-        group,
-        options,
-        returns=(tuple, NoneType),
-        method="never",
-        whose=whose,
-        failed=f"{whose} cannot say whether jobs of {group.name!r} can run",
-        expected="a key, a reason and a hint, or None",
-    )
-    if told is not None:
-        key, why, hint = told
+    fault = ask_executor(context, "never", group, f"say whether jobs of {group.name!r} can run")
+    if fault is not None:
+        key, why, hint = fault
         where = (*path, key) if key in spec else path
         context.report(where, f"{group.name}: {why}", hint=hint, code="cannot-hold")
 
@@ -386,6 +367,8 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
                     code="bad-member",
                 )
             return
+    if check_kind_of_group(context, path, group, name):
+        return
     if name in executors:
         if chosen is not None:
             context.report(
@@ -463,6 +446,10 @@ def _text(context: Context, path: Path, text: str) -> str | None:
         return text
     context.report(path, "a NUL character cannot be passed to a program", code="bad-value")
     return None
+
+
+def _number(context: Context, path: Path, value: Any) -> int:
+    return int(value)
 
 
 def _memory(context: Context, path: Path, value: object) -> int | None:
@@ -555,12 +542,22 @@ def _inputs(context: Context, path: Path, given: list[Any]) -> tuple[tuple[str, 
     return tuple(found)
 
 
-#: The function that reads each field. It returns a value for the JobGroup, or ``None`` after
+#: The function that reads the fields of a type of JobGroup. All its floats are durations.
+_READ_TYPE: Mapping[str, Callable[[Context, Path, Any], Any]] = {
+    **dict.fromkeys(("int", "int | None"), _number),
+    **dict.fromkeys(("float", "float | None"), Context.duration),
+    "str | None": _text,
+    "bool": lambda context, path, value: bool(value),
+}
+#: The function that reads each other field. It returns a value for the JobGroup, or ``None`` after
 #: reporting an error.
 _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
-    **dict.fromkeys(_NUMBERS, lambda context, path, value: int(value)),
-    **dict.fromkeys((*TEXTS, "executor"), _text),
-    **dict.fromkeys(("duration", "grace"), Context.duration),
+    **{
+        each.name: _READ_TYPE[str(each.type)]
+        for each in dataclass_fields(JobGroup)
+        if each.type in _READ_TYPE
+    },
+    "replicas": _number,
     "memory_per_task": _memory,
     "at_once": _at_once,
     "uses": lambda context, path, value: (value,) if isinstance(value, str) else tuple(value),
@@ -573,7 +570,6 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     "discard": read_discard,
     "warn": read_warning,
     "avoid": read_avoided,
-    "reuse": lambda context, path, value: bool(value),
     "parameters": read_parameters,
     "points": read_points,
     "observe": _observers,

@@ -16,6 +16,10 @@ from ensemble_core.model.sizes import memory_bytes
 __all__ = ["bind_limits", "check_uses_of_limits", "hours_hint", "live_limits"]
 
 
+#: The name under ``limits.at_once`` of the limit on all jobs of the run.
+WHOLE_RUN = "jobs"
+
+
 def bind_limits(
     context: Context, given: object, groups: Iterable[JobGroup], *, live: bool = False
 ) -> Limits:
@@ -52,6 +56,8 @@ def live_limits(
     context: Context, given: Mapping[str, Any], groups: Iterable[JobGroup]
 ) -> dict[str, Any]:
     """Return limits that change in a live run, as arguments of :class:`Limits`."""
+    if context.errors:
+        return {}  # values of a wrong type, which were reported
     limits = {name: value for name, value in given.items() if value is not None}
     found = bind_limits(context, limits, groups, live=True)
     return {} if context.errors else {name: getattr(found, name) for name in given}
@@ -65,7 +71,7 @@ def _shared(
         return NOTHING if given is None else {"": int(given)}  # type: ignore[call-overload]
     used = {name for group in groups for name in group.uses}
     for name in given:
-        if name not in used and not live:
+        if name not in used and not live and name != WHOLE_RUN:
             path = ("limits", "at_once", name)
             context.report(
                 path,
@@ -74,7 +80,7 @@ def _shared(
                 code="no-such-limit",
                 where=context.document.at_key(path),
             )
-    return {str(name): int(most) for name, most in given.items()}
+    return {"" if name == WHOLE_RUN else str(name): int(most) for name, most in given.items()}
 
 
 def check_uses_of_limits(context: Context, entries: object, limits: Limits) -> None:
@@ -91,6 +97,9 @@ def check_uses_of_limits(context: Context, entries: object, limits: Limits) -> N
             if known:
                 hint = did_you_mean(name, known, f"known: {', '.join(known)}", cutoff=0.5)
             what = f"there is no limit {name!r} under limits.at_once"
+            if name == WHOLE_RUN:
+                what = f"{name!r} under limits.at_once is the limit of all jobs of the run"
+                hint = "it holds without 'uses'; give the limit that groups share another name"
             context.report(path, what, hint=hint, code="no-such-limit")
 
 

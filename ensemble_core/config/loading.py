@@ -17,6 +17,7 @@ from ensemble_core.config.expansion import expand_sources
 from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.instances import check_uses, expand_uses, expanded_data
 from ensemble_core.config.job_options import convert_options
+from ensemble_core.config.kinds import bind_kinds
 from ensemble_core.config.limits import bind_limits, check_uses_of_limits, live_limits
 from ensemble_core.config.name_clashes import warn_of_rows_meant
 from ensemble_core.config.output_collisions import warn_of_shared_files
@@ -47,6 +48,7 @@ from ensemble_core.metrics.store import parse_path
 from ensemble_core.model.ensemble import Binder, Ensemble
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.rules import BoundRule
+from ensemble_core.plugin.discovery import use_registry
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
 from ensemble_core.plugin.named_code import Purpose
 from ensemble_core.plugin.registry import Registry
@@ -127,17 +129,18 @@ def load_text(
     - ``functions``: functions that are available in addition to those under ``custom:``.
     - ``purpose``: why the file is loaded; decides whether classes that it names are loaded.
     """
-    context, whole = _expand_file(text, registry, file, executor, overrides, attached, here)
-    context.known.purpose, context.known.options = purpose, options
-    if whole:
-        apply_profile(context, profile)
-        if context.document.data.get("generators"):
-            from ensemble_core.config.generators import give_parameters
+    with use_registry(registry):
+        context, whole = _expand_file(text, registry, file, executor, overrides, attached, here)
+        context.known.purpose, context.known.options = purpose, options
+        if whole:
+            apply_profile(context, profile)
+            if context.document.data.get("generators"):
+                from ensemble_core.config.generators import give_parameters
 
-            give_parameters(context.document.data)
-        check_shape(context)
-        ensemble = _Loader(context, file, frozenset(functions), must_begin).load()
-    _raise(context)
+                give_parameters(context.document.data)
+            check_shape(context)
+            ensemble = _Loader(context, file, frozenset(functions), must_begin).load()
+        _raise(context)
     return ensemble
 
 
@@ -212,7 +215,7 @@ def _expand_file(
     for change, error in apply(document, unset).items():  # the expansion may have added the keys
         # ``use`` is already expanded.
         context.errors.append(unset[change] if change.startswith("use.") else error)
-    known.spoken = _words_in_use(document.data)
+    known.words_in_use = _words_in_use(document.data)
     return context, whole
 
 
@@ -233,7 +236,8 @@ def _words_in_use(data: Mapping[str, Any]) -> frozenset[str]:
 
     A parameter whose name is one of them is used.
     """
-    parts: list[Any] = [value for key, value in data.items() if key not in ("jobs", "simulate")]
+    apart = ("jobs", "pilots", "simulate")
+    parts: list[Any] = [value for key, value in data.items() if key not in apart]
     for group in _entries(data.get("jobs")):
         if isinstance(group, dict):
             parts += [value for key, value in group.items() if key not in _SILENT]
@@ -290,6 +294,7 @@ class _Loader:
         context, data = self._context, self._data
         # Each section can use names that the earlier ones define.
         bind_statistics(context, data.get("statistics"))
+        bind_kinds(context, data.get("pilots"))
         groups = self._groups()
         tables = bind_tables(context, data.get("results"))
         found = source_of(context)
@@ -334,6 +339,7 @@ class _Loader:
             instances=context.instances,
             generators=generators,
             limits=limits,
+            kinds=context.known.kinds,
             on_stop=data.get("on_stop") if context.is_valid(("on_stop",)) else None,
             heartbeat=heartbeat,
             debug=isinstance(logging, dict) and logging.get("debug") is True,

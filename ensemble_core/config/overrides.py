@@ -13,14 +13,14 @@ index:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.reader import read_value
 from ensemble_core.errors import EnsembleError, Location, UsageError, did_you_mean
 
-__all__ = ["apply"]
+__all__ = ["apply", "keys"]
 
 
 #: Sections that are lists.
@@ -36,6 +36,56 @@ def apply(document: Document, overrides: Iterable[str]) -> dict[str, EnsembleErr
         except EnsembleError as error:
             errors[text] = error
     return errors
+
+
+def keys(data: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what can follow ``--set`` for a file with this data, each with the sign ``=``.
+
+    These are the keys of the file, and those that its job groups, rules and limits can also have.
+    """
+    sections = {
+        "jobs": schema["$defs"]["group-fields"],
+        "rules": schema["$defs"]["rule"],
+        "limits": schema["properties"]["limits"],
+    }
+    found: dict[str, None] = {}
+    for section, value in {**data, "limits": data.get("limits") or {}}.items():
+        found |= dict.fromkeys(_keys(section, value))
+        fields = sections.get(section, {}).get("properties", ())
+        names = [section]
+        if isinstance(value, list):
+            names = [each for each, _ in _named(section, value)]
+        found |= dict.fromkeys(f"{name}.{each}" for name in names for each in fields)
+    whole = {key.rpartition(".")[0] for key in found}
+    return (f"{key}=" for key in found if key not in whole)
+
+
+def _keys(path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        inner = iter([(f"{path}.{key}", each) for key, each in value.items()])
+    elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        inner = _named(path, value)
+    else:
+        yield path
+        return
+    for name, each in inner:
+        yield from _keys(name, each)
+
+
+def _named(path: str, entries: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each entry of a list with the key by which ``--set`` finds it."""
+    for number, entry in enumerate(entries):
+        known = entry if isinstance(entry, dict) else {}
+        step: object = number
+        if path == "jobs":
+            step = known.get("name", next(iter(known), number))
+        elif path == "rules":
+            step = known.get("id", f"rule-{number + 1}")
+        elif path == "generators":
+            step = known.get("name", number)
+        elif path == "use":
+            step = known.get("as", known.get("algorithm", number))
+        yield f"{path}.{step}", entry
 
 
 def _apply(document: Document, text: str) -> None:
@@ -77,8 +127,8 @@ def _step(document: Document, path: Path, here: Any, step: str, origin: str) -> 
     if isinstance(here, dict):
         return step
     if not isinstance(here, list):
-        spoken = ".".join(map(str, path)) or "the file"
-        raise _error(origin, f"{spoken} is neither a mapping nor a list: it has no {step!r}")
+        described = ".".join(map(str, path)) or "the file"
+        raise _error(origin, f"{described} is neither a mapping nor a list: it has no {step!r}")
     if path == ("jobs",):
         for number, entry in enumerate(here):  # entries of sources have no name
             if isinstance(entry, dict) and step in entry and "name" not in entry:

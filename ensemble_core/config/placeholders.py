@@ -93,7 +93,7 @@ def check_placeholders(
     if not group.command:
         return
     for name in group.parameters:
-        if name not in used and name not in context.known.spoken:
+        if name not in used and name not in context.known.words_in_use:
             own = (*path, "parameters", name)
             place = own if "parameters" in spec else path
             context.report(

@@ -1,9 +1,10 @@
 """Profiles: named settings of a site or user, which an ensemble file need not repeat.
 
-A profile has the executor, its options, and defaults of all job groups and of ``limits:``. The
-configuration files of the site and of the user define profiles. :func:`read_profile` combines
-what they say about one profile, and :func:`apply_profile` fills its defaults into the data of an
-ensemble file before the file is checked. Each value keeps the position where it was written.
+A profile has the executor, its options, and defaults of all job groups, ``pilots:`` and
+``limits:``. The configuration files of the site and of the user define profiles.
+:func:`read_profile` combines what they say about one profile, and :func:`apply_profile` fills its
+defaults into the data of an ensemble file before the file is checked. Each value keeps the position
+where it was written.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context, Known
 from ensemble_core.config.document import Document, Path, shown
+from ensemble_core.config.limits import WHOLE_RUN
 from ensemble_core.config.reader import read_text
 from ensemble_core.config.schema import PROFILE_FIELDS, Validators
 from ensemble_core.config.schema_check import check_shape
@@ -22,7 +24,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.option_values import merged
 from ensemble_core.model.value import Value
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.quick_dataclass import dataclass, replace
 
 __all__ = [
     "NO_PROFILE",
@@ -48,6 +50,7 @@ class Profile(Value):
     options: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     jobs: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     limits: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    pilots: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     places: Mapping[Path, tuple[Location, str | None]] = field(default_factory=dict)
 
     def at(self, *path: str) -> Location | None:
@@ -63,6 +66,7 @@ class Profile(Value):
             "name": self.name,
             "jobs": dict(self.jobs),
             "limits": dict(self.limits),
+            "pilots": dict(self.pilots),
             "places": [[[*path], *place[:3], how] for path, (place, how) in self.places.items()],
         }
 
@@ -75,7 +79,8 @@ class Profile(Value):
             tuple(path): (Location(file, line, column, quoted=False), how)
             for path, file, line, column, how in data["places"]
         }
-        return cls(data["name"], jobs=data["jobs"], limits=data["limits"], places=places)
+        parts = {part: data.get(part, NOTHING) for part in ("jobs", "limits", "pilots")}
+        return cls(data["name"], **parts, places=places)
 
 
 def read_config(text: str, file: str, registry: Registry) -> Document:
@@ -160,6 +165,7 @@ def read_profile(
         values.get("options", NOTHING),
         values.get("jobs", NOTHING),
         values.get("limits", NOTHING),
+        values.get("pilots", NOTHING),
         places,
     )
     if profile.options and profile.executor is None:
@@ -180,7 +186,7 @@ def read_profile(
 
 
 def apply_profile(context: Context, profile: Profile | None) -> None:
-    """Fill a profile's defaults into the job groups and limits of a file.
+    """Fill a profile's defaults into the job groups, pilots and limits of a file.
 
     Values of the file take precedence. Null in the file removes a value of the profile. Without
     such a value, null has no effect, so that a file can be used with and without the profile.
@@ -192,10 +198,25 @@ def apply_profile(context: Context, profile: Profile | None) -> None:
         if isinstance(entry, dict):
             given = {name: entry[name] for name in PROFILE_FIELDS if name in entry}
             _fill(context, ("jobs", number), entry, given, defaults, "jobs")
+    pilots = document.data.get("pilots")
+    if defaults.pilots and pilots is None:
+        pilots = document.data["pilots"] = {}
+    if isinstance(pilots, dict):
+        _fill(context, ("pilots",), pilots, dict(pilots), defaults, "pilots")
     limits = document.data.get("limits")
     if defaults.limits and limits is None:
         limits = document.data["limits"] = {}
     if isinstance(limits, dict):
+        most = defaults.limits.get("at_once")
+        if isinstance(limits.get("at_once"), dict) and isinstance(most, int):
+            # The profile's limit on the whole run holds together with limits that groups share.
+            place = defaults.places.get(("limits", "at_once"))
+            more = {} if place is None else {("limits", "at_once", WHOLE_RUN): place}
+            defaults = replace(
+                defaults,
+                limits={**defaults.limits, "at_once": {WHOLE_RUN: most}},
+                places={**defaults.places, **more},
+            )
         _fill(context, ("limits",), limits, dict(limits), defaults, "limits")
 
 

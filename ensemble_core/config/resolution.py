@@ -35,13 +35,14 @@ class ResolvedValue(NamedTuple):
 
 
 def resolved_values(document: Document) -> Iterator[ResolvedValue]:
-    """Yield the limits and the fields of job groups of a file whose entries are expanded."""
+    """Yield the limits, pilots and fields of job groups of a file whose entries are expanded."""
     data = document.data
     limits = data.get("limits") or {}
     yield from _values(document, "limits", ("limits",), limits)
     for name, value in _defaults(Limits, [each.name for each in fields(Limits)]):
         if name not in limits:
             yield ResolvedValue.of(f"limits.{name}", value, BUILT_IN)
+    yield from _values(document, "pilots", ("pilots",), data.get("pilots") or {})
     for number, group in enumerate(data.get("jobs") or ()):
         key = f"jobs.{group['name']}"
         given = {name: value for name, value in group.items() if name != "name"}

@@ -32,31 +32,16 @@ _NAMES = {
 }
 
 
+#: The schema of an ensemble file without what plugins add to it. A key of a job group is declared
+#: there once, with what may change it: ``x-ensemble-change`` is ``never``, ``group`` (only the
+#: action ``set``, for the whole group) or ``submit`` (each submit, but there is no default to which
+#: null could reset it), or missing (each submit, and null resets it).
+_OWN_SCHEMA = Path(__file__).with_name("ensemble.schema.json").read_text("utf-8")
+_JOB_KEYS: dict[str, dict[str, Any]] = json.loads(_OWN_SCHEMA)["$defs"]["job"]["properties"]
 #: Keys of a job group that get their default if an action sets them to null.
-RESET_BY_NULL = (
-    "avoid", "cores_per_task", "duration", "environment", "executor", "gpus_per_task", "grace",
-    "memory_per_task", "nodes", "observe", "options", "stderr", "stdout", "tasks", "urgency",
-    "warn", "within", "workdir",
-)  # fmt: skip
+RESET_BY_NULL = [name for name, key in _JOB_KEYS.items() if "x-ensemble-change" not in key]
 #: Keys of a job group for which a profile can have defaults.
-PROFILE_FIELDS = (
-    "avoid", "environment", "options", "nodes", "tasks", "cores_per_task", "gpus_per_task",
-    "memory_per_task", "duration", "within",
-)  # fmt: skip
-#: Keys of a job group that actions cannot change, because they have to be known before anything
-#: runs or do not belong to a single submit.
-_OF_THE_GROUP = (
-    "environment_from",
-    "result",
-    "fail_if",
-    "retry",
-    "at_once",
-    "uses",
-    "inputs",
-    "outputs",
-    "discard",
-    "reuse",
-)
+PROFILE_FIELDS = [name for name, key in _JOB_KEYS.items() if key.get("x-ensemble-profile")]
 
 #: Option that all environments have.
 _CHECK = {
@@ -85,9 +70,7 @@ class _Named:
 
 def compose(registry: Registry | _Named) -> dict[str, Any]:
     """Return the whole schema (draft 2020-12) as plain data."""
-    schema: dict[str, Any] = json.loads(
-        Path(__file__).with_name("ensemble.schema.json").read_text("utf-8")
-    )
+    schema: dict[str, Any] = json.loads(_OWN_SCHEMA)
     definitions = schema["$defs"]
     _compose_rules(definitions, registry)
     _compose_named(definitions, "action", "name", registry.actions)
@@ -110,12 +93,14 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
             definitions,
         )
     _compose_environments(definitions, registry)
+    _compose_kinds(definitions, registry)
     _compose_sources(schema, registry)
     _compose_algorithms(schema, registry)
     fields = copy.deepcopy(job)
-    del fields["required"], fields["properties"]["name"]
-    for name in _OF_THE_GROUP:
-        fields["properties"].pop(name, None)
+    del fields["required"]
+    for name, inner in job["properties"].items():
+        if inner.get("x-ensemble-change") in ("never", "group"):
+            del fields["properties"][name]
     for name, inner in fields["properties"].items():
         types = [inner["type"]] if isinstance(inner["type"], str) else inner["type"]
         if types == ["integer"]:  # an expression is allowed as well
@@ -139,8 +124,10 @@ def compose(registry: Registry | _Named) -> dict[str, Any]:
 def _whole_group(fields: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of the changes of a whole group: of its jobs, and of its own keys."""
     found = {**fields, "properties": dict(fields["properties"])}
-    for name in ("at_once", "uses", "retry"):
-        own = copy.deepcopy(job["properties"][name])
+    for name, key in job["properties"].items():
+        if key.get("x-ensemble-change") != "group":
+            continue
+        own = copy.deepcopy(key)
         own["type"] = [*dict.fromkeys([*_listed(own["type"]), "null"])]
         found["properties"][name] = own
     retry = found["properties"]["retry"]
@@ -177,6 +164,7 @@ def _compose_profiles(schema: dict[str, Any], fields: Mapping[str, Any]) -> None
     own["limits"]["properties"] = {
         name: {**inner, "type": [*_listed(inner["type"]), "null"]} for name, inner in limits.items()
     }
+    own["pilots"] = schema["properties"]["pilots"]
     # Names of limits belong to the ensemble file, in which groups use them.
     own["limits"]["properties"]["at_once"]["type"] = ["integer", "null"]
     for name in PROFILE_FIELDS:
@@ -202,6 +190,15 @@ def _compose_environments(definitions: dict[str, Any], registry: Registry | _Nam
         chosen = {"required": [name], **({"not": {"anyOf": others}} if others else {})}
         branches.append({"if": chosen, "then": {"$ref": f"#/$defs/{key}"}})
     definitions["environment"]["allOf"] = branches or [True]
+
+
+def _compose_kinds(definitions: dict[str, Any], registry: Registry | _Named) -> None:
+    """Define the entries of ``pilots``. A file need not name the executor that uses them."""
+    whole = registry.registry if isinstance(registry, _Named) else registry
+    for record in whole.executors.values():
+        if record.kinds:
+            own = {**definitions["pilot"], "properties": definitions["pilot"].get("properties", {})}
+            definitions["pilot"] = _with_options(own, record.kinds, "pilot", definitions)
 
 
 def _compose_sources(schema: dict[str, Any], registry: Registry | _Named) -> None:

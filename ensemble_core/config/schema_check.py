@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from math import ceil, floor, isfinite
 from pathlib import PurePath
 from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Document, Path, shown
-from ensemble_core.config.field_hints import may_rename, renamed, turned_round
 from ensemble_core.config.limits import hours_hint
+from ensemble_core.config.observer_fields import may_rename, renamed, turned_round
 from ensemble_core.errors import closest, did_you_mean
 from ensemble_core.plugin.registry import Kind, Registry
 
@@ -37,6 +38,7 @@ _READ_ONCE = ("", "config", "profile")
 #: More errors are not listed: a file with thousands of errors has one cause.
 _MOST_ERRORS = 100
 _OFTEN = "use repetitions: unlimited for no limit; enabled: false switches a rule off"
+_OBSERVE = "write observe: {{{}: {{}}}}"
 _EXAMPLES = {
     "jobs": "jobs: [{name: hello, command: echo hello}]",
     "rules": "rules: [{trigger: start, action: {name: submit, label: hello}}]",
@@ -49,6 +51,11 @@ _EXAMPLES = {
 
 #: Keys that would name code.
 _CODE = {"custom", "functions", "plugin", "plugins"}
+#: Keys with which other tools say that a group waits for another one.
+_AFTER = {
+    *("after", "depends", "depends_on", "dependencies", "dependency", "dependson", "needs"),
+    *("requires", "wait_for"),
+}
 #: Keys that users write for the number of values of a range or for its step.
 _STEPS = {"steps", "num", "number", "n", "points"}
 
@@ -123,7 +130,7 @@ def _explain(
         context.report(
             (*path, name),
             f"{_mapping_noun(path, document, registry)} has no {name!r}",
-            hint=_EXAMPLES.get(name)
+            hint=(_EXAMPLES.get(name) if name != "jobs" or not path else None)
             or _expected_description(context, error, name, "properties", name),
             broken=True,
             code="missing-key",
@@ -190,9 +197,12 @@ def _report_bad_value(context: Context, path: Path, value: Any, error: Any) -> N
     elif kind in ("minItems", "minLength", "minProperties") and not value:
         what, code = f"{name} is empty", "empty"
     elif kind == "pattern" and path and path[-1] == "repetitions":
-        what, hint = f"{name} is {found}, expected a whole number or unlimited", _OFTEN
+        what = f"{name} is {found}, expected a whole number or unlimited"
+        hint = f"write {value}" if isinstance(value, str) and value.isdecimal() else _OFTEN
     elif kind == "pattern" and path and path[-1] == "top":
         what = f"{name} is {found}, expected a whole number, or a share such as 5%"
+    elif kind == "pattern" and path and path[-1] == "order":
+        what = f"{name} is {found}, expected the name of a column, or -NAME for the largest first"
     elif kind == "pattern" and path and path[-1] in ("name", "id"):
         what, code = f"{name} {found} may only have letters, digits, - and _", "bad-name"
         hint = "do not begin with -"
@@ -208,6 +218,9 @@ def _report_bad_value(context: Context, path: Path, value: Any, error: Any) -> N
         refused = error.kind.schema
         what = f"{name} is {found}, which is not allowed"
         hint = refused.get("description") if isinstance(refused, dict) else None
+    elif kind == "pattern" and "options" in path:
+        what = f"{name} is {found}, which is not allowed"
+        hint = _expected_description(context, error, name)
     else:
         branches = [branch for branch in getattr(error.kind, "context", ()) if branch]
         if branches:  # the schema has anyOf or oneOf
@@ -299,10 +312,10 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
         if noun is not None:
             _no_such(context, inner, noun, key, is_key=True)
             continue
-        near = closest(key, known, 0.55)
         inside = context.validators.schema["$defs"]["job-fields"]["properties"]
-        cut = [str(value) for value in data.values() if str(value).startswith("=")]
-        if any(value.count("(") > value.count(")") for value in cut):
+        of_queue = len(path) > 1 and path[-2] == "options"
+        near = closest(key, known, 0.8 if of_queue and "extra" in known else 0.55)
+        if any(str(value).count("(") > str(value).count(")") for value in data.values()):
             hint = 'quote text that contains a comma: "= min(T, 3)"'
         elif key.lower() in _STEPS and {"step", "count"} <= {*known}:
             value = document.written(inner, data[key])
@@ -310,12 +323,23 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
             hint += "distance from one value to the next"
         elif "with" in known and key in inside and "times" not in known:
             hint = f"put it under 'with:': with: {{{key}: …}}"
+        elif key.lower() in _AFTER and _is_group(path):
+            other = data[key][0] if isinstance(data[key], list) and data[key] else data[key]
+            hint = "a rule starts a group when another one is over: {trigger: idle, name: "
+            hint += f"{other}, action: {{name: submit, label: {data.get('name')}}}}}"
         elif key in _CODE and path[:1] == ("profiles",):
             hint = "a profile names no code: write it in the ensemble file, or use --plugin"
+        elif of_queue and (own := closest(key, inside, 1.0)):
+            hint = f"it is a key of the job group: {own}"
+        elif not closest(key, known, 1.0) and (queues := _queues_with(context, path, key)):
+            write = f"options: {{{queues[0]}: {{{key}: …}}}}"
+            hint = f"it is an option of {', '.join(queues)}: write {write!r}"
         elif near:
             hint = f"did you mean {near!r}?"
         else:
             hint = f"known: {', '.join(known)}" if known else "no key is allowed here"
+            if of_queue and "extra" in known:
+                hint += f" ({schema['properties']['extra']['description'].rstrip('.')})"
         context.report(
             inner,
             f"unknown key {shown(key)} in {_mapping_noun(path, document, context.registry)}",
@@ -324,6 +348,23 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
             code="unknown-key",
             where=document.at_key(inner),
         )
+
+
+def _is_group(path: Path) -> bool:
+    """Return True for the path of a job group, or of the defaults of all groups in a profile."""
+    return path[-1:] == ("jobs",) or (path[:1] == ("jobs",) and len(path) == 2)
+
+
+def _queues_with(context: Context, path: Path, key: str) -> list[str]:
+    """Return the executors that have a job group's unknown key as an option of the group."""
+    if not _is_group(path):
+        return []
+    executors = context.registry.executors.items()
+    return [
+        name
+        for name, each in executors
+        if ":" not in name and key in each.job_options.get("properties", {})
+    ]
 
 
 def _report_bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -> None:
@@ -347,6 +388,12 @@ def _report_bad_names(context: Context, path: Path, schema: Mapping[str, Any]) -
             )
 
 
+def _fits(value: Any, types: list[str]) -> bool:
+    """Return True if an item of a list may be what is expected instead of the list."""
+    name = "object" if isinstance(value, dict) else "string" if isinstance(value, str) else "number"
+    return name in types or (name == "number" and "integer" in types)
+
+
 def _report_wrong_type(
     context: Context, path: Path, value: Any, types: list[str], error: Any
 ) -> None:
@@ -354,24 +401,34 @@ def _report_wrong_type(
     found, hint = shown(value), None
     if isinstance(value, (bool, int, float)):
         found = f"{written} (a boolean)" if isinstance(value, bool) else f"the number {written}"
-        if "string" in types:
+        if isinstance(value, float) and isfinite(value) and "integer" in types:
+            whole = [number for number in (floor(value), ceil(value)) if number > 0]
+            hint = f"write {' or '.join(map(str, whole))}" if whole else None
+        elif "string" in types:
             hint = f'quote it: "{written}"'
     elif value is None:
         hint = "remove the key, or give it a value" if path else None
     elif isinstance(value, str):
         found = f"the string {found}"
-        if {"number", "integer"} & set(types):
+        if value.startswith("=") and "options" in path and "with" not in path:
+            hint = "an expression may stand under 'with' of a rule or of 'retry'; here, write the "
+            hint += "value, or a placeholder such as '{attempt}' or '{T}'"
+        elif {"number", "integer"} & set(types):
             bare = value.strip().lstrip("0").replace("_", "")
             hint = f"write {bare}" if bare.isascii() and bare.isdigit() else hours_hint(path, value)
         elif "array" in types and "object" not in types:
             hint = "write a list: [" + (value if len(value) < 30 else "…") + "]"
         elif path and path[-1] == "action":
             hint = f"write action: {{name: {value}}}"
+        elif path and path[-1] == "observe":
+            hint = _OBSERVE.format(value)
+    elif path and path[-1] == "observe" and isinstance(value, list):
+        hint = _OBSERVE.format(value[0] if value and isinstance(value[0], str) else "key-value")
     elif (
         isinstance(value, (list, dict)) and path and isinstance(path[-1], int) and "string" in types
     ):
         hint = f"quote it: {_quoted(value)}"
-    elif isinstance(value, list) and len(value) == 1:
+    elif isinstance(value, list) and len(value) == 1 and _fits(value[0], types):
         hint = f"leave the brackets out: {shown(value[0])}"
     elif isinstance(value, dict) and "array" in types:
         hint = "begin each entry of the list with '- '"

@@ -181,6 +181,9 @@ def _check_count(context: Context, path: Path, name: str, counter: str) -> None:
     group, dot, inner = counter.rpartition(".")
     if dot and inner in COUNTS and group in context.known.groups:
         hint = f"write metric({name!r}) for the whole group {group!r}"
+    elif dot and (near := closest(group, context.known.groups, 0.5)):
+        count = closest(inner, COUNTS, 0.5) or "done"
+        hint = f"did you mean metric('count.{near}.{count}')?"
     else:
         listed, form = f"counts are {', '.join(COUNTS)}", "did you mean 'count.{}'?"
         hint = did_you_mean(counter, COUNTS, listed, cutoff=0.5, form=form)

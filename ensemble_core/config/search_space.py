@@ -9,10 +9,11 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.sweeps import MOST_COUNTED, read_points
+from ensemble_core.config.sweeps import MOST_COUNTED, read_columns
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.filters import filter_of
+from ensemble_core.model.formula_mistakes import misspelt_value
 from ensemble_core.model.generators import EarlierPoints, Variable, Vocs
 from ensemble_core.model.numbers import read_number
 
@@ -33,7 +34,7 @@ def read_variables(context: Context, path: Path, given: Mapping[str, Any]) -> tu
                 continue
             low, high = map(float, spec["range"])
             spec = {**{key: spec[key] for key in spec if key != "range"}, "from": low, "to": high}
-        when = _when(context, place, spec.get("when"), [each.name for each in found], given)
+        when = _when(context, place, spec.get("when"), found, given)
         if "values" in spec:
             others = sorted(spec.keys() - {"values", "when"})
             if others:
@@ -79,14 +80,16 @@ def _report(context: Context, path: Path, what: str, hint: str, *, code: str = "
 
 
 def _when(
-    context: Context, path: Path, text: object, before: list[str], given: Mapping[str, Any]
+    context: Context, path: Path, text: object, above: list[Variable], given: Mapping[str, Any]
 ) -> str:
     """Return the checked condition of a variable, which only uses variables above it."""
     place = (*path, "when")
     if not isinstance(text, str) or not context.is_valid(place):
         return ""
+    before = [each.name for each in above]
     try:
-        names = filter_of(text, "when").names
+        parsed = filter_of(text, "when")
+        names = parsed.names
         later = [name for name in names if name in given and name not in before]
         if later:
             raise EnsembleError(
@@ -98,6 +101,11 @@ def _when(
     except EnsembleError as error:
         context.attach(error, place)
         return ""
+    values = {each.name: each.values for each in above}
+    tree = parsed.condition.tree
+    why = None if tree is None else misspelt_value(tree, lambda name: values.get(name, ()))
+    if why is not None:
+        context.report(place, why, hint="write one of its values", code="bad-value")
     return text
 
 
@@ -150,7 +158,7 @@ def _written_points(
             if isinstance(point, dict):
                 yield (*path, number), point
         return
-    columns = read_points(context, path, given)  # type: ignore[arg-type]
+    columns = read_columns(context, path, given)  # type: ignore[arg-type]
     if columns:
         for row in zip(*columns.values(), strict=True):
             yield (

@@ -13,7 +13,10 @@ from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["shell_warnings"]
 
-_OPERATORS = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<"})
+#: A word with an operator of a shell: ``|``, ``&&``, ``2>err``, ``<in``, or ``;`` at its end.
+_OPERATOR = re.compile(
+    r"\|&?|&|[^\s&|]*(?:&&|\|\|)[^\s&|]*|(?:\d?|&)>{1,2}[^\s<>=]*|<<?[^\s<>=]*|\S*;"
+)
 _SHELL = re.compile(r"(ba|da|z|k|mk|a|c|tc|fi)?sh")
 #: Programs that expand their arguments themselves, or for which ``$`` and ``*`` have a meaning.
 _OTHERS = re.compile(
@@ -26,6 +29,11 @@ _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _WILDCARD = re.compile(r"\*|(?=.*\*)(?=.*[./]|.*\*$)[\w./~+@*-]*[A-Za-z_./*][\w./~+@*-]*")
 #: A field of the event's job. Doubled braces, and those after ``$``, are meant literally.
 _OF_A_JOB = re.compile(r"(?<![{$])\{job\.(?:outputs\[\d+\]|[A-Za-z_]\w*)\}")
+
+
+#: What a shell would not take for the beginning of a new line, and words that only a shell knows.
+_JOINED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\\n", re.DOTALL)
+_BUILTIN = re.compile(r"cd|export|source|\.|module|ulimit|set|unset|[A-Za-z_]\w*=.*")
 
 
 def shell_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:
@@ -71,9 +79,20 @@ def shell_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:
 def _in_command(group: JobGroup, split: bool) -> tuple[str, str] | None:
     """Return the first word that the user probably expects a shell to change, and what it is."""
     words = _words(group, split)
-    operators = sorted(_OPERATORS.intersection(group.command)) if split else []
-    if operators:
-        return operators[0], "is an ordinary argument"
+    is_find = any(os.path.basename(word) == "find" for word in words)  # it ends -exec with ";"
+    operators = {"&&", "||", "|"}.intersection(group.command[1:]) if not split else ()
+    for word in operators:
+        if not any(map(_SHELL.fullmatch, map(os.path.basename, group.command))):
+            return word, "is an ordinary argument"
+    for word in words if split else ():
+        if _OPERATOR.fullmatch(word) and not (is_find and word == ";"):
+            return word, "is an ordinary argument"
+    if split and words and _BUILTIN.fullmatch(words[0]):
+        return words[0], "is no program"
+    lines = [line.strip() for line in _JOINED.sub("x", group.text).splitlines()] if split else []
+    further = [line for line in lines if line][1:]
+    if further and not all(line.startswith("-") for line in further):
+        return further[0], "is not a second command, but arguments of the first one"
     if any(_OTHERS.fullmatch(os.path.basename(word)) for word in words):
         return None
     before = ""
@@ -95,7 +114,7 @@ def _words(group: JobGroup, split: bool) -> list[str]:
         shell = shell or _SHELL.fullmatch(os.path.basename(word)) is not None
         if shell and number and re.fullmatch(r"-[a-z]*c", group.command[number - 1]):
             break
-        if not (split and f"'{word}'" in group.text):
+        if not (split and (f"'{word}'" in group.text or f'"{word}"' in group.text)):
             found.append(word)
     return found
 

@@ -16,7 +16,14 @@ from ensemble_core.model.numbers import read_number
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
 from ensemble_core.model.sweeps import GivenBy, Range, by_count, by_step
 
-__all__ = ["MOST_COUNTED", "MOST_JOBS", "check_functions", "read_parameters", "read_points"]
+__all__ = [
+    "MOST_COUNTED",
+    "MOST_JOBS",
+    "check_functions",
+    "read_columns",
+    "read_parameters",
+    "read_points",
+]
 
 #: Maximum number of jobs in one submit.
 MOST_JOBS = 1_000_000
@@ -43,6 +50,11 @@ _SEPARATORS = {
     "|": ("|", "vertical bars"),
     "blanks": (" ", "blanks"),
 }
+_NUMBER = r"[-+]?[0-9.]*[0-9]"
+#: Matches a text that other tools read as a range or a list of numbers, and not times (12:30).
+_SEVERAL = re.compile(
+    rf"{_NUMBER}(\s*(\.\.+|[,;])\s*{_NUMBER})+|(?!.*:[0-9]{{2}}$){_NUMBER}(:{_NUMBER}){{1,2}}"
+)
 #: Matches a range in Python's notation, such as ``range(1, 5)``.
 _PYTHON_RANGE = re.compile(r"\s*(?:np\.|numpy\.)?a?range\(([^()]*)\)?\s*")
 
@@ -63,11 +75,33 @@ def read_parameters(
             values = tuple(value)
             for index, item in enumerate(value):
                 _check_value(context, (*inner, index), item)
+            if path[:1] == ("jobs",):  # a rule's expressions have samples here
+                _warn_of_equals(context, inner, "values", values, repr(name))
         else:
             values = (value,)
             _check_value(context, inner, value)
+            if isinstance(value, str) and _SEVERAL.fullmatch(value.strip()):
+                context.warnings.append(
+                    f"{context.document.at(inner)}: {value!r} is one text; for several values, "
+                    f"write a list or {{from: 1, to: 5}}; for this text, [{value!r}]"
+                )
         found[name] = () if values is None else values
     return found
+
+
+def _warn_of_equals(
+    context: Context, path: Path, noun: str, rows: Sequence[object], whole: str
+) -> None:
+    """Warn if two values or rows are equal: their jobs are the same, and all of them run."""
+    first: dict[object, int] = {}
+    for number, row in enumerate(rows, 1):
+        earlier = first.setdefault(row, number)
+        if earlier != number:
+            context.warnings.append(
+                f"{context.document.at(path)}: {noun} {earlier} and {number} of {whole} are equal, "
+                "so the same jobs run twice; for repetitions, write 'replicas: 2'"
+            )
+            return
 
 
 def _read_function(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[GivenBy] | None:
@@ -214,6 +248,16 @@ def _range(context: Context, path: Path, given: Mapping[str, Any]) -> Range | No
 def read_points(
     context: Context, path: Path, given: str | Mapping[str, Any]
 ) -> dict[str, Sequence[object]] | None:
+    """Return the columns of a CSV file, or ``None`` after reporting an error. Each row is a job."""
+    columns = read_columns(context, path, given)
+    if columns:
+        _warn_of_equals(context, path, "rows", [*zip(*columns.values(), strict=True)], "the file")
+    return columns
+
+
+def read_columns(
+    context: Context, path: Path, given: str | Mapping[str, Any]
+) -> dict[str, Sequence[object]] | None:
     """Return the columns of a CSV file, or ``None`` after reporting an error."""
     before = len(context.errors)
     file = given if isinstance(given, str) else given["file"]
@@ -270,8 +314,14 @@ def read_points(
             at = header.index(name)
             cells = [row[at] for row in rows]
             columns[name] = _column(cells, decimal)
+            texts = [cell for cell in cells if read_number(cell, decimal) is None]
+            if texts and 2 * len(texts) < len(cells):
+                context.warnings.append(
+                    f"{context.document.at(path)}: the column {name!r} of {file} has numbers, but "
+                    f"also {repr(texts[0]) if texts[0] else 'empty cells'}: all are texts"
+                )
             doubtful = next(filter(_NAME_OR_NUMBER.fullmatch, cells), None)
-            if doubtful and None not in [read_number(cell, decimal) for cell in cells]:
+            if doubtful and not texts:
                 context.warnings.append(
                     f"{context.document.at(path)}: the column {name!r} of {file} has texts such as "
                     f"{doubtful!r}, so its values are texts; if these are numbers, write a point, "

@@ -127,7 +127,10 @@ class _Active:
 
 
 class Narrator:
-    """Formats the events and decisions of a run as lines. With ``debug``, it prints every event."""
+    """Formats the events and decisions of a run as lines. With ``debug``, it prints every event.
+
+    With ``errors_only``, it formats no firings and submits, because only errors are shown.
+    """
 
     def __init__(
         self,
@@ -136,8 +139,10 @@ class Narrator:
         err: TextStyle | None = None,
         *,
         debug: bool = False,
+        errors_only: bool = False,
     ) -> None:
         self._ensemble = ensemble
+        self._errors_only = errors_only
         self._out = out
         self._err = out if err is None else err
         self.debug = debug
@@ -255,6 +260,8 @@ class Narrator:
         self._pacing = False
         #: Whether the current event is a message of the executor.
         self._noticing = False
+        if self._errors_only:
+            return
         told = self._out.paint(f" => trigger {printable(fired.label)}", "trigger")
         notes = [printable(fired.rule)] if fired.rule in self._named else []
         of = self._repetitions.get(fired.rule or "", 1)
@@ -274,8 +281,8 @@ class Narrator:
     def _submit(self, submit: Submit) -> Iterator[OutputLine]:
         for job in submit.jobs:
             self._active[job.id] = _Active(job)
-        if self._pacing and not self.debug:
-            return  # the rest of a rate-limited submit, which has been printed
+        if self._errors_only or (self._pacing and not self.debug):
+            return  # for example the rest of a rate-limited submit, which has been printed
         group = self._ensemble.groups.get(submit.group)
         count = str(len(submit.jobs))
         if (
@@ -333,7 +340,7 @@ class Narrator:
         cleaned, active = self._cleaned
         if cleaned != retry.job:
             active = self._active.get(retry.job)
-        if active is not None and active.job is not None:
+        if active is not None and active.job is not None and not self._errors_only:
             self._retried[active.job.group, active.job.index] = active.why
         yield from ()
 

@@ -12,20 +12,29 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TextIO, cast
 
 from ensemble_core.display.console import OutputLine, is_relevant
 from ensemble_core.display.live import LiveTable
 from ensemble_core.display.text_style import close_quietly, encodable, is_terminal
-from ensemble_core.model.decisions import Decision
-from ensemble_core.model.events import Event
+from ensemble_core.model.decisions import Decision, Log
+from ensemble_core.model.events import Event, Problem
+from ensemble_core.plugin.load_guard import STDOUT
 
 __all__ = ["Output"]
 
 #: Length of the queue at which back-pressure begins: lines are dropped, or the run waits.
 LIMIT = 200_000
 _BATCH = 500
+#: Number of characters that fit into the buffer of a stream, which is 8 KiB, in each encoding.
+_PIECE = 2000
 _FRAME = 0.25  # seconds between frames without new lines
+#: Seconds for which the thread waits for further lines. A wakeup for each line would take the GIL
+#: from the engine's thread each time. Messages do not wait: a controller that is killed then has
+#: printed them.
+_GATHER = 0.02
+_AT_ONCE = frozenset((Log, Problem))
 
 _Item = Event | Decision | OutputLine | None
 
@@ -62,6 +71,8 @@ class Output:
         self._dead: set[int] = set()
         self._left_out = 0
         self._leaving = False
+        #: Set if the thread should write what it has without a pause.
+        self._hurry = threading.Event()
         self._last: list[OutputLine] = []
         self._thread = threading.Thread(target=self._run, name="ensemble-output", daemon=True)
         self._redirected: tuple[TextIO, TextIO] | None = None
@@ -75,10 +86,13 @@ class Output:
             while self._queue.qsize() >= LIMIT and not self._leaving and self._thread.is_alive():
                 time.sleep(0.02)
         self._queue.put(item)
+        if type(item) in _AT_ONCE:
+            self._hurry.set()
 
     def say(self, text: str, *, error: bool = False) -> None:
         """Queue a line of text. Any thread or signal handler may call this."""
         self._queue.put(OutputLine(text, error))
+        self._hurry.set()
 
     def __enter__(self) -> Output:
         if self._redirects:
@@ -108,6 +122,7 @@ class Output:
             self._leaving = True
             self._last = [OutputLine(text) for text in last]
             self._queue.put(None)
+            self._hurry.set()
             self._thread.join(patience)
 
     def _run(self) -> None:
@@ -116,6 +131,9 @@ class Output:
             batch: list[_Item] = []
             try:
                 batch.append(self._queue.get(timeout=_FRAME if self.block else None))
+                if self._queue.qsize() < _BATCH:
+                    self._hurry.wait(_GATHER)
+                self._hurry.clear()
                 while len(batch) < _BATCH:
                     batch.append(self._queue.get_nowait())
             except queue.Empty:
@@ -175,9 +193,10 @@ class Output:
         if not text or id(stream) in self._dead:
             return
         try:
-            stream.write(encodable(text, stream))
-            while not _flushed(stream):
-                time.sleep(0.02)
+            text = encodable(text, stream)
+            with STDOUT:
+                for start in range(0, len(text), _PIECE):
+                    _write(stream, text[start : start + _PIECE])
         except (OSError, ValueError) as error:
             self._dead.add(id(stream))
             self._lost(stream, error)
@@ -191,13 +210,19 @@ class Output:
             self._send(self._err, note)
 
 
-def _flushed(stream: TextIO) -> bool:
-    """Return True if everything is written, and False if a non-blocking pipe is full."""
-    try:
-        stream.flush()
-    except BlockingIOError:
-        return False
-    return True
+def _write(stream: TextIO, text: str) -> None:
+    """Write a text that fits into the stream's buffer, and wait while a non-blocking pipe is
+    full.
+    """
+    write: Callable[[], object] = partial(stream.write, text)
+    while True:
+        try:
+            write()  # if it raises this exception, the text is in the buffer
+            stream.flush()
+            return
+        except BlockingIOError:
+            write = stream.flush
+            time.sleep(0.02)
 
 
 class _Redirected:

@@ -124,9 +124,9 @@ def group_table(
 
 def why_not_fired(rule: RuleReport) -> str:
     """Explain why a rule never fired."""
-    if rule.state == "never woken":
-        return "never triggered: no matching event"
-    times = f"triggered {count_of(rule.woken, 'time')}"
+    if rule.state == "never triggered":
+        return "never triggered: it saw no matching event"
+    times = f"triggered {count_of(rule.triggered, 'time')}"
     if rule.state == "condition false":
         when = f"{rule.when!r} was false" if rule.when else "its condition was false"
         if _NUMBER.fullmatch(rule.when):
@@ -139,7 +139,7 @@ def why_not_fired(rule: RuleReport) -> str:
             seen = ""
         if not rule.refused:
             return f"{times}, but {when}{seen}"
-        left = rule.woken - rule.refused
+        left = rule.triggered - rule.refused
         if left <= 0 or not rule.when:
             return f"{times}, but its trigger did not match"
         refused = f"its trigger did not match {format_times(rule.refused)}"
@@ -158,7 +158,7 @@ def why_not_fired(rule: RuleReport) -> str:
             f"switched off: {printable(rule.cut) or 'it was part of an endless chain of firings'}"
         )
     if rule.state == "disabled":
-        return "disabled" + (f" ({times} before)" if rule.woken else "")
+        return "disabled" + (f" ({times} before)" if rule.triggered else "")
     return rule.state
 
 

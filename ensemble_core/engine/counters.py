@@ -62,13 +62,16 @@ class Counters:
 
     def count_change(self, group: GroupState, record: JobRecord, change: Change) -> None:
         """Update counters of a group, and mark them as changed if rules wait for them."""
-        if group.watches or self._gauges.kept:
+        if group.watches:
+            watches, touched = group.watches, self.index.touched
+            for counter, _ in CHANGES[change]:
+                if counter in watches:
+                    touched[watches[counter]] = None
+        if self._gauges.kept:
             for counter, by in CHANGES[change]:
-                if counter in group.watches:
-                    self.index.touched[group.watches[counter]] = None
-                if counter == "active" and self._gauges.kept:
+                if counter == "active":
                     self._gauges.count_active(by)
-        for counter, by in group.spoken_changes[change]:
+        for counter, by in group.counted_changes[change]:
             record.index.count(counter, by)
         if self._metrics.recent:
             for variable, recent in self._metrics.recent.get(record.job.group, NOTHING).items():
@@ -83,7 +86,7 @@ class Counters:
             for each in record.kept.slices:
                 each.counters["reused"] += 1
         self.count_for(record, record.passed, "reused")
-        if group.watches or group.spoken_changes["reused"]:
+        if group.watches or group.counted_changes["reused"]:
             self.count_change(group, record, "reused")
 
     def count_rows(self, record: JobRecord, by: int) -> None:
@@ -93,7 +96,7 @@ class Counters:
         record.observed += by
         if record.passed:
             self.count_for(record, record.passed, "rows", by)
-        if "count.rows" in group.spoken:
+        if "count.rows" in group.kept_names:
             record.index.count("rows", by)
         if record.kept is not None:
             for each in record.kept.slices:

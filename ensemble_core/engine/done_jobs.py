@@ -60,7 +60,7 @@ class DoneJobs:
         """True if at least one of the jobs is reused from an earlier run."""
         return any("reused" in names for names in self.layouts)
 
-    def serve(self, by: tuple[str, ...]) -> None:
+    def keep_by(self, by: tuple[str, ...]) -> None:
         """Maintain an index of the jobs by the values of these parameters, from now on."""
         if by not in self.slices:
             found = self.slices[by] = {}

@@ -120,7 +120,7 @@ class Effects:
             error = no_such_limit(state, name)
             if error is not None:
                 raise error
-        standing.group = changed
+        standing.use(changed)
         if "retry" in fields:
             retry = {"retry": fields["retry"]}
             waiting = state.attempts.values()
@@ -220,9 +220,9 @@ class Effects:
         """Say once for which rule the run waits, although no job is left."""
         state = self.state
         found = state.rules.lasting.first()
-        if found is None or found.told:
+        if found is None or found.reported:
             return
-        found.told = True
+        found.reported = True
         rule, since = found.state.rule, state.now if found.one.since is None else found.one.since
         left = max(0.0, since + rule.lasts - state.now)
         message = (

@@ -82,9 +82,9 @@ Its laws, which tests check (details in the comment below):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any
 
 from ensemble_core.engine import extension
 from ensemble_core.engine.agenda import Agenda
@@ -93,11 +93,12 @@ from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
 from ensemble_core.engine.job_events import forget, take
+from ensemble_core.engine.job_results import check_result, compute_result
 from ensemble_core.engine.job_states import ATTEMPT, NOT_HANDED_OVER
-from ensemble_core.engine.names import named_fields
 from ensemble_core.engine.progress import report_of
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.records import BY_RUN, JobRecord, Match, Steps
+from ensemble_core.engine.records import JobRecord, Match, Steps
+from ensemble_core.engine.repeated_rows import report_repeated_rows
 from ensemble_core.engine.report import Report
 from ensemble_core.engine.requests import carry_out
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
@@ -109,8 +110,7 @@ from ensemble_core.engine.timers import Timer
 from ensemble_core.metrics.store import MetricsView
 from ensemble_core.model.causes import OUTPUT_LIMIT, OUTPUT_MISSING
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.conditions import Condition
-from ensemble_core.model.decisions import Call, Cancel, Decision, Fail, Log, Terminate
+from ensemble_core.model.decisions import Call, Cancel, Decision, Log, Terminate
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import (
     CallFailed,
@@ -133,7 +133,6 @@ from ensemble_core.model.events import (
     StopRequested,
     TimerElapsed,
 )
-from ensemble_core.model.expressions import Expression
 from ensemble_core.quick_dataclass import replace
 
 __all__ = ["Engine"]
@@ -297,9 +296,8 @@ class Engine:
         try:
             if event.timestamp > state.now:
                 state.now = event.timestamp
-            steps: Steps = None
             if state.stop is not None and self._stopping.defers(event):
-                pass
+                steps: Steps = None
             elif type(event) is JobEvent:
                 steps = self._on_job(event)
             else:
@@ -334,7 +332,7 @@ class Engine:
         """
         state = self.state
         state.via = None
-        state.beating = False
+        state.in_heartbeat = False
         state.look_for_end = True
         state.error(f"cannot handle an event of type {type(event).__name__}: {error!r}")
 
@@ -384,12 +382,12 @@ class Engine:
                 elif kind == OUTPUT_LIMIT and not self._cancel_for_output(record):
                     return None
             elif (
-                state.heeds
+                state.watched_events
                 and record.source is not None
                 and record.source.fail_if is not None
                 and "finish" in ATTEMPT[record.state]
             ):
-                self._check_result(record, record.source.fail_if, event)
+                check_result(state, record, record.source.fail_if, event)
         if record.cancel == "stopping" and self._stopping.absorbs(record, event):
             if not self._catching_up:
                 self._stopping.submit_requeued()
@@ -397,11 +395,11 @@ class Engine:
         trigger_events = take(state.table, record, event)
         if trigger_events is None:
             return None
-        if state.heeds and name in state.heeds:
+        if state.watched_events and name in state.watched_events:
             if state.silence.of:
                 state.silence.handle_event(record, name, state.now, state.timers)
             if record.outcome == "success" and name == "finish":
-                self._compute_result(record, event)
+                compute_result(state, record, event)
         index = state.rules.index
         if state.ended is not None:
             self._rules.report_trigger_events(trigger_events, record.job.group)
@@ -427,91 +425,6 @@ class Engine:
         self.state.out.append(Cancel(jobs=(record.job.id,)))
         return True
 
-    def _check_result(self, record: JobRecord, condition: Condition, event: JobEvent) -> None:
-        """Let a job fail that is about to succeed, if its group's ``fail_if`` is true."""
-        if record.exception is not None or event.context.get("status") != 0:
-            return
-        match = Match(event, record)
-        ended = {"status": 0, "exit_code": 0, "duration": record.duration_until(event.timestamp)}
-        if "duration" in event.context:  # a reused job
-            ended["duration"] = event.context["duration"]
-        known = named_fields(condition.spoken, self.state.ensemble, event, record, ended)
-        for name in self._read_by(record, condition.names):
-            known[name] = self.state.read_scoped(name, None, match)
-        verdict = condition.verdict(None, known, self.state.metric)
-        if verdict:
-            # If the run was cancelling the job, the outcome must not depend on which was faster. If
-            # a stop was, the job is submitted again.
-            cancelled = record.cancel in ("asked", "stopping")
-            record.exception = "cancel" if cancelled else "result"
-            record.cancelled_by = BY_RUN if cancelled else None
-            record.note = f"fail_if: {condition.text}"
-            outcome: Literal["failed", "cancelled"] = "cancelled" if cancelled else "failed"
-            fail = Fail(job=record.job.id, condition=condition.text, outcome=outcome)
-            self.state.out.append(fail)
-        elif verdict is None:
-            self._report_undecided(record, condition, known)
-
-    @staticmethod
-    def _read_by(record: JobRecord, names: Collection[str]) -> Sequence[str]:
-        """Return those of the names that are statistics of the job's rows, such as ``max.E``."""
-        reads = () if record.source is None else record.source.reads
-        return [name for name in sorted(names) if name in reads] if reads else ()
-
-    def _report_undecided(
-        self, record: JobRecord, condition: Condition, known: Mapping[str, Any]
-    ) -> None:
-        """Warn, once for each group, that a ``fail_if`` depends on a missing value."""
-        key = f"fail_if: {condition.text}"
-        told = self.state.table.groups[record.job.group].without_value
-        if key not in told:
-            told.append(key)
-            missing = [name for name in condition.spoken if known.get(name) is None]
-            lacks = f"{' and '.join(missing)} has no value" if missing else "it has no value"
-            message = f"{record.job.id}: {key} cannot be checked, because {lacks}"
-            self.state.out.append(Log(message=message, level="warning"))
-
-    def _compute_result(self, record: JobRecord, event: JobEvent) -> None:
-        """Compute the values under the group's ``result`` for a job that has succeeded."""
-        state, source = self.state, record.source
-        if source is None or not source.result:
-            return
-        found: dict[str, Any] = {}
-        for name, formula in source.result.items():
-            known = named_fields(formula.spoken, state.ensemble, event, record)
-            for spoken in self._read_by(record, formula.names):
-                known[spoken] = state.read_scoped(spoken, None, Match(event, record))
-            value = formula.result(known, state.metric)
-            if value is not None:
-                found[name] = value
-            else:
-                self._report_missing_result(record, name, formula, known)
-        record.index.result = found
-
-    def _report_missing_result(
-        self, record: JobRecord, name: str, formula: Expression, known: Mapping[str, Any]
-    ) -> None:
-        state, table = self.state, self.state.table.groups[record.job.group]
-        message = f"{record.job.id}: its result {name!r} ({formula.text}) has no value"
-        # If an observer could not parse the output, report only the first such job of the group.
-        unread = record.not_understood or (table.not_understood and not record.rows)
-        values = [(each, known.get(each)) for each in formula.spoken]
-        lacks = any(value is None or (record.unreadable and value != value) for _, value in values)
-        if unread and lacks and not table.told:
-            table.told = True  # one report for the whole group
-            state.error(f"{message}, because no observer could read its output")
-        elif name not in table.without_value:
-            odd = [
-                f"{each} is {value}"
-                for each, value in values
-                if isinstance(value, float) and value - value != 0.0
-            ]
-            why = f": {', '.join(odd)}" if odd else ""
-            state.out.append(Log(message=message + why, level="warning"))
-        else:
-            return
-        table.without_value.append(name)
-
     def _on_foreign_job(self, event: JobEvent) -> None:
         state = self.state
         if event.ours or state.ended is not None:
@@ -527,18 +440,22 @@ class Engine:
         self.state.link = record.link
         if self.state.silence.of:
             self.state.silence.heard(record, self.state.now)
-        if event.anew and record.rows is not None and record.kept is not None:
+        if event.restarted and record.rows is not None and record.kept is not None:
             record.kept.forget_rows(event.observer)
         if not self._catching_up:
-            record.count_row(event.observer, event.anew)
+            record.count_row(event.observer, event.restarted)
+        samples = self.state.table.samples
         if event.clock is not None:
             if record.kept is not None and record.kept.repeats(event.observer, event.clock):
-                self._report_repeated_rows(record, event)
+                replaced = samples.repeat(record, event, event.timestamp)
+                report_repeated_rows(self.state, record, event, replaced)
                 return
+            samples.observe(record, event, event.timestamp)
             if record.clocks is None:
                 record.clocks = {}
             record.clocks[event.observer] = event.clock
-        self.state.table.samples.observe(record, event, event.timestamp)
+        else:
+            samples.observe(record, event, event.timestamp)
         if self.state.generators:
             self._generating.jobs.observed(record, event)
         fields: dict[str, Any] = dict(event.values)
@@ -548,38 +465,6 @@ class Engine:
         # How many rows arrive after a cancel is random, so rules ignore these rows.
         names = () if record.cancel == "asked" else ("observed",)
         self._rules.react(names, record.job.group, event, record, fields)
-
-    def _report_repeated_rows(self, record: JobRecord, event: Observed) -> None:
-        """Report, once for the group, that rows of an attempt that continues are skipped.
-
-        If the last step that the earlier attempt had printed has other values now, the statistics
-        have values that the restart has discarded. This is a warning.
-        """
-        table, observer = self.state.table.groups[record.job.group], event.observer
-        repeated, before = record.index.repeated, record.index.before
-        if repeated is None:
-            return
-        last = repeated[observer]
-        if not table.told_repeats:
-            table.told_repeats = True
-            message = (
-                f"{record.job.id} continues an earlier attempt, which had printed rows up to "
-                f"{last:.15g}: rows up to there are skipped as repetitions ({observer}: clock)"
-            )
-            self.state.out.append(Log(message=message, level="info"))
-        if event.clock == last and not table.told_differences and before is not None:
-            for name, value in event.values.items():
-                old = before.get(name, value)
-                if old != value and not (old != old and value != value):
-                    table.told_differences = True
-                    message = (
-                        f"{record.job.id} printed {name}={value:.15g} at {last:.15g}, where the "
-                        f"earlier attempt had printed {old:.15g}: the restart does not repeat its "
-                        f"steps, and statistics such as max and mean have the earlier values "
-                        f"({observer}: clock)"
-                    )
-                    self.state.out.append(Log(message=message, level="warning"))
-                    return
 
     def _on_identified(self, event: Identified) -> None:
         for job, (_, _, *inputs) in event.jobs.items():
@@ -779,9 +664,9 @@ class Engine:
             return None  # after a resume, the timer is still due
         state.timers.elapsed(event.timer, event.key, event.timestamp)
         if event.timer == "heartbeat":
-            state.beating = True
+            state.in_heartbeat = True
             state.look_for_end = True
-            state.beat()
+            state.count_heartbeat()
             self._rules.react(("heartbeat",), None, event)
             return [(self._end_heartbeat,)]
         if event.timer == "interval":
@@ -818,7 +703,7 @@ class Engine:
     # The methods below are steps that follow from timers.
 
     def _end_heartbeat(self, event: Event) -> None:
-        self.state.beating = False
+        self.state.in_heartbeat = False
 
     def _keep_interval(self, rule_state: RuleState, event: TimerElapsed) -> None:
         if not rule_state.live:

@@ -22,6 +22,7 @@ from ensemble_core.model.jobs import Job, JobGroup
 
 __all__ = ["complete", "note"]
 
+_REPLACED = "the changed file replaces what was set during the run"
 #: How many combinations a message names.
 _NAMED = 5
 
@@ -39,29 +40,79 @@ def note(
 
 
 def complete(submission: Submitter, event: Event) -> None:
-    """Complete the submits of all groups whose sweep has changed in the file."""
-    for standing in submission.state.table.groups.values():
+    """Complete the submits of all groups whose sweep has changed in the file.
+
+    Say which fields and limits that were set during the run it has replaced.
+    """
+    state = submission.state
+    if state.replaced_limits:
+        names = ", ".join(f"limits.{name}" for name in state.replaced_limits)
+        state.replaced_limits = {}
+        state.out.append(Log(message=f"{_REPLACED}: {names}", level="warning"))
+    for standing in state.table.groups.values():
+        if standing.past.replaced:
+            names = ", ".join(standing.past.replaced)
+            standing.past.replaced = {}
+            message = f"{standing.group.name}: {_REPLACED}: {names}"
+            state.out.append(Log(message=message, level="warning"))
         before, standing.past.before = standing.past.before, None
-        if before is not None and (standing.past.known or standing.past.unclear):
+        if before is None or standing.group.name not in state.ensemble.groups:
+            continue
+        if standing.past.known or standing.past.unclear:
             _complete(submission, standing, before, event)
+            _name_cancelled(state, standing.group.name)
+        if (standing.taken or standing.gone) and standing.backlog:
+            number = standing.backlog
+            jobs = "1 job of the changed sweep waits" if number == 1 else f"{number} jobs of the "
+            jobs += "" if number == 1 else "changed sweep wait"
+            message = f"{standing.group.name}: {jobs} for a rule with 'submit-next'"
+            state.out.append(Log(message=message))
+
+
+def _name_cancelled(state: State, group: str) -> None:
+    """Say which jobs of an extended group do not run, because the run had cancelled them."""
+    names = [
+        name
+        for name, index in state.table.lost.items()
+        if index.record.job.group == group
+        and index.record.outcome == "cancelled"
+        and not index.record.cancelled_by_others
+    ]
+    if names:
+        jobs = "1 job was" if len(names) == 1 else f"{len(names)} jobs were"
+        shown = " ".join(names[:_NAMED]) + " …" * (len(names) > _NAMED)
+        message = (
+            f"{group}: {jobs} cancelled earlier and not added again\n  hint: "
+            f"'ensemble retry RUN {shown}' runs such jobs"
+        )
+        state.out.append(Log(message=message, level="warning"))
 
 
 def _complete(submission: Submitter, standing: GroupState, before: JobGroup, event: Event) -> None:
     state, name = submission.state, standing.group.name
     after = state.ensemble.groups[name]
-    requested = _requested(state, standing, before)
+    outside = _outside(state, standing, before)
+    ran = outside.total()
+    gone: Counter[tuple[object, ...]] = Counter()
     if pairs(before, after) is None:
+        standing.past.outside = dict(outside)
         was, now = ", ".join(before.names) or "none", ", ".join(after.names) or "none"
         _warn(state, name, f"its parameters were {was}, and are {now} now", after.names)
         return
-    removed = 0
     for past in [*standing.past.known.values()]:
         try:
-            removed += _complete_submit(submission, standing, before, past, requested, event)
+            gone += _complete_submit(submission, standing, before, past, outside, event)
         except EnsembleError as error:
             state.error(f"cannot complete the earlier submit of {name} by {past.rule}: {error}")
-    standing.past.requested = dict(+requested)
-    if removed:
+    ran -= outside.total()
+    if ran:
+        jobs = "1 job with values that the file has now" if ran == 1 else f"{ran} jobs with values "
+        jobs += " was" if ran == 1 else "that the file has now were"
+        state.out.append(Log(message=f"{name}: {jobs} submitted before: not repeated"))
+    # Only later changes of the file can give these jobs their values back.
+    standing.past.outside = dict(+(outside + gone))
+    if gone:
+        removed = gone.total()
         jobs = "1 job" if removed == 1 else f"{removed} jobs"
         message = f"{name}: the file no longer has the values of {jobs}, which stay as they are"
         state.out.append(Log(message=message, level="warning"))
@@ -79,22 +130,22 @@ def _complete(submission: Submitter, standing: GroupState, before: JobGroup, eve
             )
 
 
-def _requested(state: State, standing: GroupState, before: JobGroup) -> Counter[tuple[object, ...]]:
-    """Return the jobs that users requested and that no combination of the file stands for yet.
+def _outside(state: State, standing: GroupState, before: JobGroup) -> Counter[tuple[object, ...]]:
+    """Return the jobs that no combination of the file stood for before it changed.
 
     A request is counted with the group as it was then, ``before`` the change.
     """
     past = standing.past
-    requested: Counter[tuple[object, ...]] = Counter(past.requested)
-    past.requested = {}
+    outside: Counter[tuple[object, ...]] = Counter(past.outside)
+    past.outside = {}
     for label, each in [*past.known.items()]:
         if each.rule is None:
             del past.known[label]
             source = state.ensemble.binder.group(before, each.fields)
             for entry in (source, *source.more):
                 for key in keys(entry):
-                    requested[key] += each.times * entry.count
-    return requested
+                    outside[key] += each.times * entry.count
+    return outside
 
 
 def _warn(state: State, name: str, why: str, parameters: Sequence[str]) -> None:
@@ -111,34 +162,36 @@ def _complete_submit(
     standing: GroupState,
     before: JobGroup,
     past: PastSubmit,
-    requested: Counter[tuple[object, ...]],
+    outside: Counter[tuple[object, ...]],
     event: Event,
-) -> int:
+) -> Counter[tuple[object, ...]]:
     """Submit what a past submit would have had with the new values.
 
-    Return the number of its jobs whose values the file no longer has.
+    Return its jobs whose values the file no longer has.
     """
     state, binder = submission.state, submission.state.ensemble.binder
     fields, name = past.fields, standing.group.name
     was, source = before, state.ensemble.groups[name]
+    if same_sweep(standing.group, source):
+        source = standing.group  # with the fields that were set during the run
     if fields:
         was, source = binder.group(was, fields), binder.group(source, fields)
+    removed: Counter[tuple[object, ...]] = Counter()
     if source.missing or source.asked:
-        return 0
-    removed = 0
+        return removed
     for _ in range(past.times):
         jobs: list[Job] = []
         entries: list[JobGroup] = []
-        gone = 0
         for one, entry in pairs(was, source) or ():
-            new, left = added(one, entry, requested)
-            gone += left
+            new, left = added(one, entry, outside)
+            removed += left
+            if entry is None:
+                continue
             for chosen, count in new:
                 numbers = _numbers(state, standing, source, entry, chosen, count)
                 for replica in numbers:
                     jobs.append(entry.job(standing.next_index + len(jobs), chosen, replica))
                     entries.append(entry)
-        removed += gone
         if not jobs:
             continue
         standing.next_index += len(jobs)

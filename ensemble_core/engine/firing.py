@@ -12,7 +12,7 @@ from typing import Any, Literal
 from ensemble_core.engine import extension, retention
 from ensemble_core.engine.backlog import Order, take_next
 from ensemble_core.engine.effects import switch_changes, waiting_of
-from ensemble_core.engine.names import JobFields
+from ensemble_core.engine.names import JobFields, job_field
 from ensemble_core.engine.records import Origin
 from ensemble_core.engine.row_submission import of_rows, rows_of
 from ensemble_core.engine.state import State
@@ -310,12 +310,14 @@ class EngineFiring:
 
         For an action without a plan, this is a call outside the engine's thread.
         """
-        told = {
-            name: self.metric(metric_path(name)) for name in action.told if name not in self.fields
+        metrics = {
+            name: self.metric(metric_path(name))
+            for name in action.metric_names
+            if name not in self.fields
         }
         firing = self
-        if told or action.tolerated != self._tolerated:
-            origin = self.origin.knowing(told) if told else self.origin
+        if metrics or action.tolerated != self._tolerated:
+            origin = self.origin.knowing(metrics) if metrics else self.origin
             firing = EngineFiring(self._state, origin, tolerated=action.tolerated)
         options = action.fill_messages(firing.fields) if action.messages else action.options
         if action.plan is None:
@@ -341,7 +343,11 @@ class EngineFiring:
         record, event = self.origin.match.record, self.event.to_dict()
         job = None
         if record is not None:
-            job = {**self.fields, **self._state.table.described(record)}
+            job = {
+                **self.fields,
+                **self._state.table.described(record),
+                **{name: job_field(record, name) for name in ("stdout", "stderr")},
+            }
             # Some events, such as the return of a function, do not name the job.
             event.setdefault("job", record.job.id)
         return Call(

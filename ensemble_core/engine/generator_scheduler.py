@@ -53,9 +53,9 @@ class GeneratorScheduler:
             if "point" in each
         ]
         pruned = [int(each["prune"]) for each in event.result if "prune" in each]
-        generator.exchanges.append(Exchange(asking.told, asking.readings, tuple(suggested)))
+        generator.exchanges.append(Exchange(asking.ingested, asking.readings, tuple(suggested)))
         generator.ingested += sum(
-            point.origin is None and point.repeats is None for point in asking.told
+            point.origin is None and point.repeats is None for point in asking.ingested
         )
         self.jobs.prune(generator, spec, pruned, event)
         generator.short = len(suggested) < asking.count
@@ -75,8 +75,15 @@ class GeneratorScheduler:
             return False
         new = any(each.repeats is None for each in suggested)
         generator.in_row = 0 if new else generator.in_row + len(suggested)
-        size = spec.vocs.size
-        if generator.in_row < _MOST_REPEATS and (size is None or len(generator.known) < size):
+        size, known = spec.vocs.size, generator.known.values()
+        all_known = (
+            size is not None
+            and len(known) >= size
+            # The file may have other values since some of them were suggested.
+            and sum(spec.vocs.refused(generator.points[n].parameters) is None for n in known)
+            >= size
+        )
+        if generator.in_row < _MOST_REPEATS and not all_known:
             return False
         generator.in_row = 0
         return True
@@ -142,22 +149,24 @@ class GeneratorScheduler:
         if not (count or generator.has_news or generator.readings):
             return
         generator.extra = 0
-        told, generator.over = tuple(generator.over), []
+        ingested, generator.over = tuple(generator.over), []
         readings, generator.readings = tuple(generator.readings), []
-        options: dict[str, Any] = {"suggest": count, "ingest": [_plain(each) for each in told]}
+        options: dict[str, Any] = {"suggest": count, "ingest": [_plain(each) for each in ingested]}
         if readings:
             options["readings"] = [list(each) for each in readings]
         call = Call(
             call=state.new_id("call"), kind="generator", name=generator.name, options=options
         )
-        generator.asking = Asking(call, count, told, readings)
+        generator.asking = Asking(call, count, ingested, readings)
         state.out.append(call)
 
     def _is_until_met(self, spec: GeneratorSpec, event: Event) -> bool:
         state, until = self.state, spec.until
         assert until is not None
         match = Match(event)
-        known = named_fields(until.spoken, state.ensemble, *match) if until.spoken else {}
+        known = (
+            named_fields(until.sorted_names, state.ensemble, *match) if until.sorted_names else {}
+        )
         for name in spec.reads:
             value = state.metric(name)  # a gauge, or STAT.NAME over the generator's group
             if value is None:

@@ -38,7 +38,7 @@ class Asking:
     #: Number of requested points.
     count: int
     #: Finished points that the call reports.
-    told: tuple[Point, ...]
+    ingested: tuple[Point, ...]
     #: Rows of running points that the call reports.
     readings: tuple[Reading, ...]
 
@@ -129,7 +129,7 @@ class GeneratorState:
     def take_back(self, asking: Asking | None) -> None:
         """Keep what a failed call should have passed on, for the next call."""
         if asking is not None:
-            self.over[:0] = asking.told
+            self.over[:0] = asking.ingested
             self.readings[:0] = asking.readings
 
     def learn(self, source: GeneratorState, known: Mapping[str, GeneratorState]) -> None:

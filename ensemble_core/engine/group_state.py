@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
-from typing import Literal
+from dataclasses import field, fields
+from typing import Any, Literal
 
-from ensemble_core.engine.past_submits import PastSubmits
+from ensemble_core.engine.past_submits import PastSubmits, of_entries, pairs, same_sweep
 from ensemble_core.engine.records import JobRecord, Reads, SliceTable
 from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.rule_index import Watch
 from ensemble_core.metrics.store import counted, split_filter
 from ensemble_core.model.jobs import JobGroup
-from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.quick_dataclass import dataclass, replace
 
 __all__ = ["CHANGES", "Change", "GroupState"]
+
+#: Fields of a group that can be set during a run. Those in one tuple belong together.
+_SETTABLE: tuple[tuple[str, ...], ...] = (
+    ("command", "text"),
+    ("at_once", "at_once_each"),
+    ("count", "replicated"),
+    *(
+        (each.name,)
+        for each in fields(JobGroup)
+        if each.name
+        not in (
+            *("name", "command", "text", "at_once", "at_once_each", "count", "replicated"),
+            *("reads", "compared", "here", "run", "cwd", "more"),
+        )
+    ),
+)
 
 #: Changes that update counters. ``first``: an index is submitted for the first time. ``again``: a
 #: further attempt is submitted. ``success``, ``failed``, ``cancelled``: the outcome of an attempt.
@@ -58,9 +75,9 @@ class GroupState:
     #: The slices that contain jobs of this group.
     tables: list[SliceTable] = field(default_factory=list)
     #: All names of statistics that rules use.
-    spoken: set[str] = field(default_factory=set)
+    kept_names: set[str] = field(default_factory=set)
     #: For each change in ``CHANGES``, those counters that are also kept for each index.
-    spoken_changes: dict[Change, tuple[tuple[str, int], ...]] = field(
+    counted_changes: dict[Change, tuple[tuple[str, int], ...]] = field(
         default_factory=lambda: dict.fromkeys(CHANGES, ())
     )
     #: ``filtered``: for each variable, the names with a filter, such as ``max.E(T > 2)``.
@@ -79,13 +96,15 @@ class GroupState:
     results: set[str] = field(init=False)
     #: Names under ``result`` for which a missing value was reported already.
     without_value: list[str] = field(default_factory=list)
-    #: True if the skipping of repeated rows was reported.
-    told_repeats: bool = False
-    told_differences: bool = False
+    #: True if attempts may continue earlier ones.
+    continues: bool = False
+    #: True if the replacement of repeated rows was reported.
+    reported_repeats: bool = False
+    reported_differences: bool = False
     #: True if an observer could not parse any of a job's output.
     not_understood: bool = False
     #: True if a result that is missing for this reason was reported.
-    told: bool = False
+    reported_unread: bool = False
     #: ``held``: the held jobs by id. ``line``: a heap of their ids by urgency and order, which may
     #: also contain jobs that were released.
     held: dict[str, JobRecord] = field(default_factory=dict)
@@ -98,14 +117,63 @@ class GroupState:
     #: that were moved, by position.
     taken: int = 0
     moved: dict[int, int] = field(default_factory=dict)
+    #: By combination, the jobs that ``submit-next`` has taken and that are no longer in the sweep.
+    gone: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.use(self.group)
 
     def use(self, group: JobGroup) -> None:
         """Use this definition of the group from now on."""
+        if (self.taken or self.gone) and not same_sweep(self.group, group):
+            self._keep_taken(group)
         self.group = group
-        self.results = {name for entry in (group, *group.more) for name in entry.result}
+        entries = (group, *group.more)
+        self.results = {name for entry in entries for name in entry.result}
+        self.continues |= any(entry.retry and entry.retry.resume for entry in entries)
+
+    def _keep_taken(self, group: JobGroup) -> None:
+        """Let ``submit-next`` take each combination of a changed sweep that it has not taken."""
+        if pairs(self.group, group) is None:
+            return  # parameters have other names: it continues at the same position
+        before, after = of_entries(self.group), of_entries(group)
+        left = {self.moved.get(place, place) for place in range(self.taken, len(before))}
+        taken: Counter[tuple[object, ...]] = Counter(self.gone)
+        taken.update(key for place, key in enumerate(before) if place not in left)
+        rest: list[int] = []
+        for place, key in enumerate(after):
+            if taken.get(key):
+                taken[key] -= 1
+            else:
+                rest.append(place)
+        self.taken, self.gone = len(after) - len(rest), dict(+taken)
+        self.moved = {at: place for at, place in enumerate(rest, self.taken) if at != place}
+
+    def adopt(self, before: JobGroup | None, group: JobGroup) -> None:
+        """Use a changed definition from the file, ``before`` which the file had another one.
+
+        Fields that were set during the run stay if they have not changed in the file.
+        """
+        if before is not None and self.group != before:
+            group = self._with_set_fields(before, group)
+        self.use(group)
+
+    def _with_set_fields(self, before: JobGroup, after: JobGroup) -> JobGroup:
+        entries: list[JobGroup] = []
+        now, earlier = (self.group, *self.group.more), (before, *before.more)
+        for place, entry in enumerate((after, *after.more)):
+            if place < min(len(now), len(earlier)):
+                one, was = now[place], earlier[place]
+                kept: dict[str, Any] = {}
+                for names in _SETTABLE:
+                    if any(getattr(one, name) != getattr(was, name) for name in names):
+                        if all(getattr(entry, name) == getattr(was, name) for name in names):
+                            kept |= {name: getattr(one, name) for name in names}
+                        elif any(getattr(entry, name) != getattr(one, name) for name in names):
+                            self.past.replaced[names[0]] = None
+                entry = replace(entry, **kept, reads=entry.reads | one.reads) if kept else entry
+            entries.append(replace(entry, more=()))
+        return replace(entries[0], more=tuple(entries[1:]))
 
     @property
     def backlog(self) -> int:
@@ -120,12 +188,12 @@ class GroupState:
     def keep_variables(self, names: Iterable[str]) -> None:
         """Keep these variables for each index or slice from now on, and counters for each index."""
         for name in names:
-            self.spoken.add(name)
+            self.kept_names.add(name)
             if name.endswith(")"):
                 self._keep_filtered(name)
         for change, counters in CHANGES.items():
-            self.spoken_changes[change] = tuple(
-                each for each in counters if f"count.{each[0]}" in self.spoken
+            self.counted_changes[change] = tuple(
+                each for each in counters if f"count.{each[0]}" in self.kept_names
             )
 
     def _keep_filtered(self, name: str) -> None:
@@ -134,7 +202,7 @@ class GroupState:
             if condition not in self.count_filters:
                 self.count_filters.append(condition)
             return
-        self.spoken.add(base)
+        self.kept_names.add(base)
         kept = self.filtered.setdefault(base, [])
         if name not in kept:
             kept.append(name)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from ensemble_core.engine.lost_jobs import open_again
-from ensemble_core.engine.names import JobFields, host_of
+from ensemble_core.engine.names import JobFields, host_of, named_fields
 from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.points import PointJobs
 from ensemble_core.engine.records import (
@@ -130,7 +130,11 @@ class JobCompletion:
         if record.cancelled_by_others and not policy.names_cancels(record.job.parameters):
             return None  # whoever has cancelled a job may have had a reason
         match = Match(event, record)
-        fields = state.fields(match)
+        if policy.computes:
+            fields = state.fields(match)
+        else:
+            names = () if policy.when is None else policy.when.sorted_names
+            fields = named_fields(names, state.ensemble, event, record)
         for name in policy.reads:
             fields.setdefault(name, state.read_scoped(name, None, match))
         if policy.when is not None and not policy.when.verdict(None, fields, state.metric):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from ensemble_core.engine.job_states import ATTEMPT, OUTCOME_EVENTS, TRANSITIONS, Outcome
 from ensemble_core.engine.job_table import JobTable
@@ -33,14 +33,14 @@ def take(table: JobTable, record: JobRecord, event: JobEvent) -> tuple[str, ...]
     name = event.name
     context = event.context
     record.newest = event.told_at if context and "told_at" in context else event.timestamp
-    moves, once, changes, phase, trigger_events, moving = TRANSITIONS[name]
+    moves, once, phase, trigger_events, moving, change = _EFFECTS[name]
     if once:
         if record.seen & once:
             return None
         record.seen |= once
     elif moves and name not in ATTEMPT[record.state]:
         return None
-    outcome = _CHANGES[name](table, record, event) if changes else None
+    outcome = change(table, record, event) if change is not None else None
     if phase > record.phase:
         trigger_events = moving
         if table.gauges.kept and record.reused is None:
@@ -63,7 +63,8 @@ def _submitted(table: JobTable, record: JobRecord, event: JobEvent) -> None:
 def _start(table: JobTable, record: JobRecord, event: JobEvent) -> None:
     record.files = event.context
     record.started = now = event.timestamp
-    record.began = now if record.began is None else record.began
+    if record.began is None:
+        record.began = now
     table.move(record, "start", now)
     since = record.waits_since
     if now >= since and record.reused is None:
@@ -118,15 +119,16 @@ def _finish(table: JobTable, record: JobRecord, event: JobEvent) -> str:
         record.cause = reported_cause(context)
     table.move(record, "finish", event.timestamp)
     table.finishes += 1
-    return _outcome(table, record, event.timestamp)
+    return _outcome(table, record)
 
 
 def _clean(table: JobTable, record: JobRecord, event: JobEvent) -> str | None:
     table.move(record, "clean", event.timestamp)
-    return _outcome(table, record, event.timestamp) if record.outcome is None else None
+    return _outcome(table, record) if record.outcome is None else None
 
 
-_CHANGES: dict[str, Callable[[JobTable, JobRecord, JobEvent], str | None]] = {
+_Change: TypeAlias = Callable[[JobTable, JobRecord, JobEvent], "str | None"]
+_CHANGES: dict[str, _Change] = {
     "submit": _submitted,
     "start": _start,
     "suspend": _suspend,
@@ -138,7 +140,19 @@ _CHANGES: dict[str, Callable[[JobTable, JobRecord, JobEvent], str | None]] = {
 }
 
 
-def _outcome(table: JobTable, record: JobRecord, now: float) -> str:
+#: The fields of ``Transition``, and the event's function in ``_CHANGES``.
+_Effect: TypeAlias = tuple[bool, int, int, tuple[str, ...], tuple[str, ...], "_Change | None"]
+
+
+class _Effects(dict[str, _Effect]):
+    def __missing__(self, name: str) -> _Effect:
+        return (*TRANSITIONS[name], None)
+
+
+_EFFECTS = _Effects({name: (*each, _CHANGES.get(name)) for name, each in TRANSITIONS.items()})
+
+
+def _outcome(table: JobTable, record: JobRecord) -> str:
     """Determine and count the outcome of a job. Return the outcome's trigger event."""
     job = record.job
     group = table.groups[job.group]
@@ -153,14 +167,15 @@ def _outcome(table: JobTable, record: JobRecord, now: float) -> str:
     if record.kept is not None:
         for each in record.kept.slices:
             each.counters[outcome] += 1
-    if group.watches or group.spoken_changes[outcome] or table.gauges.kept:
+    if group.watches or group.counted_changes[outcome] or table.gauges.kept:
         table.counters.count_change(group, record, outcome)
-    if record.reused is not None and outcome == "success":
-        table.counters.count_reused(group, record)
-    if outcome == "failed":
+    if outcome == "success":
+        if record.reused is not None:
+            table.counters.count_reused(group, record)
+    elif outcome == "failed":
         why = record.why or "unknown"
         group.causes[why] = group.causes.get(why, 0) + 1
-    elif outcome == "cancelled" and record.cancelled_by_others:
+    elif record.cancelled_by_others:
         by = record.cancelled_by or BY_OTHERS
         group.cancelled_by[by] = group.cancelled_by.get(by, 0) + 1
     if record.started is not None and record.finished is not None:
@@ -174,7 +189,7 @@ def _outcome(table: JobTable, record: JobRecord, now: float) -> str:
                 table.samples.record(job.group, "duration", duration, record.finished)
             if (job.group, _DURATIONS[outcome]) in table.metrics.series:
                 table.samples.record(job.group, _DURATIONS[outcome], duration, record.finished)
-            if "duration" in group.spoken:
+            if "duration" in group.kept_names:
                 table.samples.sample(group, record, "duration", duration, record.finished)
                 if "duration" in group.filtered:
                     table.samples.sample_durations(
@@ -194,7 +209,7 @@ def forget(table: JobTable, record: JobRecord) -> None:
             table.gauges.dequeue(record.job)
         if table.usage.kept:
             table.update_costs(now)
-    _outcome(table, record, now)
+    _outcome(table, record)
     if table.gauges.kept:
         table.gauges.move(record.phase, JobState.INACTIVE)
     record.phase = JobState.INACTIVE.value

@@ -15,6 +15,7 @@ from ensemble_core.model.jobs import JOB_EVENTS, JobState
 __all__ = [
     "ATTEMPT",
     "CANCEL",
+    "HANDED_OVER",
     "INDEX",
     "NOT_HANDED_OVER",
     "OUTCOME_EVENTS",
@@ -42,7 +43,7 @@ IndexState: TypeAlias = Literal["open", "called", "waiting", "done", "lost"]
 ATTEMPT: Mapping[AttemptState, Mapping[str, AttemptState]] = {
     "new": {"look up": "looking", "hold": "held", "pace": "paced", "submit": "queued"},
     "looking": {"not found": "held", "found": "reused", "cancel": "gone"},
-    "held": {"there is room": "paced", "cancel": "gone"},
+    "held": {"pace": "paced", "submit": "queued", "cancel": "gone"},
     "paced": {"its turn": "queued", "cancel": "gone"},
     "queued": {
         "start": "running",
@@ -82,6 +83,8 @@ CANCEL: Mapping[CancelState, Mapping[str, CancelState]] = {
     "stopping": {"cancel": "asked", "end": "asked", "submit again": "none"},
 }
 
+#: States of an attempt that its executor has, or soon gets, and that has no outcome.
+HANDED_OVER: frozenset[AttemptState] = frozenset({"paced", "queued", "running", "suspended"})
 #: States of an attempt that its queue does not know.
 NOT_HANDED_OVER: frozenset[AttemptState] = frozenset({"looking", "held", "paced"})
 
@@ -114,10 +117,9 @@ _PHASE_AFTER: dict[str, JobState] = {
     "clean": JobState.INACTIVE,
 }
 
-#: Events that change the state of an attempt, and events that change more of its record.
+#: Events that change the state of an attempt.
 _MOVING = frozenset(cause for ways in ATTEMPT.values() for cause in ways) & frozenset(JOB_EVENTS)
 _MOVING -= {"submit"}
-_CHANGING = _MOVING | {"submit", "exception"}
 #: Events that do not change the state of an attempt and that it has at most once, or once after
 #: each ``requeue``. Duplicates are ignored.
 _ONCE = ("submit", "validate", "depend", "alloc", "free")
@@ -153,8 +155,6 @@ class Transition(NamedTuple):
     #: If a job has the event at most once: the event's bit in the set of events that a job has had.
     #: Otherwise, 0.
     once: int
-    #: True if the event changes more of the job's record than its phase.
-    changes: bool
     #: The new phase of RFC 21, or 0 if the phase does not change.
     phase: int
     #: The trigger events for rules, if the event does not change the job's phase.
@@ -168,7 +168,7 @@ def _transition_of(name: str) -> Transition:
     own = (f"job-{name}", "job-sched") if name == "requeue" else (f"job-{name}",)
     moving = (*own, _PHASE_EVENT[phase]) if phase in _PHASE_EVENT else own
     once = 1 << _ONCE.index(name) if name in _ONCE else 0
-    return Transition(name in _MOVING, once, name in _CHANGING, phase.value, own, moving)
+    return Transition(name in _MOVING, once, phase.value, own, moving)
 
 
 class _Transitions(dict[str, Transition]):

@@ -6,18 +6,25 @@ A job is in the table from the decision to submit it until its last event, ``cle
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from ensemble_core.engine.budget import JOBS, Budget, Usage
+from ensemble_core.engine.changed_jobs import (
+    changed_fields,
+    followed,
+    jobs_keep,
+    remade,
+    with_old_values,
+)
 from ensemble_core.engine.counters import Counters
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.gauges import OwnGauges
 from ensemble_core.engine.group_state import Change, GroupState
 from ensemble_core.engine.job_states import (
-    ATTEMPT,
+    HANDED_OVER,
     INDEX,
-    AttemptState,
+    NOT_HANDED_OVER,
     ImpossibleMove,
     IndexState,
 )
@@ -26,6 +33,8 @@ from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import Index, JobRecord, Link, Slice, SliceKey, SliceTable
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.engine.samples import Samples
+from ensemble_core.engine.state_changes import MOVES
+from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import COMMITTED, RESOURCES, USED, MetricStore
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits
@@ -38,8 +47,6 @@ _USED = tuple(USED + resource for resource in RESOURCES)
 _COMMITTED = tuple(COMMITTED + resource for resource in RESOURCES)
 _COSTS = (USED + JOBS, *_USED, *_COMMITTED)
 
-#: States of attempts that their executor has, or soon gets, and that have no outcome.
-_HANDED_OVER = frozenset({"paced", "queued", "running", "suspended"})
 #: For each state of an index, the states that can follow.
 _INDEX_WAYS = {
     state: frozenset(each for ways in causes.values() for each in ways)
@@ -93,41 +100,96 @@ class JobTable:
         self.adopt({}, groups, index)
 
     def adopt(
-        self, before: Mapping[str, JobGroup], groups: Mapping[str, JobGroup], index: RuleIndex
+        self,
+        before: Mapping[str, JobGroup],
+        groups: Mapping[str, JobGroup],
+        index: RuleIndex,
+        waiting: Collection[Index] = (),
     ) -> None:
-        """Continue with a changed file. Unchanged groups keep the fields that rules have set."""
+        """Continue with a changed file. Unchanged groups keep the fields that rules have set.
+
+        ``waiting``: indices whose next attempt has to wait.
+        """
         self._index = self.gauges.index = self.counters.index = self.samples.index = index
         for name, group in groups.items():
             state = self.groups.get(name)
             if state is None:
                 state = self.groups[name] = GroupState(group, self.metrics.counts[name])
             elif before.get(name) != group:
-                self._renew_lost(before.get(name), group)
-                earlier = state.results
-                state.use(group)
+                earlier, was = state.results, state.group
+                state.adopt(before.get(name), group)
+                if name in before:
+                    self._follow(before[name], was, group, waiting)
                 for each in sorted(earlier ^ state.results):
                     if self.metrics.mean(name, each) is not None:
                         self.metrics.warn(
                             f"{each!r} of the job group {name!r} has changed between column and "
                             "result: its statistics still contain the earlier values"
                         )
+        for name in before.keys() - groups.keys():
+            left = self.groups[name].open
+            if left:
+                jobs = "1 job that is" if left == 1 else f"{left} jobs that are"
+                self.metrics.warn(
+                    f"the file no longer has the job group {name!r}: its {jobs} not over "
+                    f"run{'s' * (left == 1)} as submitted"
+                )
         for name, state in self.groups.items():
             state.watches = index.counts.setdefault(name, {})
             self.holds = self.holds or self.places.limits(state.group)
         if index.gauges:
             self.gauges.keep()
 
-    def _renew_lost(self, before: JobGroup | None, group: JobGroup) -> None:
-        """Let lost jobs of a changed group be retried as the group defines them now."""
-        if before is None:
-            return
-        entries, changed = (before, *before.more), (group, *group.more)
-        for index in self.lost.values():
+    def _follow(
+        self, before: JobGroup, standing: JobGroup, after: JobGroup, waiting: Collection[Index]
+    ) -> None:
+        """Let jobs that are not over, and lost ones, follow a changed group of the file.
+
+        Jobs that are not in the queue are made again. Those in the queue stay as they were
+        submitted, which a warning says; their next attempts have the new fields.
+        """
+        made: dict[int, tuple[JobGroup, JobGroup]] = {}
+
+        def renewed(source: JobGroup) -> JobGroup:
+            if id(source) not in made:
+                made[id(source)] = source, followed(source, before, standing, after)
+            return made[id(source)][1]
+
+        for index in (*self.lost.values(), *waiting):
             source = index.record.source
-            if source is not None and source.name == group.name and source in entries:
-                place = entries.index(source)
-                if place < len(changed) and changed[place].names == source.names:
-                    index.record.source = changed[place]
+            if source is not None and source.name == after.name:
+                index.record.source = renewed(source)
+        fields: dict[str, None] = {}
+        stay = unread = 0
+        for record in self.records.values():
+            source = record.source
+            if source is None or source.name != after.name or (now := renewed(source)) is source:
+                continue
+            try:
+                job = remade(record.job, now)
+            except EnsembleError as error:
+                self.metrics.warn(f"{record.job.id} stays as it was submitted: {error}")
+                continue
+            if record.state in NOT_HANDED_OVER:
+                record.job = job
+            elif record.cancel != "stopping":  # a job that is requeued is made again
+                changed = changed_fields(record.job, job)
+                stay += bool(changed)
+                fields |= dict.fromkeys(changed)
+                if record.observed and not now.reads <= source.reads:
+                    now = with_old_values(now, source)
+                    unread += 1
+            record.source = now
+        if stay:
+            self.metrics.warn(
+                f"{after.name}: {jobs_keep(stay)} {', '.join(fields)}, as submitted before the "
+                "file changed; further attempts follow the file"
+            )
+        if unread:
+            self.metrics.warn(
+                f"{after.name}: {jobs_keep(unread)} result, fail_if and retry: the file now has "
+                "statistics that do not cover the rows so far"
+            )
 
     def renew_sources(
         self, group: str, change: Callable[[JobGroup], JobGroup], waiting: Iterable[Index]
@@ -163,9 +225,10 @@ class JobTable:
         ``origin`` is the rule and firing that submit it. The attempt belongs to ``index``, or to a
         new index. ``cause`` is one of those that the state ``new`` has.
         """
-        record = self.records[job.id] = JobRecord(job, now, link, source, index)
-        self.submitted += 1
-        record.origin, record.place, record.waits_since = origin, self.submitted, now
+        self.submitted = place = self.submitted + 1
+        record = self.records[job.id] = JobRecord(
+            job, now, link, source, index, origin=origin, place=place, waits_since=now
+        )
         group = self.groups[job.group]
         group.counts["submitted"] += 1
         self.move(record, cause, now)
@@ -187,7 +250,7 @@ class JobTable:
                 self.enter_slice(record.index, table)
         if record.passed:
             self.counters.count_passing(record, "submitted")
-        if group.watches or group.spoken or self.gauges.kept:
+        if group.watches or group.kept_names or self.gauges.kept:
             self.counters.count_change(group, record, "first" if index is None else "again")
 
     def enter_slice(self, index: Index, table: SliceTable, *, late: bool = False) -> None:
@@ -228,125 +291,14 @@ class JobTable:
 
         Raises :class:`ImpossibleMove` if the table ``ATTEMPT`` does not have this change.
         """
-        before, job = record.state, record.job
+        before = record.state
         try:
-            after = record.state = ATTEMPT[before][cause]
+            record.state, changes = MOVES[before][cause]
         except KeyError:
-            raise ImpossibleMove(f"{job.id}: {cause!r} in state {before!r}") from None
-        group = self.groups[job.group]
-        # The usual states are here and not in the methods, because calls take time.
-        if before == "running":
-            group.running -= 1
-            self._stop_running(record, now)
-        elif before == "queued":
-            if after != "queued":
-                del group.waiting[job.id]
-                if self.gauges.kept:
-                    self.gauges.dequeue(job)
-        elif before != "ended":
-            self._leave(record, group, before)
-        if after == "running":
-            group.running += 1
-            record.runs_since = now
-            if self.usage.since is None:
-                self.usage.since = now
-            if self.usage.kept:
-                self.usage.begin(job, now)
-                if self.budget is not None:
-                    self.budget.start(job.id, now)
-                self.update_costs(now)
-        elif after == "ended":
-            if self.usage.kept and before in _HANDED_OVER:
-                self._release_claim(job, now)
-        elif after == "gone":
-            if self.usage.kept and before in _HANDED_OVER:
-                self._release_claim(job, now)
-            del self.records[job.id]
-            if self.over is not None:
-                self.over.append(record)
-            if before in ("looking", "held"):
-                self.withdrawn += 1
-                self._unblock(group, job)
-            elif record.reused is None and (self.places.shared or group.group.at_once is not None):
-                self._give_place(group, job)
-        elif after != before:
-            self._enter(record, group, before, now)
-
-    def _stop_running(self, record: JobRecord, now: float) -> None:
-        since = record.runs_since or 0.0
-        self.usage.end(record.job, since, now)
-        if record.finished is not None:
-            record.ran += record.finished - since
-        elif record.state != "gone":
-            record.ran += max(0.0, now - since)
-        record.runs_since = None
-
-    def _release_claim(self, job: Job, now: float) -> None:
-        if self.budget is not None:
-            self.budget.end(job.id)
-        self.update_costs(now)
-
-    def _leave(self, record: JobRecord, group: GroupState, before: AttemptState) -> None:
-        job = record.job
-        if before == "paced":
-            if record.state != "queued":
-                del group.waiting[job.id]
-                if self.gauges.kept:
-                    self.gauges.dequeue(job)
-        elif before == "suspended":
-            group.suspended -= 1
-            record.suspended = None
-            if self.gauges.kept:
-                self.gauges.suspend(-1)
-        elif before == "held":
-            del group.held[job.id]
-        elif before == "looking":
-            del self.looking[job.id]
-
-    def _enter(
-        self, record: JobRecord, group: GroupState, before: AttemptState, now: float
-    ) -> None:
-        job, after, budget, gauges = record.job, record.state, self.budget, self.gauges
-        if after in ("queued", "paced"):
-            if before in ("new", "held"):
-                self.places.take(group.group, job)
-                if budget is not None:
-                    budget.claim(job)
-                if self.usage.kept:
-                    self.update_costs(now)
-                group.waiting[job.id] = record
-                if gauges.kept:
-                    gauges.enqueue(job)
-            elif before != "paced":  # the queue has requeued it
-                group.waiting[job.id] = record
-                if gauges.kept:
-                    gauges.wait_again(job)
-                if budget is not None:
-                    budget.restart(job, now)
-                if self.usage.kept:
-                    self.update_costs(now)
-        elif after == "held":
-            if before in _HANDED_OVER:
-                self._give_place(group, job)
-                if budget is not None:
-                    budget.end(job.id)
-                    budget.handed -= 1
-            self.holds = True
-            group.held[job.id] = record
-            heapq.heappush(group.line, (-job.urgency, record.place, job.id))
-        elif after == "suspended":
-            group.suspended += 1
-            record.suspended = now
-            if gauges.kept:
-                gauges.suspend(1)
-            if budget is not None:
-                budget.pause(job.id, now)
-            if self.usage.kept:
-                self.update_costs(now)
-        elif after == "looking":
-            self.looking[job.id] = record
-        elif after == "reused":
-            self.withdrawn += 1
+            raise ImpossibleMove(f"{record.job.id}: {cause!r} in state {before!r}") from None
+        group = self.groups[record.job.group]
+        for change in changes:
+            change(self, record, group, now)
 
     @staticmethod
     def move_index(index: Index, to: IndexState) -> None:
@@ -398,11 +350,11 @@ class JobTable:
             heapq.heapify(group.line)
             group.blocked.clear()
 
-    def _give_place(self, group: GroupState, job: Job) -> None:
+    def give_place(self, group: GroupState, job: Job) -> None:
         self.places.give(group.group, job)
-        self._unblock(group, job)
+        self.unblock(group, job)
 
-    def _unblock(self, group: GroupState, job: Job) -> None:
+    def unblock(self, group: GroupState, job: Job) -> None:
         """Put the next held job with the values of this job back in line, because this job has left
         a place, or its own place in the line.
         """
@@ -418,15 +370,18 @@ class JobTable:
         if not blocked:
             group.blocked.pop(key, None)
 
-    def free(self, group: GroupState, now: float) -> list[HeldJob]:
-        """Return those held jobs of a group that can be handed over now."""
+    def free(self, group: GroupState, cause: str, now: float) -> list[HeldJob]:
+        """Hand over those held jobs of a group that can be handed over now, and return them.
+
+        ``cause`` is ``submit`` or, if there is a rate limit, ``pace``.
+        """
         free: list[HeldJob] = []
-        while (first := self._first(group)) is not None and self.obstacle(group, now) is None:
-            free.append(self._release(group, first, now))
+        while (first := self._first(group)) and self._limit(group, first, now) is None:
+            free.append(self._release(group, first, cause, now))
         return free
 
-    def free_all(self, now: float) -> list[HeldJob]:
-        """Return the held jobs of all groups that can be handed over now, most urgent first.
+    def free_all(self, cause: str, now: float) -> list[HeldJob]:
+        """Like ``free``, but for all groups, most urgent jobs first.
 
         If the first held job of a group must wait, the others of the group wait as well.
         """
@@ -437,8 +392,9 @@ class JobTable:
             if not waiting:
                 break
             group = min(waiting, key=lambda each: each.line[0])
-            if self.obstacle(group, now) is None:
-                free.append(self._release(group, group.line[0][2], now))
+            first = group.line[0][2]
+            if self._limit(group, first, now) is None:
+                free.append(self._release(group, first, cause, now))
                 continue
             waiting.remove(group)
         return free
@@ -446,16 +402,17 @@ class JobTable:
     def _first(self, group: GroupState) -> str | None:
         """Return the id of a group's next held job that has a place of the group, or ``None``."""
         spec, places = group.group, self.places
+        most, each = spec.at_once, spec.at_once_each
+        if most is not None and not each and places.used.get((AT_ONCE, spec.name), 0) >= most:
+            return None
         while group.line:
             record = group.held.get(group.line[0][2])
             if record is not None:
-                if spec.at_once is None:
+                if most is None or not each:
                     return record.job.id
                 key = places.own(spec, record.job) or ()
-                if places.used.get(key, 0) < spec.at_once:
+                if places.used.get(key, 0) < most:
                     return record.job.id
-                if not spec.at_once_each:
-                    return None  # no job of the group has a place
                 heapq.heappush(group.blocked.setdefault(key, []), group.line[0])
             heapq.heappop(group.line)
         return None
@@ -468,16 +425,20 @@ class JobTable:
         first = self._first(group)
         if first is None:
             return AT_ONCE if group.held else None
-        full = self.places.full(group.group)
+        return self._limit(group, first, now)
+
+    def _limit(self, group: GroupState, first: str, now: float) -> str | None:
+        """Return the name of the limit that holds this job, the first one of its group."""
+        full = self.places.full(group.group) if self.places.shared else None
         if full is not None or self.budget is None:
             return full
         return self.budget.obstacle(group.held[first].job, now)
 
-    def _release(self, group: GroupState, job: str, now: float) -> HeldJob:
+    def _release(self, group: GroupState, job: str, cause: str, now: float) -> HeldJob:
         heapq.heappop(group.line)
         record = group.held[job]
         record.submitted = record.waits_since = now
-        self.move(record, "there is room", now)
+        self.move(record, cause, now)
         return record.job, *record.origin
 
     def held_jobs(self) -> list[Job]:
@@ -518,7 +479,7 @@ class JobTable:
         handed = int(self.costs(0.0)[f"{USED}{JOBS}"])
         self.budget = Budget(limits, self.usage, self.metrics, handed)
         for job, record in self.records.items():
-            if record.state in _HANDED_OVER:
+            if record.state in HANDED_OVER:
                 self.budget.handed -= 1  # `claim` counts it
                 self.budget.claim(record.job)
                 if record.started is not None:
@@ -535,7 +496,7 @@ class JobTable:
         if record.passed:
             self.counters.count_passing(record, change)
             index = record.kept
-        if group.watches or group.spoken_changes[change]:
+        if group.watches or group.counted_changes[change]:
             self.counters.count_change(group, record, change)
         if done and (done_jobs := self.done.get(job.group)) is not None:
             result = NOTHING if index is None else index.result
@@ -560,7 +521,7 @@ class JobTable:
         index.dropped = False
         group.counts["lost"] -= 1
         self.counters.count_for(record, record.passed, "lost", -1)
-        if group.watches or group.spoken_changes["reopened"]:
+        if group.watches or group.counted_changes["reopened"]:
             self.counters.count_change(group, record, "reopened")
         for each in index.slices:
             each.open += 1

@@ -29,7 +29,7 @@ class Pending:
     one: Instance
     #: The last event at which the condition was true.
     match: Match
-    told: bool = False  # whether the user knows that the run waits for it
+    reported: bool = False  # whether the user knows that the run waits for it
 
 
 @dataclass(slots=True, eq=False)

@@ -11,8 +11,9 @@ from ensemble_core.engine.records import JobRecord, Match, Scope, Slice
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, JobEvent, Observed
+from ensemble_core.model.jobs import JOB_FIELDS
 
-__all__ = ["JobFields", "all_fields", "host_of", "named_fields"]
+__all__ = ["JobFields", "all_fields", "host_of", "job_field", "named_fields"]
 
 #: Names that ``_overridable_fields`` returns in addition to the job's result.
 _NEWER_NAMES = frozenset(
@@ -171,7 +172,7 @@ class JobFields(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._fields and name.startswith("job."):
-            found = _job_field(self._record, name.removeprefix("job."))
+            found = job_field(self._record, name.removeprefix("job."))
             if found is not None:
                 return found
         return self._fields[name]
@@ -183,7 +184,7 @@ class JobFields(Mapping[str, Any]):
         return len(self._fields)
 
 
-def _job_field(record: JobRecord, name: str) -> Any:
+def job_field(record: JobRecord, name: str) -> Any:
     """Return the value of ``job.NAME``, or ``None`` if it has none or the name is unknown."""
     job, files = record.job, record.files or {}
     if name in ("workdir", "stdout", "stderr") or name.startswith("outputs["):
@@ -201,25 +202,17 @@ def _job_field(record: JobRecord, name: str) -> Any:
         return record.queue_id
     if name == "host" and name not in job.parameters:
         return host_of(record)
-    found = getattr(job, name, None) if name in _PLAIN else None
+    found = getattr(job, name, None) if name in JOB_FIELDS else None
     return job.parameters.get(name) if found is None else found
 
 
-_PLAIN = frozenset(
-    {
-        "id", "group", "index", "attempt", "replica", "nodes", "tasks", "cores_per_task",
-        "gpus_per_task", "memory_per_task", "duration", "urgency", "executor",
-    }
-)  # fmt: skip
-
-
-def _path(start: str, told: object, given: str | None) -> str | None:
+def _path(start: str, reported: object, given: str | None) -> str | None:
     """Return the absolute path of a job's file.
 
-    ``told`` is the path that the member reported, and ``given`` is the path in the ensemble file.
-    The former takes precedence.
+    ``reported`` is the path that the member reported. It takes precedence over ``given``, the path
+    in the ensemble file.
     """
-    for path in (told, given):
+    for path in (reported, given):
         if isinstance(path, str) and path:
             whole = posixpath.normpath(posixpath.join(start, path))
             if whole.startswith("/"):

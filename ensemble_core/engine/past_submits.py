@@ -12,7 +12,7 @@ from ensemble_core.model.codec import dumps
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["PastSubmit", "PastSubmits", "added", "pairs", "same_sweep"]
+__all__ = ["PastSubmit", "PastSubmits", "added", "keys", "of_entries", "pairs", "same_sweep"]
 
 #: How many different submits of a group are remembered. A rule that submits the group for each job
 #: of another group sets other values each time.
@@ -39,14 +39,16 @@ class PastSubmits:
     """The submits of one group."""
 
     known: dict[str, PastSubmit] = field(default_factory=dict)
-    #: By combination, the jobs that users requested before the sweep changed, and that are not in
-    #: the file.
-    requested: dict[_Key, int] = field(default_factory=dict)
+    #: By combination, the jobs that are not in the file: users requested them before the sweep
+    #: changed, or the file lost their values. They do not run again if the file gets the values.
+    outside: dict[_Key, int] = field(default_factory=dict)
     #: Number of submits that cannot be completed: functions or other actions chose their values, a
     #: rule had changed the group, or their rule is no longer in the file.
     unclear: int = 0
     #: The group as it was before a change of the file, until a resume completes the submits.
     before: JobGroup | None = None
+    #: Fields that were set during the run, and that a changed file has replaced.
+    replaced: dict[str, None] = field(default_factory=dict)
     #: True from a change of the group's ``retry`` until a resume has looked at its lost jobs.
     retries: bool = False
 
@@ -90,10 +92,13 @@ def _entries(group: JobGroup) -> tuple[JobGroup, ...]:
     return (group, *group.more)
 
 
-def pairs(before: JobGroup, after: JobGroup) -> list[tuple[JobGroup | None, JobGroup]] | None:
+def pairs(
+    before: JobGroup, after: JobGroup
+) -> list[tuple[JobGroup | None, JobGroup | None]] | None:
     """Return each entry of the changed group with the earlier entry that it continues.
 
-    Return ``None`` if that is unclear, because parameters were renamed, added or removed.
+    New entries come without an earlier one, and removed ones without a new one. Return ``None`` if
+    that is unclear, because parameters were renamed, added or removed.
     """
     left, found = [*_entries(before)], dict[int, JobGroup]()
     entries = _entries(after)
@@ -110,7 +115,10 @@ def pairs(before: JobGroup, after: JobGroup) -> list[tuple[JobGroup | None, JobG
                 left.remove(match)
     if left and len(found) < len(entries):
         return None
-    return [(found.get(place), entry) for place, entry in enumerate(entries)]
+    return [
+        *((found.get(place), entry) for place, entry in enumerate(entries)),
+        *((entry, None) for entry in left),
+    ]
 
 
 def _names(entry: JobGroup) -> set[str]:
@@ -122,30 +130,37 @@ def _rest(entry: JobGroup) -> JobGroup:
 
 
 def added(
-    before: JobGroup | None, after: JobGroup, had: Counter[_Key]
-) -> tuple[list[tuple[dict[str, object], int]], int]:
+    before: JobGroup | None, after: JobGroup | None, had: Counter[_Key]
+) -> tuple[list[tuple[dict[str, object], int]], Counter[_Key]]:
     """Return the combinations of an entry that are new, each with the number of its jobs.
 
     ``had`` has jobs that were submitted otherwise; those that are found are removed from it. Also
-    return how many earlier jobs the changed entry no longer has.
+    return the earlier jobs that the changed entry no longer has, by combination.
     """
     counts: Counter[_Key] = Counter()
     if before is not None:
         for key in keys(before):
             counts[key] += before.count
-    new = []
+    new: list[tuple[dict[str, object], int]] = []
+    if after is None:
+        return new, counts
     for key, chosen in zip(keys(after), after.combinations(), strict=True):
         known = min(counts[key], after.count) if key in counts else 0
         if known:
             counts[key] -= known
         missing = after.count - known
         if missing and key in had:
-            requested = min(missing, had[key])
-            had[key] -= requested
-            missing -= requested
+            found = min(missing, had[key])
+            had[key] -= found
+            missing -= found
         if missing:
             new.append((chosen, missing))
-    return new, counts.total()
+    return new, +counts
+
+
+def of_entries(group: JobGroup) -> list[_Key]:
+    """Return the combination of each job of a submit, in the order of the jobs."""
+    return [key for one in _entries(group) for key in keys(one) for _ in range(one.count)]
 
 
 def keys(entry: JobGroup) -> Iterator[_Key]:

@@ -53,19 +53,17 @@ class Places:
         values = (dumps(job.parameters.get(name)) for name in group.at_once_each)
         return (AT_ONCE, group.name, *values)
 
-    def _needed(self, group: JobGroup, job: Job) -> tuple[Key, ...]:
+    def _needed(self, group: JobGroup, job: Job) -> Iterable[Key]:
         own = self.own(group, job)
-        keys = () if own is None else (own,)
-        if not self.shared:
-            return keys
-        return (*keys, *[(AT_ONCE, name) for name in self._shared_by(group)])
+        if not self.shared:  # usually
+            return () if own is None else (own,)
+        shared = [(AT_ONCE, name) for name in self._shared_by(group)]
+        return shared if own is None else (own, *shared)
 
     # -- updates ---------------------------------------------------------------------------------
 
     def take(self, group: JobGroup, job: Job) -> None:
         """Note that an attempt was handed over to the executor."""
-        if group.at_once is None and not self.shared:  # nearly always
-            return
         for key in self._needed(group, job):
             self.used[key] = self.used.get(key, 0) + 1
 

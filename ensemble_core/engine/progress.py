@@ -34,7 +34,7 @@ def progress_of(state: State) -> Progress:
         committed=_costs_of_kind(costs, COMMITTED) if limits else {},
         limits=limits,
         held=held,
-        reached=tuple(state.limits_told),
+        reached=tuple(state.limits_reported),
         holding=tuple(_holding(state)) if held and limits else (),
     )
 

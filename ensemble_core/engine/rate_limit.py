@@ -32,6 +32,11 @@ class RateLimit:
         self._size = max(1.0, rate or 1.0)
         self._tokens = min(self._tokens, self._size)
 
+    @property
+    def unlimited(self) -> bool:
+        """True if there is no rate limit."""
+        return self._rate is None
+
     def _refill(self, now: float) -> None:
         if self._rate is not None:
             if self._last is not None and now > self._last:

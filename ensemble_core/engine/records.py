@@ -11,6 +11,7 @@ Some terms:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -22,9 +23,10 @@ from ensemble_core.engine.job_states import (
     IndexState,
     Outcome,
 )
+from ensemble_core.engine.recent_rows import RecentRows, without_discarded
 from ensemble_core.engine.rule_index import Instance, RuleState
 from ensemble_core.metrics.series import Series, StatisticSpec
-from ensemble_core.metrics.store import KEPT, counted, split_filter
+from ensemble_core.metrics.store import KEPT, VARIABLES, counted, split_filter
 from ensemble_core.model.causes import Cause, cause_of
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, Resize, Retry, Terminate
@@ -363,14 +365,14 @@ class JobRecord:
         """The seconds that the attempt waited in the queue, or ``None`` while it waits."""
         return None if self.started is None else self.waited + (self.started - self.waits_since)
 
-    def count_row(self, observer: str, anew: bool) -> None:
+    def count_row(self, observer: str, restarted: bool) -> None:
         """Count a row of an observer.
 
-        With ``anew``, the file was truncated or replaced, so this row is the first one.
+        With ``restarted``, the file was truncated or replaced, so this row is the first one.
         """
         if self.rows is None:
             self.rows = {}
-        self.rows[observer] = 1 if anew else self.rows.get(observer, 0) + 1
+        self.rows[observer] = 1 if restarted else self.rows.get(observer, 0) + 1
 
     @property
     def why(self) -> Cause | None:
@@ -404,6 +406,12 @@ class Index(Scope):
     unhandled: bool = False
     #: If attempts continue earlier ones: the statistics when the newest attempt started.
     base: dict[str, Series] | None = None
+    #: ``recent``: the newest rows, if attempts may continue earlier ones and rows have a clock.
+    #: ``base_recent``: those when the newest attempt started.
+    recent: RecentRows | None = None
+    base_recent: RecentRows | None = None
+    #: By observer: the attempt that has withdrawn rows of earlier ones, and from which clock on.
+    withdrawn: dict[str, tuple[int, float]] | None = None
     #: ``continues``: whether the newest attempt continues earlier ones. ``repeated``: if so, the
     #: last clock of each observer; rows up to this clock repeat earlier ones.
     continues: bool = False
@@ -412,8 +420,8 @@ class Index(Scope):
     before: Mapping[str, Any] | None = None
     #: Only ``JobTable.move_index`` changes the state.
     state: IndexState = "open"
-    #: Rows of observers with the option ``rows``, each with its attempt and observer.
-    printed: list[tuple[int, str, Mapping[str, float]]] | None = None
+    #: Rows of observers with the option ``rows``, each with its attempt, observer and clock.
+    printed: list[tuple[int, str, float | None, Mapping[str, float]]] | None = None
     #: The values under the group's ``result``.
     result: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
@@ -424,17 +432,19 @@ class Index(Scope):
 
     def forget_earlier(self) -> None:
         """Start the statistics and the number of rows again."""
-        self.series = self.printed = self.repeated = None
-        for counts in (self.counts, *(self.filtered or {}).values()):
-            if counts is not None and "rows" in counts:
+        self.series = self.printed = self.repeated = self.recent = self.withdrawn = None
+        if self.filtered:
+            for counts in self.filtered.values():
                 counts["rows"] = 0
+        if self.counts is not None and "rows" in self.counts:
+            self.counts["rows"] = 0
 
-    def keep_row(self, observer: str, values: Mapping[str, float]) -> None:
+    def keep_row(self, observer: str, clock: float | None, values: Mapping[str, float]) -> None:
         """Store a row of the newest attempt."""
         if self.printed is None:
             self.printed = []
         if len(self.printed) <= MOST_ROWS:  # store one row more, to detect an overflow
-            self.printed.append((self.record.job.attempt, observer, values))
+            self.printed.append((self.record.job.attempt, observer, clock, values))
 
     def repeats(self, observer: str, clock: float | None) -> bool:
         """Return True if an earlier attempt has printed a row with this clock or a later one."""
@@ -442,11 +452,56 @@ class Index(Scope):
             return False
         return observer in self.repeated and clock <= self.repeated[observer]
 
+    def begin_row(self, observer: str, clock: float | None, now: float) -> None:
+        """Note that the values that follow are those of this row, so that it can be withdrawn."""
+        if self.recent is None:
+            earlier = {**(self.repeated or {}), **(self.record.clocks or {})}
+            self.recent = RecentRows.after(self.series, earlier)
+        self.recent.begin(self.record.job.attempt, observer, clock, now, self.series)
+
+    def take(self, variable: str, value: float, now: float, specs: list[StatisticSpec]) -> None:
+        Scope.take(self, variable, value, now, specs)
+        if self.recent is not None:
+            self.recent.add(variable, value)
+
+    def withdraw_rows(self, observer: str, clock: float, reads: Reads) -> bool:
+        """Withdraw the observer's rows of earlier attempts from this clock on, if the newest
+        attempt has not done so yet. ``reads``: the statistics that are kept for the job.
+
+        Return False if the statistics can no longer be calculated without these rows.
+        """
+        attempt = self.record.job.attempt
+        by, since = (self.withdrawn or {}).get(observer, (-1, math.inf))
+        if by == attempt and since <= clock:
+            return True
+        if reads:
+
+            def add(series: dict[str, Series], variable: str, value: float, now: float) -> None:
+                if variable not in series:
+                    series[variable] = Series(reads[variable])
+                series[variable].record(value, now)
+
+            recent = self.recent
+            left = None if recent is None else recent.withdraw(attempt, observer, clock, add)
+            if left is None:
+                return False
+            others = {name: each for name, each in (self.series or {}).items() if _no_column(name)}
+            self.series = left | others
+        if self.printed is not None:
+            self.printed, _ = without_discarded(self.printed, attempt, observer, clock)
+        self.withdrawn = {**(self.withdrawn or {}), observer: (attempt, clock)}
+        return True
+
     def forget_rows(self, observer: str) -> None:
         """Drop the rows of the newest attempt that this observer will read again."""
         attempt = self.record.job.attempt
         if self.printed is not None:
             self.printed = [row for row in self.printed if row[:2] != (attempt, observer)]
+
+
+def _no_column(variable: str) -> bool:
+    """Return True for a variable that is no column of rows, such as the duration."""
+    return split_filter(variable)[0].partition(".")[0] in VARIABLES
 
 
 class Match(NamedTuple):

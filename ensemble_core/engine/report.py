@@ -12,7 +12,7 @@ from ensemble_core.quick_dataclass import dataclass
 __all__ = ["GroupReport", "InstanceReport", "Progress", "Report", "RuleReport", "Standing"]
 
 #: Whether a rule fired, or the reason why it did not.
-Standing = Literal["fired", "never woken", "condition false", "held back", "disabled", "cut"]
+Standing = Literal["fired", "never triggered", "condition false", "held back", "disabled", "cut"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -65,7 +65,7 @@ class RuleReport(Record):
     label: str
     fired: int = 0
     repetitions: int = 1
-    woken: int = 0  # how often the rule was considered
+    triggered: int = 0  # how often the rule was considered
     refused: int = 0  # how often the trigger's ``match`` rejected an event
     #: Matches of instances (``each``) that had already fired ``repetitions`` times.
     passed_over: int = 0
@@ -82,7 +82,7 @@ class RuleReport(Record):
     when: str = ""
     enabled: bool = True
     instance: str | None = None  # the entry under ``use:`` to which the rule belongs
-    state: Standing = "never woken"
+    state: Standing = "never triggered"
     cut: str = ""  # why the rule was permanently switched off
     spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 

@@ -5,6 +5,7 @@ Callers first check a request with :func:`refusal`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -26,6 +27,10 @@ __all__ = ["ACTIONS", "carry_out", "check_parameters", "refusal"]
 
 #: Actions that users can request.
 ACTIONS = ("submit", "cancel", "retry", "set", "enable", "disable")
+#: The id of an attempt, or of a job without the number of an attempt.
+_JOB = re.compile(
+    r"(?P<group>.+)\.(?P<index>0|[1-9][0-9]{0,15})(?:-(?P<attempt>[1-9][0-9]{0,15}))?"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -95,15 +100,20 @@ def _no_cancel(state: State, jobs: object) -> UsageError | None:
     if not isinstance(jobs, list) or not jobs:
         return UsageError("'jobs' is not a list of jobs", hint="name jobs", code="bad-action")
     for job in jobs:
-        group, _, number = str(job).rpartition(".")
-        standing, index = state.table.groups.get(group), number.partition("-")[0]
-        known = standing is not None and index.isdecimal() and int(index) < standing.next_index
-        if not known or index != str(int(index)):
+        found = _JOB.fullmatch(str(job))
+        standing = None if found is None else state.table.groups.get(found["group"])
+        if found is None or standing is None or int(found["index"]) >= standing.next_index:
             hint = f"its jobs: 'ensemble jobs'; groups: {', '.join(state.table.groups)}"
+            return UsageError(f"the run has no job {job!r}", hint=hint, code="no-such-job")
+        name, attempt = f"{found['group']}.{found['index']}", int(found["attempt"] or 0)
+        last = _last_attempt(state, name)
+        if last is not None and attempt > last:
+            hint = f"the newest attempt of {name} is {name}-{last}" if last else f"name {name}"
             return UsageError(f"the run has no job {job!r}", hint=hint, code="no-such-job")
         if _newest(state, str(job)) is None:
             hint = "'ensemble jobs' shows the jobs that are not over"
-            return UsageError(f"{job} is over already", hint=hint, code="job-is-over")
+            over = name if last is None else job
+            return UsageError(f"{over} is over already", hint=hint, code="job-is-over")
     return None
 
 
@@ -174,8 +184,20 @@ def _newest(state: State, job: str) -> str | None:
     return None
 
 
+def _last_attempt(state: State, name: str) -> int | None:
+    """Return the number of a job's newest attempt, or ``None`` if it is done: it is not kept."""
+    if name in state.table.lost:
+        return state.table.lost[name].record.job.attempt
+    of_jobs = ((one.job, one.job.attempt) for one in state.table.records.values())
+    coming = ((one.record.job, one.record.job.attempt + 1) for one in state.attempts.values())
+    attempts = (
+        number for job, number in chain(of_jobs, coming) if f"{job.group}.{job.index}" == name
+    )
+    return max(attempts, default=None)
+
+
 def _check_parameters(state: State, action: Mapping[str, Any]) -> None:
-    """Reject a submit without values for a parameter that a function computes.
+    """Reject a submit without values for a parameter that is null, or that a function computes.
 
     Only rules can call functions.
     """
@@ -183,8 +205,17 @@ def _check_parameters(state: State, action: Mapping[str, Any]) -> None:
         return
     label, given = action.get("label"), (action.get("with") or {}).get("parameters") or {}
     for name, standing in state.table.groups.items():
-        lacking = [each for each in standing.group.asked if each not in given]
-        if label in (None, name) and lacking:
+        if label not in (None, name):
+            continue
+        unset = [each for each in standing.group.missing if each not in given]
+        lacking = [each for each in standing.group.asked if each in unset]
+        if unset and not lacking:
+            raise UsageError(
+                f"the parameter {unset[0]!r} of {name!r} is null",
+                hint=f"set its value: --set {unset[0]}=VALUE",
+                code="no-value",
+            )
+        if lacking:
             raise UsageError(
                 f"the parameter {lacking[0]!r} of {name!r} is computed by a function, which a "
                 "request cannot call",

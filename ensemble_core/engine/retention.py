@@ -15,15 +15,18 @@ from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
 
-__all__ = ["keep_done", "keep_results", "read", "remember", "report_lacking", "serve"]
+__all__ = ["keep_done", "keep_for", "keep_results", "read", "remember", "report_lacking"]
 
 
-def serve(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
+def keep_for(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
     """From now on, store the statistics and combinations of parameters that this rule needs."""
     groups = rule.groups or tuple(table.groups)
     for action in rule.actions:
         for each in action.flat():
             remember(table, each.varies)
+            if each.retries and each.options.get("continue"):
+                for group in groups:
+                    table.groups[group].continues = True
             if _numbers_replicas(each):
                 remember(table, (each.options["label"],))
     if rule.each is None or rule.each == "job":
@@ -74,7 +77,7 @@ def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRul
     for rule in rules:
         if isinstance(rule.each, tuple) and rule.asks_tables:
             for done in table.done.values():
-                done.serve(rule.each)
+                done.keep_by(rule.each)
 
 
 def report_lacking(table: JobTable, earlier: Mapping[str, DoneJobs]) -> None:

@@ -45,7 +45,7 @@ def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
             hint="let the job print only the rows that should become jobs",
             code="out-of-range",
         )
-    return [values for _, _, values in printed]
+    return [values for *_, values in printed]
 
 
 def of_rows(

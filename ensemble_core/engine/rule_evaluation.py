@@ -133,18 +133,19 @@ class RuleEvaluation:
     def satisfied(self) -> list[RuleState]:
         """Return the rules that updated metrics satisfy, or may satisfy, in order."""
         found: list[RuleState] = []
-        state, observer = self.state, self.observer
-        index, beating = state.rules.index, state.beating
+        state = self.state
+        index, in_heartbeat = state.rules.index, state.in_heartbeat
         touched, index.touched = index.touched, {}
+        if self.observer is not None:
+            for watch, only in touched.items():
+                self.observer.updated(watch, only)
         for watch, only in touched.items():
             if only is None:
                 watch.updates += 1
             else:
                 for rule_state in only:
                     rule_state.first_update -= 1  # one look of this rule alone
-            if observer is not None:
-                observer.updated(watch, only)
-            if beating:
+            if in_heartbeat:
                 value = state.read(watch.path)
             else:
                 bounds = watch.bounds
@@ -154,16 +155,8 @@ class RuleEvaluation:
                 value = watch.read(state.now)
             watch.unread = False
             watch.last = value
-            if only is None and value is not None and not watch.held:  # nearly always
-                if not watch.floor < value < watch.ceiling:
-                    watch.match(value, found)
-                continue
-            matched = [*watch.no_longer(value)]
-            if value is not None and not watch.floor < value < watch.ceiling:
-                watch.match(value, matched)
-            if only is not None:
-                matched = [each for each in only if each in matched or each in watch.held]
-            found += matched
+            if value is None or not watch.floor < value < watch.ceiling:
+                found += watch.matched(value, only)
         return in_order(found)
 
     def event_rules(
@@ -224,7 +217,7 @@ class RuleEvaluation:
         state, rule = self.state, rule_state.rule
         if state.ended is not None and not self._closing:
             return
-        rule_state.woken += 1
+        rule_state.triggered += 1
         if not rule_state.live:
             # An earlier rule has switched this rule off at the same event.
             self._report(rule_state, match, rule_state.asleep, None)
@@ -286,7 +279,7 @@ class RuleEvaluation:
                     if known is not None and (
                         holds is not None or not rule_state.seen or None in rule_state.seen.values()
                     ):
-                        whole = len(known) == rule_state.spoken
+                        whole = len(known) == rule_state.name_count
                         rule_state.seen = (
                             known if whole else state.condition_values(condition, known)
                         )
@@ -503,6 +496,6 @@ class RuleEvaluation:
         rule_state = state.rules.join(spec)
         rule = rule_state.rule
         state.out.append(AddRule(**origin.mark, id=rule.id, spec=dict(rule.spec)))
-        state.serve(rule)
+        state.prepare_for(rule)
         state.schedule(rule_state, state.now)
         state.check_soon(rule_state)

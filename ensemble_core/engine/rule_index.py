@@ -6,7 +6,7 @@ Because of the index, the cost of an event does not depend on how many rules exi
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import chain
 from operator import attrgetter
@@ -101,7 +101,7 @@ class RuleState:
     #: The timers of all instances.
     timers: dict[str, None] = field(default_factory=dict)
     #: Number of matches. For a rule on a metric, ``watch`` counts them instead.
-    woken: int = 0
+    triggered: int = 0
     refused: int = 0  # how often the trigger's ``match`` rejected an event
     #: Number of matches of instances that were exhausted.
     passed_over: int = 0
@@ -126,20 +126,20 @@ class RuleState:
     #: The ``SliceKey`` of the rule's instances, if each of them is for a slice.
     slices: tuple[tuple[str, ...], tuple[str, ...]] | None = field(init=False)
     #: Names in the condition. ``scoped`` has names of the form ``STAT.NAME``, each with its two
-    #: parts; ``tabled`` has names that refer to tables; ``plain`` has all others. ``spoken`` is the
-    #: total number of these names, or -1 if the condition uses metrics.
+    #: parts; ``tabled`` has names that refer to tables; ``plain`` has all others. ``name_count``
+    #: is the total number of these names, or -1 if the condition uses metrics.
     scoped: tuple[tuple[str, str, str], ...] = field(init=False)
     tabled: tuple[str, ...] = field(init=False)
     plain: tuple[str, ...] = field(init=False)
-    spoken: int = field(init=False)
+    name_count: int = field(init=False)
 
     def __post_init__(self) -> None:
         rule = self.rule
         self.enabled = rule.enabled
         self.slices = (rule.groups, rule.each) if isinstance(rule.each, tuple) else None
         condition = rule.condition
-        names = () if condition is None else condition.spoken
-        self.spoken = -1 if condition is None or condition.metrics else len(names)
+        names = () if condition is None else condition.sorted_names
+        self.name_count = -1 if condition is None or condition.metrics else len(names)
         read = rule.reads.difference(rule.of_tables, rule.of_gauges, GAUGES)
         read = frozenset(name for name in read if not name.startswith("all."))
         self.tabled = tuple(name for name in names if name in rule.of_tables)
@@ -162,7 +162,7 @@ class RuleState:
         else:
             self.enabled, self.timers = earlier.enabled, earlier.timers
             self.cut, self.why_cut = earlier.cut, earlier.why_cut
-            self.woken = earlier.looked_at
+            self.triggered = earlier.times_triggered
             self.refused = earlier.refused
             self.passed_over = earlier.passed_over
             self.held_back, self.longest = earlier.held_back, earlier.longest
@@ -191,7 +191,9 @@ class RuleState:
     def last_seen(self) -> str:
         """The values in ``seen`` as text."""
         seen, condition = self.seen or {}, self.rule.condition
-        order = (*condition.spoken, *sorted(condition.metrics)) if condition is not None else ()
+        order = (
+            (*condition.sorted_names, *sorted(condition.metrics)) if condition is not None else ()
+        )
         return ", ".join(
             f"{name} without a value" if seen[name] is None else f"{name}={seen[name]}"
             for name in order
@@ -199,10 +201,12 @@ class RuleState:
         )
 
     @property
-    def looked_at(self) -> int:
+    def times_triggered(self) -> int:
         """Number of times that the rule was considered."""
         watch = self.watch
-        return self.woken if watch is None else max(watch.updates - self.first_update, self.fired)
+        return (
+            self.triggered if watch is None else max(watch.updates - self.first_update, self.fired)
+        )
 
 
 _order = attrgetter("order")
@@ -365,20 +369,29 @@ class Watch:
         self.ceiling = min(above[0][0], self._least) if above else self._least
         self.floor = below[-1][0] if below else float("-inf")
 
-    def match(self, value: float, found: list[RuleState]) -> None:
-        """Add the rules that ``value`` satisfies, or may satisfy, to ``found``."""
-        if value != value:  # nan satisfies no comparison with a number
-            found += self._other
-            return
-        if self._equal and value in self._equal:
-            found += self._equal[value]
-        if self._above.states:
-            found += self._above.states[: self._above.until(value)]
-        if self._below.states:
-            found += self._below.states[self._below.until(value) :]
-        found += self._other
+    def matched(self, value: float | None, only: Collection[RuleState] | None) -> list[RuleState]:
+        """Return the rules that ``value`` satisfies, or may satisfy, and those that it interrupts.
 
-    def no_longer(self, value: float | None) -> list[RuleState]:
+        ``only``: the rules that are considered, and the held ones of them in any case.
+        """
+        found = self._no_longer(value)
+        if value is None:
+            pass
+        elif value != value:  # nan satisfies no comparison with a number
+            found += self._other
+        else:
+            if self._equal and value in self._equal:
+                found += self._equal[value]
+            if self._above.states:
+                found += self._above.states[: self._above.until(value)]
+            if self._below.states:
+                found += self._below.states[self._below.until(value) :]
+            found += self._other
+        if only is not None:
+            found = [each for each in only if each in found or each in self.held]
+        return found
+
+    def _no_longer(self, value: float | None) -> list[RuleState]:
         """Return the held rules that ``value`` does not satisfy, and all others whose count or time
         a missing value interrupts.
         """

@@ -146,7 +146,7 @@ class RuleSet:
                 stayed[id(before)] = state
             self._add(state)
             if before is not None and state.watch is not None:
-                state.first_update = state.watch.updates - before.looked_at
+                state.first_update = state.watch.updates - before.times_triggered
 
         for rule in ensemble.rules:
             if "id" in rule.spec:
@@ -168,6 +168,8 @@ class RuleSet:
             except EnsembleError:
                 dropped.append(state.rule.id)  # the new file lacks a name that the rule uses
         self.lasting.adopt(stayed)
+        for name in earlier.keys() - self.states.keys():
+            self._metrics.gauges.pop(FIRINGS + name, None)
         return stayed, dropped
 
     def switch(self, name: str, enabled: bool, now: float) -> list[RuleState]:
@@ -383,13 +385,13 @@ class RuleSet:
 
     def _report(self, state: RuleState) -> RuleReport:
         rule = state.rule
-        woken = state.looked_at
+        triggered = state.times_triggered
         return RuleReport(
             id=rule.id,
             label=rule.label or rule.id,
             fired=state.fired,
             repetitions=rule.repetitions,
-            woken=woken,
+            triggered=triggered,
             refused=state.refused,
             passed_over=state.passed_over,
             held_back=dict(state.held_back),
@@ -401,21 +403,21 @@ class RuleSet:
             when=rule.condition.text if rule.condition else "",
             enabled=state.enabled and state.on,
             instance=rule.instance,
-            state=self._standing(state, woken),
+            state=self._standing(state, triggered),
             cut=state.why_cut,
             spec=rule.spec,
         )
 
     @staticmethod
-    def _standing(state: RuleState, woken: int) -> Standing:
+    def _standing(state: RuleState, triggered: int) -> Standing:
         if state.fired:
             return "fired"
         if state.cut:
             return "cut"
         if not state.enabled or not state.on:
             return "disabled"
-        if not woken:
-            return "never woken"
+        if not triggered:
+            return "never triggered"
         # Without these verdicts, the condition was false, or its trigger did not match.
         others = state.held_back.keys() - {"trigger", "no value"}
         return "held back" if others else "condition false"

@@ -137,7 +137,9 @@ class RuleTracer:
         if self._update is not None:
             self._conclude_update(*self._update)
         # If a metric's value cannot satisfy any rule, the engine does not read it.
-        value = self.state.read(watch.path) if self.state.beating else watch.read(self.state.now)
+        value = (
+            self.state.read(watch.path) if self.state.in_heartbeat else watch.read(self.state.now)
+        )
         self._update = value, len(self._recorded)
 
     def considered(

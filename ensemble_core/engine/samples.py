@@ -55,8 +55,26 @@ class Samples:
                 own = variable not in columns
                 self._add_value(group, record, variable, value, now, row, own=own)
 
-    def observe(self, record: JobRecord, event: Observed, now: float) -> None:
-        """Record a row that an observer read from the job's output."""
+    def repeat(self, record: JobRecord, event: Observed, now: float) -> bool:
+        """Record a row of an attempt that repeats steps of earlier attempts.
+
+        It replaces their rows from this step on, but only in the statistics of the job. Those of
+        groups and slices cannot remove a value: they keep the earlier one. Return False, and
+        record nothing, if the earlier rows are too old to be replaced.
+        """
+        reads, clock = self._groups[record.job.group].reads, event.clock
+        if clock is None or not record.index.withdraw_rows(event.observer, clock, reads):
+            return False
+        self.observe(record, event, now, repeats=True)
+        return True
+
+    def observe(
+        self, record: JobRecord, event: Observed, now: float, *, repeats: bool = False
+    ) -> None:
+        """Record a row that an observer read from the job's output.
+
+        If it ``repeats`` a step, the statistics of groups and slices have this step already.
+        """
         observer, values, unreadable = event.observer, event.values, event.unreadable
         record.unreadable = bool(unreadable)
         group = record.job.group
@@ -64,10 +82,15 @@ class Samples:
         if record.columns is None:
             record.columns = {}
         record.columns.update(values)
-        self._counters.count_rows(record, 1)
+        if not repeats:
+            self._counters.count_rows(record, 1)
         options = record.job.observe.get(observer)
         if options and options.get("rows"):
-            record.index.keep_row(observer, values)
+            record.index.keep_row(observer, event.clock, values)
+        if state.continues and state.reads:
+            index = record.index
+            if event.clock is not None or index.recent is not None:
+                index.begin_row(observer, event.clock, now)
         for variable, value in values.items():
             if variable.partition(".")[0] in VARIABLES:
                 continue  # the engine sets this variable; output must not change it
@@ -78,9 +101,10 @@ class Samples:
             rows, shared = ROWS + variable, variable not in state.results
             if self._metrics.everything:
                 self._metrics.add(group, variable if shared else rows)
+            shared = shared and not repeats
             self._add_value(state, record, variable, number, now, values, shared=shared)
             if rows not in values:  # a column with exactly this name takes precedence
-                self._add_value(state, record, rows, number, now, values)
+                self._add_value(state, record, rows, number, now, values, shared=not repeats)
 
     def _add_value(
         self,
@@ -101,7 +125,7 @@ class Samples:
         """
         if shared:
             self.record(record.job.group, variable, value, now)
-        if variable not in group.spoken:
+        if variable not in group.kept_names:
             return
         self.sample(group, record, variable, value, now, own=own, shared=shared)
         for name in group.filtered.get(variable, ()):

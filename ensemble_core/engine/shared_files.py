@@ -31,7 +31,7 @@ class SharedFiles:
     #: The first job, or for numbered files the first group, by the digest of a claim.
     first: dict[bytes, str] = field(default_factory=dict)
     #: Groups for which a shared file was reported.
-    told: dict[str, None] = field(default_factory=dict)
+    reported: dict[str, None] = field(default_factory=dict)
 
     def claim(self, jobs: Iterable[tuple[Job, JobGroup | None]], *, strict: bool) -> str | None:
         """Note jobs that are about to be submitted.
@@ -39,8 +39,11 @@ class SharedFiles:
         Return what the first of them shares with an earlier job, as text, or ``None``. With
         ``strict``, the jobs are then not submitted, so they own nothing.
         """
-        shared, new = None, list[bytes]()
+        shared = None
+        new: list[bytes] = []
         for job, source in jobs:
+            if not job.workdir and job.stdout is None and job.stderr is None:  # nearly always
+                continue
             for claim, owner, what in _claims(job, source):
                 digest = hashlib.blake2b(repr(claim).encode(), digest_size=16).digest()
                 earlier = self.first.get(digest)
@@ -60,8 +63,6 @@ def _claims(job: Job, source: JobGroup | None) -> Iterator[tuple[object, str, st
 
     Each comes with its owner, and with the words for two owners.
     """
-    if job.stdout is None and job.stderr is None and not job.workdir:  # nearly always
-        return
     label = f"{job.group}.{job.index}"
     folder = _joined("" if source is None else source.cwd, job.workdir)
     for name in ("stdout", "stderr"):

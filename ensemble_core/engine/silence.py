@@ -30,7 +30,7 @@ class Silence:
 
     of: dict[str, list[Quiet]] = field(default_factory=dict)
 
-    def serve(
+    def watch(
         self, groups: Iterable[str], seconds: float, records: Iterable[JobRecord], now: float
     ) -> None:
         """Track the jobs of these groups for a rule.

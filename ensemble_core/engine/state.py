@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from ensemble_core.engine import retention
@@ -13,6 +13,7 @@ from ensemble_core.engine.generator_state import GeneratorState
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.names import all_fields, named_fields
 from ensemble_core.engine.node_failures import NodeFailures
+from ensemble_core.engine.past_submits import same_sweep
 from ensemble_core.engine.rate_limit import RateLimit
 from ensemble_core.engine.records import (
     Index,
@@ -52,7 +53,7 @@ from ensemble_core.model.decisions import (
     Signal,
     Terminate,
 )
-from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.ensemble import Ensemble, Limits
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.filters import ALL
 from ensemble_core.model.jobs import INTERRUPTIONS, JobGroup
@@ -87,6 +88,16 @@ def _within(record: JobRecord, scope: Scope) -> bool:
     return all(name in has and has[name] == value for name, value in scope.parameters.items())
 
 
+#: Start of the names of limits on jobs at once.
+_SHARED = "at_once."
+
+
+def _by_name(limits: Limits) -> dict[str, Any]:
+    """Return all limits, those under ``at_once`` one by one."""
+    found = {each.name: getattr(limits, each.name) for each in fields(limits)}
+    return found | {f"{_SHARED}{name}": most for name, most in found.pop("at_once").items()}
+
+
 class State:
     """State of a run.
 
@@ -98,13 +109,14 @@ class State:
 
     # With more than thirty attributes, slots are faster.
     __slots__ = (
-        "_serial", "all_tables", "attempts", "beating", "calls", "changed_limits", "deepest",
-        "dropped", "end_due", "ended", "ended_for_now", "ensemble", "errors", "events", "firings",
-        "foreign_jobs", "generators", "generators_due", "heeds", "held_at", "index_over",
-        "limits_met", "limits_told", "link", "look_for_end", "look_for_idle", "lost", "metrics",
-        "node_failures", "notices", "now", "out", "rate_limit", "resizes", "retries", "rules",
-        "shared", "shared_files", "signals", "silence", "sources", "started", "stop", "table",
-        "timers", "unhandled_cancels", "unhandled_failures", "via", "warnings", "withdrawn",
+        "_serial", "all_tables", "attempts", "calls", "changed_limits", "deepest", "dropped",
+        "end_due", "ended", "ended_for_now", "ensemble", "errors", "events", "firings",
+        "foreign_jobs", "generators", "generators_due", "held_at", "in_heartbeat", "index_over",
+        "limits_met", "limits_reported", "link", "look_for_end", "look_for_idle", "lost", "metrics",
+        "node_failures", "notices", "now", "out", "rate_limit", "replaced_limits", "resizes",
+        "retries", "rules", "shared", "shared_files", "signals", "silence", "sources", "started",
+        "stop", "table", "timers", "unhandled_cancels", "unhandled_failures", "via", "warnings",
+        "watched_events", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -113,9 +125,11 @@ class State:
         if everything is None:
             everything = _may_read_any_metric(ensemble)
         self.ensemble = ensemble
-        #: Limits that users have changed in the live run, as arguments of ``Limits``: each value in
-        #: the file, and the new one.
+        #: Limits that users have changed in the live run, such as ``at_once.gpu``: each
+        #: value in the file, and the new one.
         self.changed_limits: dict[str, tuple[Any, Any]] = {}
+        #: Those that a changed file has replaced, until a resume reports it.
+        self.replaced_limits: dict[str, None] = {}
         self.shared = shared
         self.now = float("-inf")
         self.metrics = MetricStore(ensemble.groups, ensemble.statistics, everything=everything)
@@ -127,7 +141,7 @@ class State:
         self.shared_files = SharedFiles()
         self.silence = Silence()
         #: Names of job events that rules on ``silent``, results or ``fail_if`` need.
-        self.heeds: set[str] = set()
+        self.watched_events: set[str] = set()
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
         self.calls: dict[str, Pending[Call]] = {}
         self.resizes: dict[str, Pending[Resize]] = {}
@@ -165,7 +179,7 @@ class State:
         self.firings = 0
         self._serial = 0
         #: Limits that took effect and were reported.
-        self.limits_told: dict[str, None] = {}
+        self.limits_reported: dict[str, None] = {}
         #: Limits that have held further jobs since rules were last notified.
         self.limits_met: dict[str, None] = {}
         #: The number of attempts when only held jobs were left for the last time.
@@ -182,7 +196,7 @@ class State:
         #: The number of the event that last finished an index.
         self.index_over = 0
         #: True during a heartbeat, at which waiting times are sampled.
-        self.beating = False
+        self.in_heartbeat = False
         #: ``link``: the firing that caused the event. ``deepest``: the longest chain of firings
         #: that the event has caused. ``via``: if a function has returned, the firing to which the
         #: new decisions belong.
@@ -215,14 +229,34 @@ class State:
         self.metrics.adopt(ensemble.groups, ensemble.statistics, everything=everything)
         intervals = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
         stayed, dropped = self.rules.adopt(ensemble)
-        self.table.adopt(before.groups, ensemble.groups, self.rules.index)
+        groups = {name: each.group for name, each in self.table.groups.items()}
+        groups.update(before.groups)
+        self.table.adopt(before.groups, ensemble.groups, self.rules.index, self.attempts.values())
         rules = {
             state.rule.id: stayed[id(state)].rule.id for state in earlier if id(state) in stayed
         }
-        for name, group in ensemble.groups.items():
-            if name in before.groups:
-                self.table.groups[name].past.adopt(before.groups[name], group, rules)
+        for name, group in groups.items():
+            after = ensemble.groups.get(name, group)
+            self.table.groups[name].past.adopt(group, after, rules)
+            if not same_sweep(group, after):
+                self.table.gauges.taken(name)
         self._serve(ensemble, everything)
+        for name, generator in self.generators.items():
+            now, was = ensemble.generators.get(name), before.generators.get(name)
+            same = (
+                now is not None
+                and was is not None
+                and (now.given, now.first, now.classes) == (was.given, was.first, ())
+            )
+            if not same:
+                # The file has changed: it may have further points.
+                generator.met = generator.exhausted = generator.short = False
+        for name in before.generators.keys() - ensemble.generators.keys():
+            if points := len(self.generators[name].points):
+                self.metrics.warn(
+                    f"the file no longer has the generator {name!r}: its points ({points}) are not "
+                    "known to the others"
+                )
         retention.report_lacking(self.table, done)
         for asked in (self.calls, self.resizes, self.retries):
             for pending in asked.values():
@@ -240,13 +274,13 @@ class State:
                 self.timers.every(ensemble.heartbeat, "heartbeat", "", self.now)
         # Unchanged rules need no check, because they were triggered when their condition became
         # true.
-        looked_at = {
+        times_triggered = {
             id(stayed[id(state)])
             for state in earlier
             if id(state) in stayed and state.live and stayed[id(state)].rule.spec == state.rule.spec
         }
         for state in self.rules.states.values():
-            if id(state) not in looked_at:
+            if id(state) not in times_triggered:
                 if state.live:
                     self.check_soon(state)
             elif state.watch is not None:
@@ -259,10 +293,14 @@ class State:
         limits = self.ensemble.limits
         if given.get("at_once"):
             given = {**given, "at_once": {**limits.at_once, **given["at_once"]}}
-        for name, value in given.items():
-            was, _ = self.changed_limits.get(name, (getattr(limits, name), None))
-            self.changed_limits[name] = (was, value)
-            self.limits_told.pop(name, None)  # reported again if it holds jobs again
+        before, after = _by_name(limits), _by_name(replace(limits, **given))
+        for name in dict.fromkeys((*before, *after)):
+            value = after.get(name)
+            if before.get(name) != value or name in given:
+                was, _ = self.changed_limits.get(name, (before.get(name), None))
+                self.changed_limits[name] = (was, value)
+        for name in given:
+            self.limits_reported.pop(name, None)  # reported again if it holds jobs again
         self.ensemble = replace(self.ensemble, limits=replace(limits, **given))
         self.rate_limit.adopt(self.ensemble.limits.submits_per_second)
         self._serve_limits()
@@ -273,19 +311,32 @@ class State:
         A limit that differs in the file since then is the file's.
         """
         limits, changed = self.ensemble.limits, self.changed_limits
-        for name in [name for name, (was, _) in changed.items() if getattr(limits, name) != was]:
-            del changed[name]
+        now = _by_name(limits)
+        given: dict[str, Any] = {}
+        at_once = dict(limits.at_once)
+        for name, (was, value) in [*changed.items()]:
+            shared = name.startswith(_SHARED)
+            if now.get(name) != was:
+                del changed[name]
+                if now.get(name) != value:
+                    self.replaced_limits[name.rstrip(".")] = None
+            elif not shared:
+                given[name] = value
+            elif value is None:
+                at_once.pop(name.removeprefix(_SHARED), None)
+            else:
+                at_once[name.removeprefix(_SHARED)] = value
         if changed:
-            given = {name: value for name, (_, value) in changed.items()}
-            self.ensemble = replace(self.ensemble, limits=replace(limits, **given))
+            limits = replace(limits, **given, at_once=at_once)
+            self.ensemble = replace(self.ensemble, limits=limits)
 
     def tabulate(self) -> None:
         """Prepare the tables of the file, which snapshots do not contain."""
         self.all_tables = Tables(self.ensemble.tables, self.table.done, self.ensemble.statistics)
 
-    def serve(self, rule: BoundRule) -> None:
+    def prepare_for(self, rule: BoundRule) -> None:
         """Collect the values that a rule reads or waits for, from now on."""
-        retention.serve(self.table, rule, self.ensemble.statistics)
+        retention.keep_for(self.table, rule, self.ensemble.statistics)
         for text in rule.of_group:
             self._collect_metric(text)
         if any(COMMITTED in path for path in rule.metrics):
@@ -293,10 +344,10 @@ class State:
         elif any(USED in path for path in rule.metrics):
             self.table.usage.keep()
         if rule.trigger.after is not None:
-            self.heeds.update(("start", *INTERRUPTIONS, "finish", "clean"))
+            self.watched_events.update(("start", *INTERRUPTIONS, "finish", "clean"))
             groups = rule.groups or tuple(self.table.groups)
             records = self.table.records.values()
-            self.silence.serve(groups, rule.trigger.after, records, self.now)
+            self.silence.watch(groups, rule.trigger.after, records, self.now)
             for group in groups:
                 self.silence.wait(group, self.timers)
 
@@ -311,19 +362,17 @@ class State:
             generator = self.generators.get(name)
             if generator is None:
                 self.generators[name] = GeneratorState(name, paused=not spec.enabled)
-            else:  # the file has changed
-                generator.met = generator.exhausted = generator.short = False
             for text in (*sorted(spec.metrics), *(group_path(n, spec.group) for n in spec.reads)):
                 self._collect_metric(text)
         for state in self.rules.states.values():
-            self.serve(state.rule)
+            self.prepare_for(state.rule)
         for group in ensemble.groups.values():
             if any(entry.replicated for entry in (group, *group.more)):
                 retention.remember(self.table, (group.name,))
             retention.read(self.table, group.name, group.reads, ensemble.statistics)
             entries = (group, *group.more)
             if any(each.result or each.fail_if is not None for each in entries):
-                self.heeds.add("finish")
+                self.watched_events.add("finish")
             whole = (group_path(n, group.name) for n in group.reads if n.startswith(ALL))
             own = {text for entry in (group, *group.more) for text in entry.metrics}
             for text in (*sorted(own), *whole):
@@ -350,8 +399,8 @@ class State:
         self.metrics.keep(path)
         if path.variable.endswith(")") and not path.recent:
             counts = path.kind == "count"
-            spoken = f"count.{path.variable}" if counts else path.variable
-            self.table.groups[path.group].keep_variables([spoken])
+            kept = f"count.{path.variable}" if counts else path.variable
+            self.table.groups[path.group].keep_variables([kept])
 
     # -- queries -------------------------------------------------------------------------------
 
@@ -404,7 +453,7 @@ class State:
             series = self.metrics.series.get((group, variable))
             if statistic == "variance" and series is not None and series.count < 2:
                 return None  # within a scope, a single value has no variance
-            if series is None or statistic not in self.metrics.statistics or self.beating:
+            if series is None or statistic not in self.metrics.statistics or self.in_heartbeat:
                 return self.metric(group_path(name, group))
             return series.get(statistic, self.now)
         if scope is None and match.record is not None:
@@ -424,7 +473,7 @@ class State:
 
     def read(self, path: MetricPath) -> float | None:
         """Return the current value of the metric with a checked path."""
-        if self.beating and path.variable == "pending" and path.kind == "series":
+        if self.in_heartbeat and path.variable == "pending" and path.kind == "series":
             ages = self.table.groups[path.group].ages(self.now)
             series = self.metrics.series[path.group, path.variable]
             return series.get_with(path.statistic, ages, self.now)
@@ -446,7 +495,7 @@ class State:
         else:
             self.table.gauges.refresh(gauge)
 
-    def beat(self) -> None:
+    def count_heartbeat(self) -> None:
         """At a heartbeat, sample the gauges that statistics and rules need."""
         self.table.gauges.beats += 1
         for gauge in self.metrics.sampled():
@@ -459,7 +508,7 @@ class State:
 
     def condition_values(self, condition: Condition, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the current values of the fields and metrics in a condition."""
-        found = {name: known.get(name) for name in condition.spoken}
+        found = {name: known.get(name) for name in condition.sorted_names}
         found.update((path, self.metric(path)) for path in sorted(condition.metrics))
         return found
 
@@ -526,7 +575,7 @@ class State:
         """Permanently switch off a rule or instance whose firing would exceed the limit on
         chains.
         """
-        self.limits_told["chain"] = None
+        self.limits_reported["chain"] = None
         if one is state.own:
             self.rules.cut(state)
         else:

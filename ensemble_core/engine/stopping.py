@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ensemble_core.engine.changed_jobs import remade
 from ensemble_core.engine.records import JobRecord, Stop
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submitter
@@ -143,7 +144,7 @@ class Stopping:
                 return True  # A duplicate; this id may be used again after a resume.
             # A resume needs this record to query the queue and to continue reading files.
             if isinstance(event, Observed):
-                record.count_row(event.observer, event.anew)
+                record.count_row(event.observer, event.restarted)
             else:
                 record.newest = event.told_at
                 if event.name == "start":
@@ -195,12 +196,15 @@ class Stopping:
         """Start the attempt again. It is not counted again."""
         state, index = self.state, record.kept
         state.silence.end(record)
-        job = replace(record.job, requeued=record.job.requeued + 1)
+        job = record.job if record.source is None else remade(record.job, record.source)
+        job = replace(job, requeued=job.requeued + 1)
         state.table.requeue(record, job, state.now)
         if index is not None:
             begun = index.base
             index.result = NOTHING
             index.series = None if begun is None else {k: begun[k].copy() for k in begun}
+            index.recent = None if index.base_recent is None else index.base_recent.copy()
+            index.withdrawn = None
             if index.printed is not None:
                 index.printed = [row for row in index.printed if row[0] != job.attempt] or None
         self._requeued[job.group] = None

@@ -121,7 +121,7 @@ class Submitter:
                 code="submitted-twice",
             )
         sources = self._sources(jobs)
-        self._check_shared_files(jobs, sources, decision.rule)
+        self._check_shared_files(zip(jobs, sources, strict=True), decision.group, decision.rule)
         link = state.via or origin.link
         standing = state.table.groups[decision.group]
         mark = decision.rule, decision.firing
@@ -152,22 +152,21 @@ class Submitter:
         return self.state.sources.get(jobs[0].id, unknown) if jobs else unknown
 
     def _check_shared_files(
-        self, jobs: Sequence[Job], sources: Iterable[JobGroup | None], rule: str | None
+        self, jobs: Iterable[tuple[Job, JobGroup | None]], group: str, rule: str | None
     ) -> None:
         """Report the first of these jobs that would overwrite files of an earlier job of the run.
 
         With ``limits.strict``, raise :class:`EnsembleError`, so that none of them is submitted.
         Otherwise warn, once for each group.
         """
-        state = self.state
-        files, strict = state.shared_files, state.ensemble.limits.strict
-        what = files.claim(zip(jobs, sources, strict=True), strict=strict)
+        state, strict = self.state, self.state.ensemble.limits.strict
+        what = state.shared_files.claim(jobs, strict=strict)
         if what is None:
             return
         if strict:
             raise EnsembleError(f"{what}: nothing was submitted", hint=_APART, code="shared-files")
-        if jobs[0].group not in files.told:
-            files.told[jobs[0].group] = None
+        if group not in state.shared_files.reported:
+            state.shared_files.reported[group] = None
             message = f"{what}\n  hint: {_APART}"
             state.out.append(Log(rule=rule, message=message, level="warning"))
 
@@ -230,13 +229,18 @@ class Submitter:
         every = limited or bool(table.places.shared)
         if not standing.held and not every:
             return
-        free = table.free_all(state.now) if every else table.free(standing, state.now)
+        rate = state.rate_limit
+        cause = "submit" if rate.unlimited else "pace"
+        free = table.free_all(cause, state.now) if every else table.free(standing, cause, state.now)
         for decision in _batches(free):
-            jobs = state.rate_limit.admit(decision.jobs, decision.rule, decision.firing, state.now)
-            for job in jobs:
-                table.move(table.records[job.id], "its turn", state.now)
-            if jobs:
-                self._send(replace(decision, jobs=jobs))
+            if not rate.unlimited:
+                jobs = rate.admit(decision.jobs, decision.rule, decision.firing, state.now)
+                for job in jobs:
+                    table.move(table.records[job.id], "its turn", state.now)
+                if not jobs:
+                    continue
+                decision = replace(decision, jobs=jobs)
+            self._send(decision)
         self._await_release()
         if submitted and limited:
             self._report_held(standing, mark, submitted)
@@ -255,11 +259,11 @@ class Submitter:
             Log(
                 rule=mark[0],
                 firing=mark[1],
-                level="info" if what in state.limits_told else "warning",
+                level="info" if what in state.limits_reported else "warning",
                 message=f"{group.group.name}: {jobs} held by {budget.described(what, state.now)}",
             )
         )
-        state.limits_told[what] = None
+        state.limits_reported[what] = None
 
     def retry(self, index: Index, decision: Retry) -> None:
         """Decide to retry a job, unless this was decided already."""
@@ -286,7 +290,7 @@ class Submitter:
         state.attempts.pop(next_attempt_id(index), None)
         try:
             job, source = next_attempt(index, decision, state.ensemble.binder)
-            self._check_shared_files((job,), (source,), decision.rule)
+            self._check_shared_files(((job, source),), job.group, decision.rule)
         except EnsembleError as error:
             state.error(f"cannot retry {record.job.id}: {error}")
             return False
@@ -300,6 +304,7 @@ class Submitter:
             index.forget_earlier()
         kept = index.series
         index.base = None if kept is None else {name: kept[name].copy() for name in kept}
+        index.base_recent = None if index.recent is None else index.recent.copy()
         mark = decision.rule, decision.firing
         standing = state.table.groups[job.group]
         free: Sequence[Job] = ()
@@ -313,11 +318,13 @@ class Submitter:
         state.table.add(job, source, state.now, None, mark, index=index, cause=cause)
         if cause == "look up":
             self._look_up(job.group, mark, (job,))
-        elif cause != "hold":
-            self.submit_each((each, *mark) for each in free)
-            self._await_release()
-        else:
+        elif cause == "hold":
             self.hand_over(job.group, mark, 1)
+        else:
+            if free:
+                rule, firing = mark
+                self._send(Submit(group=job.group, rule=rule, firing=firing, jobs=(job,)))
+            self._await_release()
         return True
 
     def _await_release(self) -> None:
@@ -325,14 +332,16 @@ class Submitter:
         due = state.rate_limit.due(state.now)
         if due is not None:
             state.timers.once(due, "pace", "")
-            state.limits_told["submits_per_second"] = None
+            state.limits_reported["submits_per_second"] = None
 
     def release(self) -> None:
         """Submit the jobs whose delay by the rate limit is over."""
         state = self.state
-        free = state.rate_limit.release(state.now)
-        for job, _, _ in free:
-            state.table.move(state.table.records[job.id], "its turn", state.now)
+        free: list[HeldJob] = []
+        for job, rule, firing in state.rate_limit.release(state.now):
+            record = state.table.records[job.id]
+            state.table.move(record, "its turn", state.now)
+            free.append((record.job, rule, firing))  # the file may have changed it
         self.submit_each(free)
         self._await_release()
 

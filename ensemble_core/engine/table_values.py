@@ -76,10 +76,10 @@ class Growing:
             return reducer.get()
         return _in_order(self._specs[name], self._numbers) if self._numbers else None
 
-    def get_all(self, spoken: tuple[str, ...], found: dict[str, Any]) -> None:
-        """Add the statistics ``names`` to ``found``, under the names ``spoken``."""
+    def get_all(self, own_names: tuple[str, ...], found: dict[str, Any]) -> None:
+        """Add the statistics ``names`` to ``found``, under the names ``own_names``."""
         for number, reducer in enumerate(self._reducers):
-            found[spoken[number]] = (
+            found[own_names[number]] = (
                 self.statistic(self._names[number]) if reducer is None else reducer.get()
             )
 

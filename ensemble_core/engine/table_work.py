@@ -255,7 +255,7 @@ class _Variable(NamedTuple):
     passes: Filter | None
     statistics: tuple[str, ...]
     #: The names of these statistics in formulas.
-    spoken: tuple[str, ...]
+    sorted_names: tuple[str, ...]
 
 
 class _Label(NamedTuple):
@@ -293,13 +293,13 @@ class GroupedWork(TableWork):
         #: For each filter, the names ``last.NAME`` with the numbers of their variables. They come
         #: from one job, so that a row never mixes values of different jobs.
         self._last: dict[str, dict[str, int]] = {}
-        for spoken, names in reads.items():
-            variable, condition = split_filter(spoken)
+        for own_name, names in reads.items():
+            variable, condition = split_filter(own_name)
             passes = filter_of(condition) if condition else None
             if LAST in names:
                 names.remove(LAST)
-                self._last.setdefault(condition, {})[f"{LAST}.{spoken}"] = len(self._variables)
-            of = tuple(f"{name}.{spoken}" for name in names)
+                self._last.setdefault(condition, {})[f"{LAST}.{own_name}"] = len(self._variables)
+            of = tuple(f"{name}.{own_name}" for name in names)
             self._variables.append(_Variable(variable, passes, tuple(names), of))
         #: ``_of_cell`` has the columns that depend only on a cell and its pivot value; ``_of_row``
         #: has the others.
@@ -340,13 +340,13 @@ class GroupedWork(TableWork):
         return not any(
             (name in table.by and name != table.pivot)
             or name not in (table.pivot, "n", "reused", *table.reads, *self._of_cell)
-            for name in formula.spoken
+            for name in formula.sorted_names
         )
 
     def _per_value(self, formula: Expression) -> _Formula:
         table = self.table
         of_cell, above, of_row = [], [], []
-        for each in formula.spoken:
+        for each in formula.sorted_names:
             if each == table.pivot or each in table.by:
                 of_row.append(each)
             elif each in table.reads or each in ("n", "reused"):
@@ -469,7 +469,9 @@ class GroupedWork(TableWork):
                 for number, variable in enumerate(self._variables):
                     of = cell.n if variable.passes is None else cell.passed.get(number, 0)
                     covered = cell.variables[number].count
-                    names = [each for each in variable.spoken if not each.startswith("count.")]
+                    names = [
+                        each for each in variable.sorted_names if not each.startswith("count.")
+                    ]
                     if covered < of and names:
                         lacking.setdefault(names[0], []).append((line, covered, of))
         parts = []
@@ -558,7 +560,7 @@ class GroupedWork(TableWork):
         """Return the statistics over the jobs of a cell by name, including ``n`` and ``reused``."""
         found: TableRow = {"n": cell.n, "reused": cell.reused}
         for variable, numbers in zip(self._variables, cell.variables, strict=True):
-            numbers.get_all(variable.spoken, found)
+            numbers.get_all(variable.sorted_names, found)
         for condition, names in self._last.items():
             _, values = cell.newest.get(condition, (-1, {}))
             found.update((name, values.get(name)) for name in names)

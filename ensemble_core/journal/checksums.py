@@ -1,11 +1,11 @@
 """Checksums for the rows of the journal, which detect flipped bits and missing rows.
 
-- Each row of the tables ``events``, ``job_rows`` and ``job_layouts`` has a column ``crc``: the
-  CRC-32 of its content.
-- In ``events``, the column ``previous`` repeats the ``crc`` of the previous row. It shows whether a
-  row is missing.
-- The column ``jobs`` of ``events`` is the sum of all ``crc`` that were written to ``job_rows`` and
-  ``job_layouts`` before.
+- Each row of the tables ``event_lists``, ``job_rows`` and ``job_layouts`` has a column ``crc``:
+  the CRC-32 of its content.
+- In ``event_lists``, the column ``previous`` repeats the ``crc`` of the previous row. It shows
+  whether a row is missing.
+- The column ``jobs`` of ``event_lists`` is the sum of all ``crc`` that were written to ``job_rows``
+  and ``job_layouts`` before.
 - For each of the small tables ``about``, ``texts`` and ``sessions``, the table ``checksums`` has
   the sum of the checksums of its rows.
 """
@@ -36,7 +36,7 @@ SUMMED = {
 
 
 def list_checksum(first: int, last: int, jobs: int, text: str) -> int:
-    """Return the checksum of a row of ``events``."""
+    """Return the checksum of a row of ``event_lists``."""
     return crc32(text.encode(), crc32(b"%d %d %d" % (first, last, jobs)))
 
 
@@ -70,9 +70,9 @@ def sum_of(table: str) -> str:
 
 #: SQL statements that add checksums to all rows except job rows.
 WRITE_ALL = f"""
-    UPDATE events SET crc = list_checksum(first, last, jobs, list);
-    UPDATE events SET previous = coalesce((SELECT crc FROM events AS e
-        WHERE e.first < events.first ORDER BY e.first DESC LIMIT 1), 0);
+    UPDATE event_lists SET crc = list_checksum(first, last, jobs, list);
+    UPDATE event_lists SET previous = coalesce((SELECT crc FROM event_lists AS e
+        WHERE e.first < event_lists.first ORDER BY e.first DESC LIMIT 1), 0);
     {"; ".join(map(sum_of, SUMMED))};
 """
 

@@ -1,7 +1,7 @@
 """Encodes events and their decisions for the journal, and decodes them.
 
-In the table ``events``, each value of the column ``list`` is a JSON list of events. Each event is a
-list ``[time, type, job, name, data, decisions, more]``, without nulls at the end.
+In the table ``event_lists``, each value of the column ``list`` is a JSON list of events. Each event
+is a list ``[time, type, job, name, data, decisions, more]``, without nulls at the end.
 
 - For a job event, ``data`` is the context, and ``more`` has all other fields.
 - For other events, ``data`` has the fields that differ from their defaults.
@@ -38,7 +38,7 @@ class JournalRow(NamedTuple):
     def event(self) -> Event:
         """Return the row as an event."""
         data: dict[str, Any] = dict(self.data or {})
-        if self.type in ("job", "stranger"):
+        if self.type in ("job", "foreign-job"):
             ours = self.type == "job"
             if self.more is None:
                 return JobEvent(self.time, self.job or "", self.name or "", data, ours)
@@ -63,7 +63,7 @@ def to_list(event: Event, decisions: Sequence[Decision]) -> list[Any]:
     data, more = rest, {}
     if isinstance(event, JobEvent):
         if not rest.pop("ours", True):
-            row[1] = "stranger"
+            row[1] = "foreign-job"
         data, more = rest.pop("context", None), rest
     row += [data or None, list(decisions) or None, more or None]
     while len(row) > 4 and row[-1] is None:

@@ -17,6 +17,7 @@ from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.journal.filesystem import read_note, shared_storage
 from ensemble_core.journal.job_rows import TABLES
 from ensemble_core.journal.lock_owner import LOCK, describe_owner, holder, is_this_process, may_live
+from ensemble_core.journal.views import VIEWS
 
 __all__ = [
     "DAMAGED",
@@ -44,7 +45,7 @@ PERFORMED = "performed"
 _APPLICATION = 0x456E7365
 
 #: Version of the format, in ``PRAGMA user_version``.
-FORMAT = 4
+FORMAT = 5
 
 #: SQL statements that create a journal. The indexes are of the few events that contain firings or
 #: observed values.
@@ -55,16 +56,17 @@ _SCHEMA = f"""
     CREATE TABLE sessions (number INTEGER PRIMARY KEY, seq INTEGER NOT NULL, began REAL NOT NULL,
         host TEXT NOT NULL, pid INTEGER NOT NULL, versions TEXT NOT NULL, ended REAL,
         outcome TEXT);
-    CREATE TABLE events (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, list TEXT NOT NULL,
+    CREATE TABLE event_lists (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, list TEXT NOT NULL,
         jobs INTEGER NOT NULL DEFAULT 0, previous INTEGER NOT NULL DEFAULT 0,
         crc INTEGER NOT NULL DEFAULT 0);
     CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, maker TEXT NOT NULL, digest TEXT NOT NULL,
         state BLOB NOT NULL);
     CREATE TABLE checksums (name TEXT PRIMARY KEY, total INTEGER NOT NULL) WITHOUT ROWID;
     {WRITE_ALL}
-    CREATE INDEX fired_events ON events (first) WHERE instr(list, '"type":"fired"');
-    CREATE INDEX observed_events ON events (first) WHERE instr(list, '"observed"');
+    CREATE INDEX fired_events ON event_lists (first) WHERE instr(list, '"type":"fired"');
+    CREATE INDEX observed_events ON event_lists (first) WHERE instr(list, '"observed"');
     {TABLES}
+    {VIEWS}
     PRAGMA user_version={FORMAT};
     PRAGMA application_id={_APPLICATION};
 """

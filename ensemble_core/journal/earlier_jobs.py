@@ -129,7 +129,7 @@ class EarlierJobs:
                 if job in active:
                     active[job].rows.append(
                         [data["observer"], data.get("values", {}), data.get("clock"),
-                         data.get("anew", False), tuple(data.get("unreadable", ()))]
+                         data.get("restarted", False), tuple(data.get("unreadable", ()))]
                     )  # fmt: skip
             elif kind == "identified":
                 found += len(data.get("jobs", ()))

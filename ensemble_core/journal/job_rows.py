@@ -18,6 +18,7 @@ from ensemble_core.journal.checksums import job_checksum, row_checksum
 
 __all__ = [
     "FIELDS",
+    "FIRST_OWN",
     "INTERRUPTED",
     "KINDS",
     "TABLES",
@@ -53,9 +54,13 @@ KINDS: dict[str, str] = {
     **dict.fromkeys((*TIMES, "duration", "core_hours"), "f"),
 }
 
+#: Number of values in a row before those that the layout names: the ``FIELDS`` without group, index
+#: and duration.
+FIRST_OWN = len(FIELDS) - 3
+
 #: SQL statements that create the tables. The column ``replaced`` is the sum of the checksums of
-#: earlier rows of the same job. With it, the rows can be compared with the sum ``events.jobs``,
-#: although the writer does not read the rows that it replaces.
+#: earlier rows of the same job. With it, the rows can be compared with the sum
+#: ``event_lists.jobs``, although the writer does not read the rows that it replaces.
 TABLES = """
     CREATE TABLE job_layouts (number INTEGER PRIMARY KEY, layout TEXT NOT NULL,
         crc INTEGER NOT NULL);

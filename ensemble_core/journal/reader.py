@@ -1,7 +1,7 @@
 """Reads a journal: the durable event log of a run with snapshots, in one SQLite file.
 
 - Events are numbered from 1, in the order in which the engine handled them.
-- A row of the table ``events`` contains events that were written together, as JSON (see
+- A row of the table ``event_lists`` contains events that were written together, as JSON (see
   ``journal.codec``). The columns ``first`` and ``last`` have the first and last number.
 - An event and its decisions are on disk before any of the decisions is carried out.
 """
@@ -48,9 +48,11 @@ __all__ = [
     "storable",
 ]
 
+#: The largest number of an event or job.
+_LARGEST = 1 << 62
 #: How many job rows are read at a time.
 _PORTION = 5_000
-#: The columns of ``events`` that :meth:`Journal._verify_row` needs.
+#: The columns of ``event_lists`` that :meth:`Journal._verify_row` needs.
 _COLUMNS = "first, last, list, jobs, previous, crc"
 #: How many events the damaged end of a journal can plausibly have.
 _LONGEST_END = 10_000
@@ -254,7 +256,7 @@ class Journal:
 
     def last(self) -> int:
         """Return the number of the last event."""
-        newest_first = f"SELECT {_COLUMNS} FROM events ORDER BY first DESC"
+        newest_first = f"SELECT {_COLUMNS} FROM event_lists ORDER BY first DESC"
         # Close the statement immediately, because an open one blocks writers.
         with self._reading(), closing(self._connection.execute(newest_first)) as found:
             damaged: list[int] = []
@@ -292,7 +294,7 @@ class Journal:
         in portions, so that a live run is not blocked. Raises :class:`JournalError` if an event is
         missing or damaged.
         """
-        limit = until if until is not None else 1 << 62
+        limit = until if until is not None else _LARGEST
         marks = (json.dumps(job),) if job is not None else holding
         for first, last, text in self._lists(after, limit):
             if marks and not any(mark in text for mark in marks):
@@ -303,6 +305,12 @@ class Journal:
                 if after < row.seq <= limit and (job is None or row.job == job):
                     yield row
 
+    def texts_of_events(self, marks: Sequence[str]) -> Iterator[str]:
+        """Yield the lists of events that contain one of these texts, as JSON."""
+        for _, _, text in self._lists(0, _LARGEST):
+            if any(mark in text for mark in marks):
+                yield text
+
     def rows_of_kind(self, kind: str, after: int, until: int) -> Iterator[JournalRow]:
         """Yield the events with ``after < seq <= until`` from all lists that contain this ``kind``.
 
@@ -312,9 +320,9 @@ class Journal:
         while True:
             with self._reading():
                 found = self._connection.execute(
-                    f"SELECT {_COLUMNS} FROM events"
+                    f"SELECT {_COLUMNS} FROM event_lists"
                     f" WHERE instr(list, '{_KINDS_OF_LISTS[kind]}') AND first <= ? AND last > ?"
-                    " AND first >= (SELECT max(first) FROM events WHERE first <= ?)"
+                    " AND first >= (SELECT max(first) FROM event_lists WHERE first <= ?)"
                     " ORDER BY first LIMIT 8",
                     (until, newest, newest + 1),
                 ).fetchall()
@@ -335,7 +343,8 @@ class Journal:
         while until > 0:
             with self._reading():
                 found = self._connection.execute(
-                    f"SELECT {_COLUMNS} FROM events WHERE first <= ? ORDER BY first DESC LIMIT 8",
+                    f"SELECT {_COLUMNS} FROM event_lists WHERE first <= ?"
+                    " ORDER BY first DESC LIMIT 8",
                     (until,),
                 ).fetchall()
             if not found:
@@ -355,7 +364,7 @@ class Journal:
             until = found[-1][0] - 1
 
     def _verify_row(self, row: Sequence[Any]) -> tuple[int, int, str]:
-        """Return the first three values of a row of ``events`` after checking the row.
+        """Return the first three values of a row of ``event_lists`` after checking the row.
 
         Raises :class:`ValueError` if the row is damaged.
         """
@@ -370,8 +379,9 @@ class Journal:
         while True:
             with self._reading():
                 found = self._connection.execute(
-                    f"SELECT {_COLUMNS} FROM events WHERE first <= ? AND first >= coalesce("
-                    "(SELECT max(first) FROM events WHERE first <= ?), 0) ORDER BY first LIMIT 8",
+                    f"SELECT {_COLUMNS} FROM event_lists WHERE first <= ? AND first >= coalesce("
+                    "(SELECT max(first) FROM event_lists WHERE first <= ?), 0)"
+                    " ORDER BY first LIMIT 8",
                     (limit, after + 1),
                 ).fetchall()
             before = after
@@ -423,32 +433,27 @@ class Journal:
         """Return the layout and the values of a finished job, or ``None`` if there is no such
         row.
         """
-        with self._reading():
-            found = self._connection.execute(
-                "SELECT number, layout, row, crc FROM job_rows WHERE name = ? AND number = ?",
-                (group, index),
-            ).fetchall()
-            if not found:
-                return None
-            if wrong_job(group, found) is not None:
-                raise ValueError(f"the record of the finished job {group}.{index} is damaged")
-            return found[0][1], json.loads(found[0][2])
+        for ((_, layout, row, _),) in self._job_rows(group, index, index):
+            with self._reading():
+                return layout, json.loads(row)
+        return None
 
-    def _job_rows(self, group: str) -> Iterator[list[tuple[int, int, str, int]]]:
+    def _job_rows(
+        self, group: str, first: int = 0, last: int = _LARGEST
+    ) -> Iterator[list[tuple[int, int, str, int]]]:
         """Yield the job rows of a group in portions, as text, after checking their checksums."""
-        after = -1
         while True:
             with self._reading():
                 found = self._connection.execute(
-                    "SELECT number, layout, row, crc FROM job_rows WHERE name = ? AND number > ?"
-                    " ORDER BY number LIMIT ?",
-                    (group, after, _PORTION),
+                    "SELECT number, layout, row, crc FROM job_rows WHERE name = ?"
+                    " AND number BETWEEN ? AND ? ORDER BY number LIMIT ?",
+                    (group, first, last, _PORTION),
                 ).fetchall()
                 if not found:
                     return
                 if (at := wrong_job(group, found)) is not None:
                     raise ValueError(f"the record of the finished job {group}.{at} is damaged")
-                after = found[-1][0]
+                first = found[-1][0] + 1
             yield found
 
     def check_job_rows(self) -> None:
@@ -458,7 +463,7 @@ class Journal:
             there, written = self._connection.execute(
                 "SELECT (SELECT coalesce(sum(crc + replaced), 0) FROM job_rows)"
                 " + (SELECT coalesce(sum(crc), 0) FROM job_layouts),"
-                " coalesce((SELECT jobs FROM events ORDER BY first DESC LIMIT 1), 0)"
+                " coalesce((SELECT jobs FROM event_lists ORDER BY first DESC LIMIT 1), 0)"
             ).fetchone()
             if there != written:
                 raise ValueError("records of finished jobs are missing or outdated")

@@ -49,12 +49,12 @@ def remove(folder: Path) -> str:
     The journal is removed last, so that a partially removed folder is still recognised.
     """
     ours: list[Path] = []
-    strangers: list[Path] = []
+    foreign: list[Path] = []
     for path in _walk(folder):
-        (ours if _is_run_file(path.relative_to(folder)) else strangers).append(path)
-    if strangers:
-        others = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
-        return f"Ensemble did not write {strangers[0]}{others}"
+        (ours if _is_run_file(path.relative_to(folder)) else foreign).append(path)
+    if foreign:
+        others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        return f"Ensemble did not write {foreign[0]}{others}"
     try:
         for path in sorted(ours, key=lambda path: path.name in _JOURNAL):
             path.unlink(missing_ok=True)

@@ -34,14 +34,13 @@ __all__ = [
     "RunInfo",
     "began",
     "find",
-    "fit",
     "folders",
     "halt_requester",
     "has_performed",
     "is_leave_requested",
+    "is_taken",
     "look",
     "new_folder",
-    "new_tag",
     "state_folder",
     "stop_requester",
     "write_began",
@@ -57,7 +56,6 @@ STOP = "stop"
 HALT = "halt"
 #: Name of the file that requests that the controller exits even if jobs cannot be cancelled now.
 LEAVE = "leave"
-_UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def state_folder(given: str | os.PathLike[str] | None) -> Path:
@@ -71,18 +69,6 @@ def state_folder(given: str | os.PathLike[str] | None) -> Path:
     import platformdirs
 
     return platformdirs.user_state_path("ensemble").absolute()
-
-
-def fit(name: str) -> str:
-    """Convert the name of an ensemble to a valid name for a folder."""
-    return _UNFIT.sub("-", name).strip(".-") or "run"
-
-
-def new_tag(name: str) -> str:
-    """Return a unique name for a run, from the ensemble's name, the time and some random digits."""
-    now = time.time()
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(now))
-    return f"{name}-{stamp}-{int(now % 1 * 1000):03x}{os.urandom(2).hex()}"
 
 
 def new_folder(state: Path, tag: str) -> Path:
@@ -274,18 +260,52 @@ def folders(state: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UsageError(
-            f"cannot read the folder of runs: {state / 'runs'}",
-            cause=error.strerror or str(error),
-            hint="make it readable, or choose another with --state or ENSEMBLE_STATE",
-            code="no-state",
-        ) from error
+        raise _unreadable(state, error) from error
     return sorted(found, key=lambda folder: (began(folder) or 0.0, folder.name))
 
 
+def _unreadable(state: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"cannot read the folder of runs: {state / 'runs'}",
+        cause=error.strerror or str(error),
+        hint="make it readable, or choose another with --state or ENSEMBLE_STATE",
+        code="no-state",
+    )
+
+
+def is_taken(state: Path, tag: str) -> bool:
+    """Return whether a folder has the name of this tag. Raises :class:`UsageError`."""
+    try:
+        (state / "runs" / tag).stat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _unreadable(state, error) from error
+    return True
+
+
 def _is_run_folder(folder: Path) -> bool:
-    """Return True if the folder belongs to a run, even if its journal is lost."""
-    return (folder / NAME).exists() or (folder / PERFORMED).exists()
+    """Return True if the folder belongs to a run, even if its journal is lost.
+
+    Private folders of other users are not shown.
+    """
+    with contextlib.suppress(PermissionError):
+        return (folder / NAME).exists() or (folder / PERFORMED).exists()
+    return False
+
+
+def _check_readable(folder: Path) -> None:
+    try:
+        (folder / NAME).stat()
+    except PermissionError as error:
+        raise UsageError(
+            f"cannot read the run's folder: {folder}",
+            cause=error.strerror,
+            hint="only its owner can read it: make the folder and its files readable",
+            code="no-such-run",
+        ) from error
+    except OSError:
+        pass
 
 
 def find(state: Path, name: str) -> Path:
@@ -303,6 +323,7 @@ def find(state: Path, name: str) -> Path:
             folder = folder.parent
         if _is_run_folder(folder):
             return folder
+        _check_readable(folder)
         raise UsageError(
             f"there is no run in {folder}",
             hint="'ensemble runs' lists all runs",
@@ -321,6 +342,7 @@ def find(state: Path, name: str) -> Path:
             hint=f"choose one: {shown}; or 'last' for the newest run of all",
             code="ambiguous-run",
         )
+    _check_readable(state / "runs" / name)
     names, form = [run.name for run in runs], "did you mean {}?"
     hint = did_you_mean(name, names, "'ensemble runs' lists all runs", form=form)
     raise UsageError(f"there is no run {name!r} in {state / 'runs'}", hint=hint, code="no-such-run")

@@ -10,6 +10,7 @@ from typing import Any
 from ensemble_core.journal.job_history import Batch, Jobs
 from ensemble_core.journal.job_rows import (
     FIELDS,
+    FIRST_OWN,
     INTERRUPTED,
     KINDS,
     JobRow,
@@ -23,9 +24,6 @@ __all__ = ["StoredJobs"]
 
 #: A job: its index, its layout and its values.
 _Job = tuple[int, int, list[Any]]
-#: Number of values in a row before those that the layout names: the ``FIELDS`` without group, index
-#: and duration.
-_OWN = len(FIELDS) - 3
 _STARTED, _FINISHED = 5, 6
 
 
@@ -101,7 +99,7 @@ class StoredJobs(Jobs):
         layout, values = found
         batch = self._columns(group, [(index, layout, values)])
         row = {name: column[0] for name, column in zip(self.names, batch, strict=True)}
-        own = _OWN + len(self._places[layout])
+        own = FIRST_OWN + len(self._places[layout])
         return row, values[own] if len(values) > own else None
 
     def _merge_active(self, group: str) -> Iterator[list[_Job]]:
@@ -130,15 +128,16 @@ class StoredJobs(Jobs):
         if len(used) == 1:
             places = self._places[layouts[0]]
             # Some rows also contain the number of the event that ended the job.
-            columns = list(zip(*rows, strict=False))[: _OWN + len(places)]
-            known = dict(zip(places, columns[_OWN:], strict=True))
-            own = columns[:_OWN]
+            columns = list(zip(*rows, strict=False))[: FIRST_OWN + len(places)]
+            known = dict(zip(places, columns[FIRST_OWN:], strict=True))
+            own = columns[:FIRST_OWN]
         else:
-            own = list(zip(*[row[:_OWN] for row in rows], strict=True))
+            own = list(zip(*[row[:FIRST_OWN] for row in rows], strict=True))
             known = {name: [None] * len(jobs) for name in self._layout_names(used)}
             for at, (layout, row) in enumerate(zip(layouts, rows, strict=True)):
                 places = self._places[layout]
-                for name, value in zip(places, row[_OWN : _OWN + len(places)], strict=True):
+                # Some rows also contain the number of the event that ended the job.
+                for name, value in zip(places, row[FIRST_OWN:], strict=False):
                     known[name][at] = value  # type: ignore[index]
         known.update(zip(_FIELDS, own, strict=True))
         known["group"] = list(repeat(group, len(jobs)))

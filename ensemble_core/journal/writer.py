@@ -1,6 +1,9 @@
 """Writes the journal of a run: a thread commits new events in groups (group commit).
 
-No decision is carried out before it is on disk.
+Before a decision is carried out, it is at least as durable as its effect. By default, each commit
+is synced, so that it survives a power cut. With :meth:`JournalWriter.sync_late`, a commit is only
+written: it survives the death of every process, and is synced a moment later, or at once before an
+effect that survives a power cut.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ import socket
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ensemble_core.journal.checksums import add_functions, list_checksum, sum_of
@@ -45,6 +49,8 @@ _MOST_LISTS = 50
 _MOST_PENDING = 50_000
 #: How many seconds events without orders wait, to share a commit with later events.
 _PAUSE = 0.02
+#: With ``sync_late``: for how many seconds a commit may stay unsynced.
+_UNSYNCED = 0.2
 #: Backoff after failed writes: the first and the longest wait, in seconds.
 _RETRY_FIRST, _RETRY_LONGEST = 0.2, 5.0
 _NEWEST_SESSION = "SELECT max(number) FROM sessions"
@@ -60,7 +66,7 @@ _Item = _Entry | Snapshot | Callable[[], object]
 
 @cache
 def _insert(lists: int) -> str:
-    return "INSERT OR REPLACE INTO events VALUES " + ",".join(["(?, ?, ?, ?, ?, ?)"] * lists)
+    return "INSERT OR REPLACE INTO event_lists VALUES " + ",".join(["(?, ?, ?, ?, ?, ?)"] * lists)
 
 
 class JournalWriter:
@@ -71,7 +77,7 @@ class JournalWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: The writing thread calls it with each order whose event is on disk, in sequence.
+        #: The writing thread calls it with each order whose event is written, in sequence.
         self.perform: Callable[[Any], object] | None = None
         #: Called with the error if a write fails, and with ``None`` when writes work again.
         self.trouble: Callable[[JournalError | None], None] | None = None
@@ -87,17 +93,24 @@ class JournalWriter:
             layouts = read_layouts(self._connection)
             self._job_rows = JobRowWriter({layout: number for number, layout in layouts.items()})
             row = self._connection.execute(
-                "SELECT last, jobs, crc FROM events ORDER BY first DESC LIMIT 1"
+                "SELECT last, jobs, crc FROM event_lists ORDER BY first DESC LIMIT 1"
             ).fetchone()
         except (sqlite3.Error, OSError, ValueError) as error:
             raise journal_error(error, path) from error
-        #: The columns ``jobs`` and ``crc`` of the last row of ``events``.
+        #: The columns ``jobs`` and ``crc`` of the last row of ``event_lists``.
         self.seq, self._jobs, self._crc = map(int, row) if row else (0, 0, 0)
         #: The number of the last event on disk.
         self._written = self.seq
         #: The progress that is stored outside the journal.
         self._progress = read_progress(path.parent)
         self._marks: int | None = None
+        #: With ``sync_late``: which orders need a synced journal, a descriptor of the write-ahead
+        #: log, and when it has to be synced (monotonic seconds; ``None`` if it is synced).
+        self._lasting: Callable[[Any], bool] | None = None
+        self._log: int | None = None
+        self._sync_at: float | None = None
+        #: The number of the last event that had orders.
+        self._ordered = self._progress.performed
         #: Queue from the engine's thread to the writing thread. Items are entries, snapshots,
         #: functions to call when all earlier items are done, and ``None`` to end the thread.
         self._queue: SimpleQueue[_Item | list[_Item] | None] = SimpleQueue()
@@ -184,6 +197,25 @@ class JournalWriter:
         thread.start()
         self._thread = thread  # only now: a Ctrl-C must not leave an unstarted thread
 
+    def sync_late(self, lasting: Callable[[Any], bool]) -> None:
+        """From now on, sync only before orders for which ``lasting`` is true, before the functions
+        of :meth:`then`, at the end, and 0.2 seconds after a commit.
+
+        All other orders may have no effect that survives a power cut. On a network file system,
+        each commit is synced nevertheless.
+        """
+
+        def start() -> None:
+            (mode,) = self._connection.execute("PRAGMA journal_mode").fetchone()
+            if mode == "wal":
+                name = self.path.with_name(f"{self.path.name}-wal")
+                with contextlib.suppress(OSError):  # then each commit is synced
+                    self._log = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+                    self._lasting = lasting
+                    self._connection.execute("PRAGMA synchronous=NORMAL")
+
+        self._put(start)
+
     def end(self, now: float, outcome: Mapping[str, Any]) -> None:
         """Write all events and end the session, when the controller exits.
 
@@ -207,9 +239,10 @@ class JournalWriter:
     def close(self) -> None:
         """Close the file. Events that are not written are abandoned."""
         self.stop(0.0)
-        if self._marks is not None:
-            os.close(self._marks)
-            self._marks = None
+        for descriptor in (self._marks, self._log):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._marks = self._log = None
         try:
             self._connection.close()
         except sqlite3.Error:
@@ -253,7 +286,7 @@ class JournalWriter:
         self._put(Snapshot(self.seq, maker, state))
 
     def then(self, call: Callable[[], object]) -> None:
-        """Call a function on the writing thread when all earlier events are on disk."""
+        """Call a function on the writing thread when all earlier events are synced."""
         self._put(call)
 
     def _put(self, item: _Item) -> None:
@@ -263,7 +296,7 @@ class JournalWriter:
             self._queue.put(item)
 
     def flush(self, patience: float | None) -> bool:
-        """Wait until all events are on disk and their orders were passed on.
+        """Wait until all events are synced and their orders were passed on.
 
         Return False after ``patience`` seconds. If ``patience`` is ``None``, return False when the
         journal cannot be written.
@@ -294,6 +327,10 @@ class JournalWriter:
         self._hurry.set()
         thread.join()
         self._thread = None
+        if self._lasting is not None:
+            self._lasting = None
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA synchronous=FULL")
         return written
 
     # -- the writing thread --------------------------------------------------------------------
@@ -318,37 +355,85 @@ class JournalWriter:
 
         Return False after the last item.
         """
-        items = [self._queue.get()]
+        items = deque([self._first_item()])
         self._hurry.wait(_PAUSE)
         self._hurry.clear()
-        items += [self._queue.get() for _ in range(self._queue.qsize())]
-        given: list[Any] = []
-        for item in items:
-            given += item if isinstance(item, list) else (item,)
-        batch = [item for item in given if isinstance(item, tuple)]
-        snapshots = [item for item in given if isinstance(item, Snapshot)]
-        if batch or snapshots:
-            if not self._write_with_retries(batch, snapshots[-1] if snapshots else None):
-                return False
-            self._perform(batch)
-        for item in given:
-            if callable(item):
-                item()
-        return None not in items
+        items.extend(self._queue.get() for _ in range(self._queue.qsize()))
+        batch: list[_Entry] = []
+        calls: list[Callable[[], object]] = []
+        snapshot: Snapshot | None = None
+        going = True
+        while items:
+            item = items.popleft()
+            if isinstance(item, tuple):  # nearly always
+                batch.append(item)
+            elif isinstance(item, list):
+                items.extendleft(reversed(item))
+            elif isinstance(item, Snapshot):
+                snapshot = item
+            elif item is None:
+                going = False
+            else:
+                calls.append(item)
+        if (batch or snapshot is not None) and not (
+            self._write_with_retries(batch, snapshot) and self._perform(batch)
+        ):
+            return False
+        late = self._sync_at is not None and time.monotonic() >= self._sync_at
+        if (calls or late or not going) and not self._sync():
+            return False
+        for call in calls:
+            call()
+        return going
 
-    def _perform(self, batch: Sequence[_Entry]) -> None:
-        """Pass on the orders of events that are on disk now."""
-        if not batch:
-            return
+    def _first_item(self) -> _Item | list[_Item] | None:
+        """Wait for an item. Sync the journal meanwhile, if that is due."""
+        if self._sync_at is not None:
+            with contextlib.suppress(Empty):
+                return self._queue.get(timeout=max(0.0, self._sync_at - time.monotonic()))
+            self._sync()
+        return self._queue.get()
+
+    def _perform(self, batch: Sequence[_Entry]) -> bool:
+        """Pass on the orders of events that are written now. Return False if that was abandoned."""
         first, self._written = self._written + 1, self._written + len(batch)
-        with_orders = [seq for seq, entry in enumerate(batch, first) if entry[2]]
-        # Store the progress before any order is carried out, to detect a truncated journal later.
-        performed = max(self._progress.performed, *with_orders[-1:], 0)
-        self._note(Progress(performed, self._written))
-        for _, _, orders, _ in batch:
-            for order in orders:
-                assert self.perform is not None
-                self.perform(order)
+        all_orders = list[Any]()
+        for seq, (_, _, orders, _) in enumerate(batch, first):
+            if orders:
+                self._ordered = seq
+                all_orders += orders
+        if self._lasting is not None and self._sync_at is None:
+            self._sync_at = time.monotonic() + _UNSYNCED
+        if (self._lasting is None or any(map(self._lasting, all_orders))) and not self._sync():
+            return False
+        for order in all_orders:
+            assert self.perform is not None
+            self.perform(order)
+        return True
+
+    def _sync(self) -> bool:
+        """Sync all commits, and then note the progress, to detect a truncated journal later.
+
+        Return False if that was abandoned.
+        """
+        if self._sync_at is not None and not self._until_done(self._sync_log):
+            return False
+        self._sync_at = None
+        progress = Progress(self._ordered, self._written)
+        if progress != self._progress:
+            self._note(progress)
+        return True
+
+    def _sync_log(self) -> None:
+        assert self._log is not None
+        if self.in_trouble:
+            # After a failed sync, the system may drop the data and report that the next sync has
+            # worked. Copy all data to the database, which writes and syncs them again.
+            busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+            if busy:
+                raise sqlite3.OperationalError("database is locked: a command reads the journal")
+        else:
+            os.fdatasync(self._log)
 
     def _note(self, progress: Progress, *, sync: bool = False) -> None:
         """Store the progress outside the journal."""
@@ -364,14 +449,22 @@ class JournalWriter:
 
     def _write_with_retries(self, batch: Sequence[_Entry], snapshot: Snapshot | None) -> bool:
         """Write a batch, and retry until it succeeds. Return False if the write was abandoned."""
+        # After a failure, skip the snapshot: events need the space.
+        return self._until_done(
+            lambda: self._write(
+                self._written + 1, batch, None if self.in_trouble is not None else snapshot
+            )
+        )
+
+    def _until_done(self, act: Callable[[], None]) -> bool:
+        """Retry an access to the file until it succeeds. Return False if that was abandoned."""
         delay = _RETRY_FIRST
         while not self._given_up.is_set():
             try:
-                self._write(self._written + 1, batch, snapshot)
+                act()
             except (sqlite3.Error, OSError, MemoryError) as error:
                 if not self.in_trouble:
                     self._report(journal_error(error, self.path))
-                snapshot = None  # skip the snapshot: events need the space
                 self._given_up.wait(delay)
                 delay = min(2 * delay, _RETRY_LONGEST)
                 continue

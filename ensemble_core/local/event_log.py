@@ -56,9 +56,12 @@ class EventLog:
         """Add simultaneous events of a job, encoded by ``protocol.encode_context``."""
         head, now = record.head, self.tick()
         text = ""
+        if record.ended:
+            time, record.ended = record.ended, 0
+            text = f"{head}{time // 1_000_000}.{time % 1_000_000:06d},{events[0]}]\n"
+            now, events = now + 1, events[1:]
         for event in events:
-            time, record.ended = record.ended or now, 0
-            text += f"{head}{time // 1_000_000}.{time % 1_000_000:06d},{event}]\n"
+            text += f"{head}{now // 1_000_000}.{now % 1_000_000:06d},{event}]\n"
             now += 1
         self._last = now - 1
         lines = text.encode("ascii")

@@ -28,8 +28,9 @@ It guarantees:
   relative ``workdir`` starts at the folder in which the run was started.
 - **Output.** ``stdout`` and ``stderr`` are relative to the workdir. Standard input is empty. When
   the run first writes to an output file, the file is truncated. After that, output is appended, so
-  jobs can share a file. Without ``stdout`` and ``stderr``, output goes to ``JOB.out`` and
-  ``JOB.err`` in the run's folder; empty files are removed when the job ends.
+  jobs of a run can share a file. A job fails if a job of another run has the file open. Without
+  ``stdout`` and ``stderr``, output goes to ``JOB.out`` and ``JOB.err`` in the run's folder; empty
+  files are removed when the job ends.
 - **Status.** The status of a job is that of the task with the highest exit code; a signal counts as
   128 plus its number. If a signal kills a task, the other tasks have ``grace`` seconds to exit and
   are then terminated. A task that exits with an error does not affect the others.
@@ -53,7 +54,8 @@ It guarantees:
   including the exit codes of finished jobs.
 - **Crashes.** If the supervisor is killed, or after a power cut, the next controller queues waiting
   jobs again. Jobs that had started are reported as ``lost`` when their processes are gone, because
-  their exit codes are unknown. No job ever runs twice.
+  their exit codes are unknown. No job runs twice, except that a job that began in the last 0.2
+  seconds before a power cut may begin again.
 """
 
 from __future__ import annotations
@@ -165,6 +167,7 @@ class LocalExecutor(Executor):
     causes: ClassVar[frozenset[Cause]] = frozenset(
         {"exit", "signal", "timeout", "memory", "cancelled", "submit", "lost"}
     )
+    survives_power_cut: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -224,8 +227,6 @@ class LocalExecutor(Executor):
             self._started = StartedSupervisor(tag, state, run_id)
 
     def open(self, run: Run, emit: Emit) -> None:
-        if self._client is not None:
-            raise ExecutorError("the local executor is open already", code="already-open")
         folder = start_folder()
         from ensemble_core.local.protocol import JOB_FIELDS, VERSION
         from ensemble_core.local.supervisor_client import SupervisorClient
@@ -247,6 +248,7 @@ class LocalExecutor(Executor):
             "machine": self._machine,
             "bound": list(self._bound),
             "memory": self._memory,
+            "syncs_late": run.syncs_late,
         }
         client = SupervisorClient(run, emit, hello)
         started, self._started = self._started, None
@@ -254,8 +256,7 @@ class LocalExecutor(Executor):
         self._client = client
 
     def _require_open(self) -> SupervisorClient:
-        if self._client is None:
-            raise ExecutorError("the local executor is not open", code="not-open")
+        assert self._client is not None
         if self._client.lost is not None:
             raise self._client.broken()
         return self._client
@@ -288,6 +289,11 @@ class LocalExecutor(Executor):
             if self._client is None or not self._client.drained:
                 raise
             return dict.fromkeys(jobs, True)  # all are on record: the run stops, and asks again
+
+    @property
+    def queue_is_new(self) -> bool:
+        """True if the machine was restarted, because no job survives that."""
+        return self._client is not None and self._client.rebooted
 
     @property
     def on_stop(self) -> Literal["keep", "cancel"]:

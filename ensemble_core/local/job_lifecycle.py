@@ -69,6 +69,7 @@ class JobLifecycle:
         #: Jobs whose end waits, because the allocation may be ending.
         self._held: dict[LocalJob, PollerTimer] = {}
         self._memory_kills = MemoryKills()
+        self._lacked = False  # whether a kill that ended no job was reported
         self._suspensions = Suspensions(active, log, poller)
         self._memory_limits = MemoryLimits(active, poller, tree, self._exceed_memory)
         self._tidying = False
@@ -80,7 +81,7 @@ class JobLifecycle:
             self._tidying = True
             self._poller.at(time.monotonic() + _TIDY, self._tidy)
         self._suspensions.watch()
-        if record.job.memory:
+        if record.job.memory_per_task:
             self._memory_limits.watch()
         if record.job.duration > 0:
             self.limit(record, record.job.duration)
@@ -192,13 +193,18 @@ class JobLifecycle:
                 record.timers.append(
                     self._poller.at(
                         time.monotonic() + self.terminator.grace_of(record.job),
-                        lambda: self.terminator.end(record),
+                        lambda: self._end_others(record),
                     )
                 )
         elif record.started:
             self._finish_tasks(record)
         elif record.phase is not Phase.NONE:
             self.terminator.task_ended(record)
+
+    def _end_others(self, record: LocalJob) -> None:
+        """End the tasks that are left of a job of which a signal has ended one."""
+        if record.live:  # without them, its end is on its way, or held
+            self.terminator.end(record)
 
     def _finish_tasks(self, record: LocalJob) -> None:
         if record.phase is not Phase.NONE:
@@ -231,8 +237,18 @@ class JobLifecycle:
 
     def _finish(self, record: LocalJob) -> tuple[str, ...]:
         status = record.status()
-        if status in _KILLED and record.reason in ("", "task") and self._memory_kills.happened():
-            return (encode_context("finish", {"status": status, "cause": "memory"}),)
+        lacked = self._memory_kills.grew()
+        if status in _KILLED and record.reason in ("", "task"):
+            if lacked or self._memory_kills.happened():
+                return (encode_context("finish", {"status": status, "cause": "memory"}),)
+        elif lacked and not self._lacked:
+            self._lacked = True
+            self._log.problem(
+                f"the kernel has killed a process for lack of memory, and {record.job.id} has just "
+                f"ended with exit code {code_of(status)}: if the process was one of its children, "
+                "its results may be incomplete (said once)\n"
+                "  hint: request memory with 'memory_per_task', so that fewer jobs run at once"
+            )
         finish = encode_value("finish", "status", status)
         if record.reason != "interrupted":
             return (finish,)

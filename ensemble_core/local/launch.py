@@ -15,6 +15,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ensemble_core.local.output_claim import claim_output
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
 from ensemble_core.quick_dataclass import dataclass
@@ -26,6 +27,8 @@ __all__ = ["LINEAGE", "LaunchError", "Launcher", "Prepared", "SystemBusy"]
 #: job.)
 LINEAGE = b"ENSEMBLE_LINEAGE"
 
+#: Attribute of an output file: the run that truncated it.
+_WRITER = "user.ensemble.run"
 #: By how many seconds the clock of a file server may be behind.
 _SKEW = 60.0
 #: Size of the cache of programs.
@@ -395,13 +398,14 @@ class Launcher:
         """Open an output file for appending. Truncate it if this run opens it for the first time.
 
         This removes the output of earlier runs, but lets jobs share a file. Devices and pipes are
-        not truncated.
+        not truncated. A file to which a job of another run writes is an error, and unchanged.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
         mark = hash(path)
-        if kept or (mark not in self._written and not self._was_written_by_run(path)):
+        is_new = not kept and mark not in self._written and not self._was_written_by_run(path)
+        if kept:
             flags |= os.O_TRUNC
-        if not kept:
+        else:
             flags |= os.O_NONBLOCK  # a named pipe without a reader would block all jobs
         try:
             try:
@@ -422,12 +426,31 @@ class Launcher:
             raise LaunchError(
                 f"invalid path of an output file {path!r}: {error}", "output"
             ) from error
-        if not kept:
-            self._written.add(mark)
+        if kept:
+            return fd
+        if not claim_output(fd, self._run.id):
+            os.close(fd)
+            raise LaunchError(
+                f"a job of another run writes to the output file {path}: give each run its own "
+                "files, as with workdir: runs/{run}/{index}",
+                "output",
+            )
+        if is_new:
+            with contextlib.suppress(OSError):  # a device or a pipe
+                os.ftruncate(fd, 0)
+            with contextlib.suppress(OSError):  # not every file system has attributes
+                os.setxattr(fd, _WRITER, self._run.id.encode())
+        self._written.add(mark)
         return fd
 
     def _was_written_by_run(self, path: str) -> bool:
-        """Return True if a file was written during this run, under an earlier supervisor."""
+        """Return True if a file was written during this run, under another supervisor.
+
+        That is an earlier one, or one of another node in a pilot.
+        """
+        with contextlib.suppress(OSError, ValueError):
+            if os.getxattr(path, _WRITER) == self._run.id.encode():
+                return True
         if self._began is None:
             return False
         try:

@@ -19,10 +19,12 @@ as eight hexadecimal digits. A truncated last line is ignored. The file has the 
 
 In format 1, lines have no checksum.
 
-Events of waiting jobs and answers to resizes are synced to disk. Events of started jobs are not, so
-they may be missing after a power cut. (In a pilot, a line is synced before the spawn: see
-``fence``.) If the journal has a newer event of a job than the ledger,
-the job had started: it is reported as lost, and not started again.
+Answers to resizes are synced to disk. Events of jobs are not, so they may be missing after a power
+cut, which no job survives. If the run's journal is elsewhere (``Run.syncs_late`` is false), events
+of waiting jobs are synced before they are sent. (In a pilot, a line is synced before the spawn: see
+``fence``.) After a power cut, the journal may be behind the ledger, or ahead of it: see
+``RequestHandler``. If it is ahead although the machine was not restarted, or although the events of
+waiting jobs were synced, the job had started: it is reported as lost, and not started again.
 """
 
 from __future__ import annotations
@@ -176,6 +178,7 @@ class Ledger:
             self._unwritten = self._head()
         self._buffer.append(line(self._supervisor))
         self._write()
+        self._sync()  # the next supervisor must be able to see that the machine was restarted
 
     def _head(self) -> bytes:
         began = self._now if self.began is None else self.began
@@ -237,6 +240,7 @@ class Ledger:
         elif kind in "lu":
             if message[1] in self.past:
                 self.past[message[1]].launched = kind == "l"
+                self.past[message[1]].draining = False
         elif kind == "d":
             if message[1] in self.past:
                 self.past[message[1]].draining = True
@@ -367,11 +371,20 @@ class Ledger:
     def knows(self, job: str) -> bool:
         return job in self._sizes
 
-    def replay(self, wanted: Mapping[str, float]) -> Iterator[bytes]:
-        """Yield the events of these jobs that are later than the given times, in order."""
+    def replay(self, wanted: Mapping[str, float]) -> list[bytes]:
+        """Return the events of these jobs that are later than the given times, in order.
+
+        A job that was forgotten, and then submitted again, has only its new events.
+        """
+        found: list[bytes] = []
         for text in self._lines():
             if is_newer(text, wanted):
-                yield text
+                found.append(text)
+            elif found and text.startswith(b'["f",'):
+                gone = set(decode(text.decode("ascii"))[1]).intersection(wanted)
+                if gone:
+                    found = [one for one in found if line_job(one.decode("ascii")) not in gone]
+        return found
 
     def _lines(self) -> Iterator[bytes]:
         """Yield all lines so far without their checksums. Damaged lines are skipped."""

@@ -67,7 +67,7 @@ def _wait_for_exit(tag: str, state: Path, supervisor: int) -> None:
                 f"the jobs of run {tag} have not ended within {_ENDING:g} s",
                 cause=f"their supervisor, process {supervisor}, was asked to end them",
                 hint="wait until their processes have ended, and repeat the command",
-                code="no-keeper",
+                code="no-supervisor",
             )
         time.sleep(0.05)
 

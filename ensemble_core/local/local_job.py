@@ -111,7 +111,8 @@ class LocalJob:
 
         Tasks that were terminated because a signal killed another task do not count.
         """
-        return max(self.statuses, key=code_of)
+        statuses = self.statuses
+        return statuses[0] if len(statuses) == 1 else max(statuses, key=code_of)
 
     def suspend(self, stopped: bool, now: float) -> bool:
         """Note that the job is suspended, or runs. Return whether that is new."""

@@ -7,6 +7,7 @@ kernel's count of out-of-memory kills has grown.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -38,31 +39,36 @@ class MemoryKills:
     """Detects out-of-memory kills. ``root`` is the folder that contains ``proc`` and ``sys``."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._path: Path | None = None
+        self._fd: int | None = None
         self._count = 0
         self._grew = -_SAME
         for path in _counters(root):
-            count = _read(path)
-            if count is not None:
-                self._path, self._count = path, count
-                break
+            with contextlib.suppress(OSError):
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                count = _read(fd)
+                if count is not None:
+                    self._fd, self._count = fd, count
+                    break
+                os.close(fd)
+
+    def grew(self) -> bool:
+        """Return True if the kernel has counted an out-of-memory kill since the last call."""
+        count = None if self._fd is None else _read(self._fd)
+        if count is None or count == self._count:
+            return False
+        grew, self._count = count > self._count, count
+        if grew:
+            self._grew = time.monotonic()
+        return grew
 
     def happened(self) -> bool:
         """Return True if the kernel counted an out-of-memory kill within the last second."""
-        if self._path is None:
-            return False
-        now = time.monotonic()
-        count = _read(self._path)
-        if count is not None and count != self._count:
-            if count > self._count:
-                self._grew = now
-            self._count = count
-        return now - self._grew < _SAME
+        return self.grew() or time.monotonic() - self._grew < _SAME
 
 
-def _read(path: Path) -> int | None:
+def _read(fd: int) -> int | None:
     try:
-        found = _COUNT.search(path.read_bytes())
+        found = _COUNT.search(os.pread(fd, 1 << 16, 0))
     except OSError:
         return None
     return None if found is None else int(found[1])

@@ -19,8 +19,9 @@ from ensemble_core.model.jobs import Job
 
 __all__ = ["LINES_LOST", "past_records", "why_lost"]
 
-#: Events of a job that has not started. Any other event shows that it has.
-_BEFORE = frozenset({"submit", "validate", "depend", "priority", "exception"})
+#: Events of a job that has not started. Any other event shows that it has. (After ``alloc``, other
+#: lines can say that no process was spawned: see ``LedgerJob.launched``.)
+_BEFORE = frozenset({"submit", "validate", "depend", "priority", "alloc", "exception"})
 #: Note of a job of which the journal has newer events than the ledger.
 LINES_LOST = (
     "the ledger of this machine lost its newest lines (a power cut, or a full disk): the job has "

@@ -13,14 +13,22 @@ from ensemble_core.local.job_lifecycle import JobLifecycle
 from ensemble_core.local.ledger_lines import LedgerJob
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase
 from ensemble_core.local.poller import Poller, PollerTimer
-from ensemble_core.local.protocol import encode_context, encode_job, encode_value
+from ensemble_core.local.protocol import (
+    decode,
+    encode_context,
+    encode_job,
+    encode_value,
+    line,
+)
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.recovery import LINES_LOST
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.starter import Starter
 from ensemble_core.local.terminator import Token
 from ensemble_core.model.decisions import WhenBusy
+from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Run
 
 __all__ = ["Request", "RequestHandler"]
 
@@ -51,6 +59,7 @@ class RequestHandler:
 
     def __init__(
         self,
+        run: Run,
         active: ActiveJobs,
         slots: Slots,
         queue: Queue,
@@ -68,6 +77,12 @@ class RequestHandler:
         self._lifecycle = lifecycle
         self._terminator = lifecycle.terminator
         self._ledger = log.ledger
+        #: Whether the journal is synced late. If not, events of waiting jobs are synced before they
+        #: are sent.
+        self._syncs_late = run.syncs_late
+        ledger = log.ledger
+        #: True if no job that the ledger has lost can be running, because of a restart.
+        self.rebooted = run.syncs_late and ledger is not None and ledger.rebooted
         self._requests: deque[Request] = deque()
         self._arrivals: deque[Job] = deque()
         self._leaving: list[LocalJob] = []
@@ -135,17 +150,45 @@ class RequestHandler:
     def _accept_jobs(self) -> None:
         for _ in range(min(_INTAKE, len(self._arrivals))):
             job = self._arrivals.popleft()
-            if job.id in self._active.records or (
+            known = job.id in self._active.records or (
                 self._ledger is not None and self._ledger.knows(job.id)
-            ):
-                message = f"job {job.id} was submitted before and does not run twice"
-                self._log.problem(message, "error")
+            )
+            if known and not self._accept_again(job):
                 continue
             record = LocalJob(job, next(self._numbers))
             self._active.records[job.id] = record
             extra = () if self._ledger is None else (encode_job(job),)
             submit = encode_context("submit", {"urgency": job.urgency}, *extra)
             self.wait(record, frozenset(), submit)
+
+    def _accept_again(self, job: Job) -> bool:
+        """Handle a job that was submitted before: no job runs twice.
+
+        This happens after a power cut, because the journal may lag behind the ledger. Return True
+        if the job has never begun, and can be accepted as a new one. Otherwise, report its events,
+        or, if it was a different job, because the run now decides otherwise, an end.
+        """
+        name = job.id
+        if self._ledger is None:
+            self._log.problem(f"job {name} was submitted before and does not run twice", "error")
+            return False
+        if self.held.pop(name, None) is not None:
+            self._forget((name,))
+            return True
+        past = LedgerJob()
+        for text in self._ledger.replay({name: 0.0}):
+            past.take(decode(text.decode("ascii")))
+        lost = f"job {name} was submitted before, and the journal has lost that (a power cut?)"
+        if past.data == decode(line(encode_job(job)).decode("ascii")):
+            self._log.problem(f"{lost}: it does not run twice, and its record continues")
+            self._reattach({name: 0.0}, lambda known: None)
+        else:  # its events are not in the ledger, whose record of this name is of the other job
+            note = f"{lost}: its files may be those of a different job, so it does not run"
+            exception = {"type": "lost", "severity": 0, "note": note}
+            self._log.add_event(JobEvent(self._log.now(), name, "submit"))
+            self._log.add_event(JobEvent(self._log.now(), name, "exception", exception))
+            self._log.add_event(JobEvent(self._log.now(), name, "clean"))
+        return False
 
     def wait(self, record: LocalJob, told: Set[str], *first: str) -> None:
         """Queue a job, or end it if it can never run.
@@ -173,7 +216,7 @@ class RequestHandler:
             first += (_VALIDATE, _DEPEND, priority)
         if first:
             self._log.add(record, *first)
-        if self._ledger is not None:
+        if self._ledger is not None and not self._syncs_late:
             self._ledger.keep()
         never = self._slots.never(job)
         if never is not None:
@@ -256,7 +299,7 @@ class RequestHandler:
         answer(known)
         if ledger is not None:
             wanted = {name: since for name, since in jobs.items() if known[name]}
-            self._log.deliver(list(ledger.replay(wanted)))
+            self._log.deliver(ledger.replay(wanted))
         for name in jobs:
             if name in records:
                 records[name].reported = True
@@ -265,17 +308,19 @@ class RequestHandler:
         """Queue those held jobs that are not over according to the journal.
 
         ``jobs`` maps each job that is not over to the time of its last event in the journal. If
-        that is later than in the ledger, the job has started; it is reported as lost, so that it
-        does not run twice. A job without an event in the journal and without a submit in the ledger
-        was never submitted.
+        that is later than in the ledger, lines were lost. After a power cut, such a job is unknown
+        here: the controller submits it again, unless the journal shows that it has started.
+        Otherwise, the job has started; it is reported as lost, so that it does not run twice. A job
+        without an event in the journal and without a submit in the ledger was never submitted.
         """
         held, self.held = self.held, {}
         for name, (record, past) in held.items():
-            if name not in jobs or (not jobs[name] and past.data is None):
+            lines_lost = past.data is None or jobs.get(name, 0.0) > past.newest
+            if name not in jobs or (lines_lost and (self.rebooted or not jobs[name])):
                 self._forget((name,))
                 continue
             self.adopt(record)
-            if jobs[name] > past.newest or past.data is None:
+            if lines_lost:
                 self._log.add_exception(record, "lost", LINES_LOST)
                 self._lifecycle.clean(record)
             else:

@@ -13,12 +13,11 @@ import errno
 import fcntl
 import json
 import os
-import secrets
 import socket
 import stat
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 
 from ensemble_core.local.cores import Topology
@@ -89,7 +88,7 @@ class SharedSlots(Slots):
             raise PermissionError(errno.EPERM, "it belongs to another user")
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _TURN)
         self._unlock(_TURN)
-        self._name = f"ensemble-slots-{os.getuid()}-{secrets.token_hex(8)}"
+        self._name = f"ensemble-slots-{os.getuid()}-{os.urandom(8).hex()}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind("\0" + self._name)
@@ -99,56 +98,103 @@ class SharedSlots(Slots):
         #: chooses jobs.
         self._free: set[int] = set()
         self._waiting_runs: list[_WaitingRun] = []
+        #: While this run has locked ``_TURN``: what the file contained, and GPUs of other runs.
+        self._turn = False
+        self._written: list[_WaitingRun] = []
+        self._away: list[str] = []
+        #: Locked cores that jobs gave back in this turn of the supervisor: the next job can have
+        #: them without a look at all cores.
+        self._kept: set[int] = set()
+        #: Whether other runs could get slots in this turn, so that those that wait are woken.
+        self._released = False
         self._since = 0.0
         #: Waiting runs that were woken, each with the time of the first wakeup.
         self._woken: dict[tuple[str, float], float] = {}
 
     # -- one supervisor at a time --------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def choosing(self, next_job: Callable[[], Job | None]) -> Iterator[None]:
-        if not self.waiting and next_job() is None:
-            yield
-            return
-        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _TURN)
-        try:
-            written = self._read()
-            self._waiting_runs = [run for run in written if run.name != self._name]
-            mine = next((run for run in written if run.name == self._name), None)
-            self._since = time.monotonic() if mine is None else mine.since
-            with self._reserving():
-                yield
+    def begin_choice(self, next_job: Callable[[], Job | None]) -> None:
+        if not self.waiting:
+            if self.used >= self.size:
+                self.others = 0
+                return
             job = next_job()
-            # A run that has reached its own limit does not wait for slots of other runs.
-            self.waiting = job is not None and super().fits(job.cores, job.gpus, job.memory)
-            if job is not None and self.waiting:
-                passed = mine.passed if mine is not None and mine.since == self._since else 0
-                cores = job.cores if self._counts else 0
-                usable = f"{sum(1 << core for core in self._usable()):x}"
-                run = _WaitingRun(self._name, self._since, cores, job.gpus, usable, passed)
-                self._waiting_runs.append(run)
-            if self._waiting_runs or written:
-                self._write()
-        finally:
-            self._unlock(_TURN)
-
-    @contextlib.contextmanager
-    def _reserving(self) -> Iterator[None]:
-        """Lock all free slots. At the end, unlock those that were not taken."""
+            if job is None or self._may_keep(job):
+                return
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _TURN)
+        self._turn = True
+        self._written = self._read()
+        self._waiting_runs = [run for run in self._written if run.name != self._name]
+        mine = self._own_entry()
+        self._since = time.monotonic() if mine is None else mine.since
+        # Lock all free slots. `end_choice` unlocks those that were not taken.
         if self._counts:
             self._free = self._lock_free()
+            self._released = self._released or bool(self._kept)
+            self._kept.clear()
             self.others = max(0, self.size - len(self._held) - len(self._free))
-        away = [gpu for gpu in self.free_gpus if not self._lock(_gpu(gpu))]
-        self.free_gpus = [gpu for gpu in self.free_gpus if gpu not in away]
+        self._away = [gpu for gpu in self.free_gpus if not self._lock(_gpu(gpu))]
+        if self._away:
+            self.free_gpus = [gpu for gpu in self.free_gpus if gpu not in self._away]
+
+    def _may_keep(self, job: Job) -> bool:
+        """Let the next job have cores that jobs of this run gave back in this turn, and which are
+        still locked. Return False if it needs others, or if another run waits.
+        """
+        if job.cores > len(self._kept) or self.gpus or self._read():
+            return False
+        if not super().fits(job.cores, job.gpus, job.memory):
+            return False
+        self._free, self._kept = self._kept, set()
+        self._waiting_runs = []
+        return True
+
+    def _own_entry(self) -> _WaitingRun | None:
+        return next((run for run in self._written if run.name == self._name), None)
+
+    def end_choice(self, next_job: Callable[[], Job | None]) -> None:
+        if not self._turn:
+            if self._free:
+                self._free, self._kept = set(), self._free
+            return
         try:
-            yield
-        finally:
             for first, count in _ranges(self._free):
                 self._unlock(_CORES + first, count)
             for gpu in self.free_gpus:
                 self._unlock(_gpu(gpu))
             self._free = set()
-            self.free_gpus = sorted([*self.free_gpus, *away], key=self.gpus.index)
+            if self._away:
+                self.free_gpus = sorted([*self.free_gpus, *self._away], key=self.gpus.index)
+            self._queue_up(next_job())
+        finally:
+            self._turn = False
+            self._unlock(_TURN)
+
+    def _queue_up(self, job: Job | None) -> None:
+        """Write to the file whether this run waits for slots of other runs, for its next job."""
+        # A run that has reached its own limit does not wait for slots of other runs.
+        self.waiting = job is not None and super().fits(job.cores, job.gpus, job.memory)
+        if job is not None and self.waiting:
+            mine = self._own_entry()
+            passed = mine.passed if mine is not None and mine.since == self._since else 0
+            cores = job.cores if self._counts else 0
+            usable = f"{sum(1 << core for core in self._usable()):x}"
+            run = _WaitingRun(self._name, self._since, cores, job.gpus, usable, passed)
+            self._waiting_runs.append(run)
+        if self._waiting_runs or self._written:
+            self._write()
+
+    def settle(self) -> None:
+        if self._kept:
+            for first, count in _ranges(self._kept):
+                self._unlock(_CORES + first, count)
+            self._kept.clear()
+        elif not self._released:
+            return
+        self._released = False
+        for run in self._read():
+            if run.name != self._name:
+                self._wake(run.name)
 
     def _lock_free(self) -> set[int]:
         """Lock all cores that are free. Return their numbers."""
@@ -166,7 +212,8 @@ class SharedSlots(Slots):
     def fits(self, cores: int, gpus: int, memory: int = 0) -> bool:
         if not super().fits(cores, gpus, memory) or (self._counts and cores > len(self._free)):
             return False
-        return not any(self._goes_first(run) for run in list(self._waiting_runs))
+        waiting = self._waiting_runs
+        return not (waiting and any(self._goes_first(run) for run in list(waiting)))
 
     def _goes_first(self, run: _WaitingRun) -> bool:
         """Wake a run that goes first. Return True if this run has to wait for it."""
@@ -198,12 +245,14 @@ class SharedSlots(Slots):
 
     def take(self, cores: int, gpus: int, memory: int = 0) -> tuple[str, ...]:
         taken = super().take(cores, gpus, memory)
-        missing = max(0, self.used - len(self._held))
-        self._hold(sorted(self._free, reverse=True)[:missing])  # if they are not bound
-        for run in self._waiting_runs:
-            run.passed += run.since < self._since
-        self._since = time.monotonic()
-        self._woken.clear()
+        missing = self.used - len(self._held)
+        if missing > 0:  # they are not bound
+            self._hold(sorted(self._free, reverse=True)[:missing])
+        if self._turn:
+            for run in self._waiting_runs:
+                run.passed += run.since < self._since
+            self._since = time.monotonic()
+            self._woken.clear()
         return taken
 
     def hold(
@@ -226,18 +275,18 @@ class SharedSlots(Slots):
         self, cores: int, gpus: Sequence[str], bound: Collection[int] = (), memory: int = 0
     ) -> None:
         super().give_back(cores, gpus, bound, memory)
-        released = self._held.intersection(bound)
-        rest = sorted(self._held - released)
-        while len(rest) > self.used:
-            released.add(rest.pop())
-        self._held -= released
-        for first, length in _ranges(released):
-            self._unlock(_CORES + first, length)
         for gpu in gpus:
             self._unlock(_gpu(gpu))
-        for run in self._read():
-            if run.name != self._name:
-                self._wake(run.name)
+            self._released = True
+        if not self._counts:
+            return
+        released = self._held.intersection(bound)
+        self._held -= released
+        while len(self._held) > self.used:
+            core = max(self._held)
+            self._held.remove(core)
+            released.add(core)
+        self._kept |= released  # until `settle`
 
     # -- wakeups -------------------------------------------------------------------------------
 
@@ -276,10 +325,12 @@ class SharedSlots(Slots):
         return self.cores[: self.size] if self.cores else range(self.size)
 
     def _read(self) -> list[_WaitingRun]:
-        with contextlib.suppress(OSError, ValueError, TypeError):  # the file is being written
+        try:
             data = os.pread(self._file, 1 << 20, 0)
             if len(data) > len(b"[]"):  # nearly never
                 return [_WaitingRun(**run) for run in json.loads(data)]
+        except (OSError, ValueError, TypeError):  # the file is being written
+            pass
         return []
 
     def _write(self) -> None:

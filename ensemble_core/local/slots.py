@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -163,9 +162,6 @@ def default_pool() -> str:
     return f"/tmp/ensemble-{os.getuid()}.pool"
 
 
-_ALONE = contextlib.nullcontext()
-
-
 class Slots:
     """Cores and GPUs, and which of them are free.
 
@@ -208,16 +204,17 @@ class Slots:
         """Number of free cores."""
         return max(0, self.size - self.used - self.others)
 
-    def choosing(
-        self, next_job: Callable[[], Job | None]
-    ) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager within which this run chooses jobs.
+    def begin_choice(self, next_job: Callable[[], Job | None]) -> None:
+        """Begin to choose jobs. ``next_job`` returns the next one.
 
-        ``next_job`` returns the next one.
-
-        Within it, no other run that shares the slots can choose jobs.
+        Until :meth:`end_choice`, no other run can take the slots among which this run chooses.
         """
-        return _ALONE
+
+    def end_choice(self, next_job: Callable[[], Job | None]) -> None:
+        """End the choice, also after an error."""
+
+    def settle(self) -> None:
+        """At the end of a turn: leave slots that jobs gave back to other runs."""
 
     def on_wake(self) -> None:
         """Handle a wakeup, which means that another run has released slots."""
@@ -233,16 +230,16 @@ class Slots:
 
         Return no core if tasks are not bound. Call :meth:`take` next.
         """
-        cores: list[int] = []
-        if self.cores:
-            free = self._choice()
-            for _ in range(tasks):
-                chosen = self._topology.choose(free, width)
-                free.difference_update(chosen)
-                cores += chosen
-            if len(cores) < tasks * width:  # jobs of an earlier supervisor are not bound
-                return ()
-            self._free_cores.difference_update(cores)
+        if not self.cores:
+            return ()
+        free = self._choice()
+        if len(free) < tasks * width:  # jobs of an earlier supervisor are not bound
+            return ()
+        cores = self._topology.choose(free, width)
+        for _ in range(1, tasks):
+            free.difference_update(cores)
+            cores += self._topology.choose(free, width)
+        self._free_cores.difference_update(cores)
         return tuple(cores)
 
     def close(self) -> None:

@@ -83,8 +83,11 @@ class Starter:
         if self._stalled is not None or (log.failing and not log.flush()):
             return
         while self._stalled is None:
-            with self._slots.choosing(self._next_job):
+            try:
+                self._slots.begin_choice(self._next_job)
                 self._choose()
+            finally:
+                self._slots.end_choice(self._next_job)
             if self._slots.waiting and not self._looking:
                 self._looking = True
                 self._poller.at(time.monotonic() + _LOOK, self._allow_look)

@@ -318,6 +318,7 @@ class Supervisor:
             "pid": os.getpid(),
             "gauges": dict(loop.log.gauges),
             "jobs": loop.jobs,
+            "rebooted": self._loop.rebooted,
         }
         self._send([line(["hello", answer])])
 
@@ -327,7 +328,7 @@ class Supervisor:
                 "the supervisor of this run's jobs is about to exit",
                 cause="the allocation in which it was started ends",
                 hint="resume the run when its processes have ended",
-                code="keeper-there",
+                code="supervisor-there",
             )
         if self._controller is not None:
             return ExecutorError(
@@ -457,7 +458,8 @@ def _run(hello: Mapping[str, Any]) -> Run:
     def clock() -> float:
         return wall + (time.monotonic() - base)  # type: ignore[no-any-return]
 
-    return Run(hello["tag"], Path(hello["output"]), clock, id=hello["id"])
+    late = hello.get("syncs_late", False)
+    return Run(hello["tag"], Path(hello["output"]), clock, id=hello["id"], syncs_late=late)
 
 
 def _environment(hello: Mapping[str, Any]) -> dict[bytes, bytes]:
@@ -482,7 +484,7 @@ def _inherited_socket(*, tied: bool) -> socket.socket:
     os.dup2(null, 0)
     os.close(null)
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SET_NAME, b"ensemble-keeper", 0, 0, 0)
+        ctypes.CDLL(None).prctl(_SET_NAME, b"ens-supervisor", 0, 0, 0)
     return sock
 
 
@@ -533,7 +535,7 @@ def main() -> None:
             listener.bind("\0" + name)
         except OSError as error:
             raise ExecutorError(
-                "this run already has a supervisor", cause=error.strerror, code="keeper-there"
+                "this run already has a supervisor", cause=error.strerror, code="supervisor-there"
             ) from None
         listener.listen(8)
         listener.setblocking(False)

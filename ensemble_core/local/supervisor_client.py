@@ -30,9 +30,9 @@ _BATCH = 500
 #: Timeouts in seconds: for an answer of the supervisor, for sending a request, and for closing.
 _OPENING, _SENDING, _CLOSING = 120.0, 60.0, 15.0
 _PIECE = 1 << 18
-_LOG = "keeper.log"
+_LOG = "supervisor.log"
 #: Name of the file in the run's folder with the secret part of the socket's name, and its size.
-SECRET, _SECRET_SIZE = "keeper.name", 24
+SECRET, _SECRET_SIZE = "supervisor.name", 24
 
 #: Program that starts the supervisor. It forks, so that the supervisor never becomes a zombie of
 #: this process, and it runs without ``site`` and the user's start-up files. A signal that came
@@ -70,7 +70,7 @@ def address(run_id: str, state: Path | None, *, renew: bool = False) -> str:
                 "--state",
                 code="no-ledger",
             ) from None
-    return f"ensemble-keeper-{os.getuid()}-{mark}"
+    return f"ensemble-supervisor-{os.getuid()}-{mark}"
 
 
 def _secret(state: Path, *, renew: bool) -> str:
@@ -112,8 +112,10 @@ class SupervisorClient:
         self.lost: str | None = None
         #: Whether the supervisor has exited in order: only waiting jobs are left, on record.
         self.drained = False
-        #: Jobs that are not over.
+        #: Jobs that were submitted or found again, and are not over.
         self.ids: set[str] = set()
+        #: Whether the machine was restarted since an earlier supervisor of the run.
+        self.rebooted = False
         self.supervisor = 0
         self.gauges: Mapping[str, float] = {}
 
@@ -137,7 +139,7 @@ class SupervisorClient:
                 answer = self._greet(deadline)
             except ExecutorError as error:
                 self._disconnect()
-                if error.code == "keeper-there" and time.monotonic() < deadline:
+                if error.code == "supervisor-there" and time.monotonic() < deadline:
                     time.sleep(0.02)
                     continue
                 raise
@@ -151,9 +153,9 @@ class SupervisorClient:
             if time.monotonic() > deadline:
                 raise _no_answer_error()
             time.sleep(0.02)
-        self.ids = set(answer["jobs"])
         self.gauges = answer["gauges"]
         self.supervisor = answer["pid"]
+        self.rebooted = answer.get("rebooted", False)
         seconds = struct.pack("ll", int(_SENDING), 0)
         self._sock.settimeout(None)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
@@ -193,7 +195,7 @@ class SupervisorClient:
                 "another user's process uses the socket of this run's supervisor",
                 cause=f"process {pid} of user {uid} listens at @{self._name}",
                 hint="ask that user to end the process, or start the run again",
-                code="no-keeper",
+                code="no-supervisor",
             )
         return sock
 
@@ -311,6 +313,7 @@ class SupervisorClient:
                         reason, told, self.drained = event.reason, True, event.drained
                     events.append(event)
                 elif what == "known":
+                    self.ids.update(name for name, known in message[1].items() if known)
                     self._answers.put(message[1])
             if events and not self._leaving:
                 self._emit(events)
@@ -406,7 +409,7 @@ class StartedSupervisor:
                     cause=f"sys.executable is {sys.executable!r}: {error}",
                     hint="start the run with a Python interpreter, not in a program that embeds "
                     "Python",
-                    code="no-keeper",
+                    code="no-supervisor",
                 ) from None
 
     def close(self) -> None:
@@ -445,8 +448,8 @@ def _no_answer_error() -> ExecutorError:
     return ExecutorError(
         "the supervisor of this run's jobs does not answer",
         cause=f"no message within {_OPENING:g} s",
-        hint="if a process 'ensemble-keeper' is suspended, continue it with kill -CONT PID",
-        code="no-keeper",
+        hint="if a process 'ens-supervisor' is suspended, continue it with kill -CONT PID",
+        code="no-supervisor",
         transient=True,
     )
 

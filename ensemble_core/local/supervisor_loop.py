@@ -90,6 +90,7 @@ class SupervisorLoop:
             fence,
         )
         self._requests = RequestHandler(
+            run,
             self.active,
             slots,
             self._queue,
@@ -136,6 +137,11 @@ class SupervisorLoop:
         self._tree.close()
         self._launcher.close()
         self.slots.close()
+
+    @property
+    def rebooted(self) -> bool:
+        """True if no job that the ledger has lost can be running."""
+        return self._requests.rebooted
 
     @property
     def busy(self) -> bool:
@@ -209,6 +215,7 @@ class SupervisorLoop:
         self._terminator.turn()
         if not self.draining:
             self._starter.turn()
+        self.slots.settle()
         self.log.add_gauges()
         self._publish()
         self._requests.confirm_close()

@@ -2,7 +2,9 @@
 
 A process gets SIGTERM only once, because many programs treat a second one as an order to abort.
 Therefore process groups are signalled, each of them once: no process can fork out of reach of that.
-A process that a group forks later, such as a copy that saves a checkpoint, gets no SIGTERM.
+A process that a group forks later, such as a copy that saves a checkpoint, gets no SIGTERM. Of a
+job that passes signals on (``Job.forwards``), only the group of its task gets SIGTERM, as long as
+the task is there.
 """
 
 from __future__ import annotations
@@ -154,6 +156,7 @@ class Terminator:
             return False
         known = record.signalled.get(process.pid) == process
         missed = process.group not in record.groups and process.born <= record.termed
+        missed = missed and not (record.job.forwards and record.live)
         if known and record.phase is not Phase.KILL and not missed:
             return False
         # Signal 0 only checks the permission.

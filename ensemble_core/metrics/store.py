@@ -235,6 +235,14 @@ def _unknown(
         group, _, variable = rest.partition(".")
         if variable and group in groups:  # the user wrote a dot instead of the hyphen
             candidates.append(f"{head}.{group}-{variable}")
+    within = rest in candidates and rest.rpartition(".")[2] not in ("active", "open", "rows")
+    if head in statistics and rest.startswith("count.") and within:
+        return EnsembleError(
+            f"unknown metric {text!r}",
+            cause="statistics are of values, and a count has none",
+            hint=f"for a count within a time, write '{rest}(within 10m)'",
+            code="no-such-metric",
+        )
     usual = USUAL_STATISTICS.get(head.lower())
     meant = f"{usual}.{rest}"
     near = meant if meant in candidates else closest(text, candidates, 0.5)

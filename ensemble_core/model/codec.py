@@ -17,7 +17,8 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, is_not
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -110,10 +111,10 @@ class Record(Value):
         Records within the values are not converted. :meth:`from_dict` reads the result back."""
         kind, names, defaults, values, _ = layout(type(self))
         data: dict[str, Any] = {} if kind is None else {"type": kind}
-        for name, default, value in zip(names, defaults, values(self), strict=True):
-            if value is default or value == default:
-                continue
-            data[name] = value
+        mine = values(self)
+        # Most values are the default itself, and need no comparison in Python.
+        others = compress(zip(names, defaults, mine, strict=True), map(is_not, mine, defaults))
+        data.update({name: value for name, default, value in others if value != default})
         return data
 
     def to_json(self) -> str:

@@ -300,9 +300,9 @@ class _Builder:
                 node = op
             case ast.Compare(ops=ops):
                 node = next(op for op in ops if not isinstance(op, _COMPARISONS))
-        spoken = _SPOKEN.get(type(node), f"a {type(node).__name__}")
+        described = _SPOKEN.get(type(node), f"a {type(node).__name__}")
         hint = "use comparisons, arithmetic, and, or, not; or a custom function for more"
-        return refused(f"{text!r} has {spoken}, which conditions do not allow", hint)
+        return refused(f"{text!r} has {described}, which conditions do not allow", hint)
 
 
 def _is_small(node: ast.expr) -> bool:

@@ -135,6 +135,8 @@ class Ensemble(Value):
     instances: Mapping[str, AlgorithmInstance] = field(default_factory=lambda: NOTHING)
     generators: Mapping[str, GeneratorSpec] = field(default_factory=lambda: NOTHING)
     limits: Limits = field(default_factory=Limits)
+    #: Kinds of allocations inside which an executor runs jobs: entries of ``pilots:``.
+    kinds: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: NOTHING)
     heartbeat: float = 0.0  # seconds; 0: no heartbeat
     debug: bool = False
     custom: str = ""  # source code of the part ``custom:``

@@ -122,13 +122,13 @@ class Observed(Event):
     observer: str
     values: Mapping[str, float]
     clock: float | None = None  #: the row's time or step
-    anew: bool = False  #: whether the file was truncated or replaced before this row
+    restarted: bool = False  #: whether the file was truncated or replaced before this row
     unreadable: tuple[str, ...] = ()  #: the values that are nan because they could not be read
 
     def to_dict(self) -> dict[str, Any]:
         data = Record.to_dict(self)
-        if not self.anew:  # nearly always
-            del data["anew"]
+        if not self.restarted:  # nearly always
+            del data["restarted"]
         if not self.unreadable:  # nearly always
             del data["unreadable"]
         return data

@@ -117,7 +117,7 @@ class Formula:
         return None if result is ... else result
 
     @cached_property
-    def spoken(self) -> tuple[str, ...]:
+    def sorted_names(self) -> tuple[str, ...]:
         """The names of the fields, as a sorted tuple."""
         return tuple(sorted(self.names))
 

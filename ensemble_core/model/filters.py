@@ -136,7 +136,7 @@ def filter_of(text: str, key: str = "filter") -> Filter:
         for part in ast.walk(node)
         if isinstance(part, ast.Name)
     }
-    return Filter(condition, condition.spoken, frozenset(condition.names - asked))
+    return Filter(condition, condition.sorted_names, frozenset(condition.names - asked))
 
 
 @lru_cache(maxsize=4096)

@@ -5,11 +5,20 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
-__all__ = ["contradiction", "kind_of", "suggested_formula", "tautology", "unlike_comparison"]
+from ensemble_core.errors import closest
+
+__all__ = [
+    "contradiction",
+    "kind_of",
+    "misspelt_value",
+    "suggested_formula",
+    "tautology",
+    "unlike_comparison",
+]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -31,6 +40,8 @@ _WORDS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
         lambda found: f"{float(found[1]) * _SECONDS[found[2]]:g}",
     ),
 )
+#: How similar a text has to be to a value of a sweep.
+_SIMILAR = 0.75
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "=="}
 _SIGNS = {ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">=", ast.Eq: "=="}
 
@@ -115,21 +126,50 @@ def unlike_comparison(tree: ast.expr, kind: Callable[[str], str]) -> str | None:
     >>> unlike_comparison(ast.parse("E > 1 and T == '2'", mode="eval").body, {"T": "number"}.get)
     "T is a number, and '2' is not"
     """
-    for node in ast.walk(tree):
-        operands = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
-        for one, two in pairwise(operands):
-            for name, other in ((one, two), (two, one)):
-                if isinstance(name, ast.Name) and "" not in (found := _kinds(other)):
-                    mine = kind(name.id)
-                    if mine and mine not in found:
-                        return f"{name.id} is a {mine}, and {ast.unparse(other)} is not"
+    for name, _, other in _compared(tree):
+        if "" not in (found := {kind_of(value) for value in _values(other)} or {""}):
+            mine = kind(name)
+            if mine and mine not in found:
+                return f"{name} is a {mine}, and {ast.unparse(other)} is not"
     return None
 
 
-def _kinds(node: ast.expr) -> set[str]:
+def misspelt_value(tree: ast.expr, values: Callable[[str], Sequence[object]]) -> str | None:
+    """Return what a name is compared with that only resembles one of its ``values``, or ``None``.
+
+    >>> misspelt_value(ast.parse("opt == 'Adam'", mode="eval").body, {"opt": ["adam"]}.get)
+    "no value of opt is 'Adam'; did you mean 'adam'?"
+    """
+    for name, sign, other in _compared(tree):
+        if not isinstance(sign, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
+            continue
+        known = [value for value in values(name) or () if isinstance(value, str)]
+        for value in _values(other) if known else ():
+            if isinstance(value, str) and value not in known:
+                folded = {each.casefold(): each for each in known}
+                near = closest(value.casefold(), folded, _SIMILAR)
+                if near is not None:
+                    hint = f"did you mean {folded[near]!r}?"
+                    return f"no value of {name} is {value!r}; {hint}"
+    return None
+
+
+def _compared(tree: ast.expr) -> Iterator[tuple[str, ast.cmpop, ast.expr]]:
+    """Yield the names that a formula compares, each with the operator and the other operand."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Compare):
+            continue
+        for sign, (one, two) in zip(
+            node.ops, pairwise([node.left, *node.comparators]), strict=True
+        ):
+            for name, other in ((one, two), (two, one)):
+                if isinstance(name, ast.Name):
+                    yield name.id, sign, other
+
+
+def _values(node: ast.expr) -> list[object]:
     items = node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
-    values = [item.value if isinstance(item, ast.Constant) else _number(item) for item in items]
-    return {kind_of(value) for value in values} or {""}
+    return [item.value if isinstance(item, ast.Constant) else _number(item) for item in items]
 
 
 def tautology(tree: ast.expr) -> str | None:

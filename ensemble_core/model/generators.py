@@ -178,15 +178,22 @@ class Vocs(Value):
 
     @cached_property
     def size(self) -> int | None:
-        """The number of different points, or ``None`` if a variable is a range."""
-        if not all(each.values for each in self.variables):
+        """The number of different points, or ``None`` if a variable is a range, or if a variable
+        with a ``step`` or ``when`` leads to a great number.
+        """
+        if not all(each.steps for each in self.variables):
             return None
-        values = [dict.fromkeys(each.values) for each in self.variables]
-        size = math.prod(map(len, values))
-        if not any(each.when for each in self.variables):
+        size = math.prod(
+            len(dict.fromkeys(each.values) if each.values else each.steps)
+            for each in self.variables
+        )
+        if all(each.values and not each.when for each in self.variables):
             return size
         if size > _MOST_COMBINATIONS:
             return None
+        if not any(each.when for each in self.variables):
+            return size
+        values = [dict.fromkeys(each.steps) for each in self.variables]
         points = (dict(zip(self.names, each, strict=True)) for each in itertools.product(*values))
         return len({tuple(self.filled(each).values()) for each in points})
 
@@ -299,7 +306,7 @@ class Reading(NamedTuple):
 class Exchange(NamedTuple):
     """Input and output of one call of a generator."""
 
-    told: tuple[Point, ...]  #: The finished points that the generator received.
+    ingested: tuple[Point, ...]  #: The finished points that the generator received.
     readings: tuple[Reading, ...]
     suggested: tuple[Point, ...]
 
@@ -345,8 +352,8 @@ class Generator:
         outcome. The default implementation repeats every ``ingest``.
         """
         for exchange in exchanges:
-            if exchange.told:
-                self.ingest(exchange.told)
+            if exchange.ingested:
+                self.ingest(exchange.ingested)
 
 
 class EarlierPoints(NamedTuple):
@@ -379,6 +386,8 @@ class GeneratorSpec(Value):
     group: str
     vocs: Vocs
     build: Callable[[Purpose], Generator]  #: Creates the generator.
+    #: The entry of the file.
+    given: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     #: Import paths of classes in the generator's options. A check of the file does not import
     #: them.
     classes: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ensemble_core.model.codec import NOTHING, Record, quick_to_make
 from ensemble_core.model.option_values import fill_options, has_braces
-from ensemble_core.model.placeholders import fill, placeholders
+from ensemble_core.model.placeholders import REQUESTS, fill, placeholders
 from ensemble_core.model.signals import SIGNALS
 from ensemble_core.model.sweeps import GivenBy
 from ensemble_core.model.value import Value
@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from ensemble_core.model.expressions import Expression
     from ensemble_core.model.retry_policy import RetryPolicy
 
-__all__ = ["INTERRUPTIONS", "JOB_EVENTS", "RFC21_EVENTS", "Job", "JobGroup", "JobState"]
+__all__ = [
+    "INTERRUPTIONS",
+    "JOB_EVENTS",
+    "JOB_FIELDS",
+    "RFC21_EVENTS",
+    "Job",
+    "JobGroup",
+    "JobState",
+]
 
 #: Names of job events in Flux RFC 21. Executors of other queues use the same names.
 RFC21_EVENTS: tuple[str, ...] = (
@@ -123,6 +131,8 @@ class Job(Record):
     #: Files and folders below the workdir to remove when the job is over, each with ``success`` or
     #: ``always``.
     discard: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    #: Whether the command passes signals on to the processes that it starts.
+    forwards: bool = False
     replica: int = 0  #: Counts the jobs of one combination of parameters from 0.
     attempt: int = 0  #: Counts the attempts of one index from 0.
     #: How often the attempt was submitted again because a stop of the run had cancelled it.
@@ -182,7 +192,7 @@ class Job(Record):
         """
         names = {
             **also,
-            **{name: getattr(self, name) for name in _REQUESTS},
+            **{name: getattr(self, name) for name in REQUESTS},
             "replica": self.replica,
             "attempt": self.attempt,
             **self.parameters,
@@ -208,12 +218,17 @@ def _names_replica(value: Any) -> bool:
     )
 
 
+#: Names that can be NAME in ``{job.NAME}``, in addition to parameters and ``outputs[…]``.
+JOB_FIELDS = frozenset(
+    {
+        "id", "group", "index", "attempt", "replica", "queue_id", "host", "workdir", "stdout",
+        "stderr", *REQUESTS, "duration", "urgency", "executor",
+    }
+)  # fmt: skip
 #: Fields that are shown only if they are not empty.
 _RARE = (
-    "warn", "avoid", "outputs", "within", "discard", "replica", "attempt", "requeued",
+    "warn", "avoid", "outputs", "within", "discard", "forwards", "replica", "attempt", "requeued",
 )  # fmt: skip
-#: Fields that are also placeholders.
-_REQUESTS = ("nodes", "tasks", "cores_per_task", "gpus_per_task", "memory_per_task")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -426,13 +441,15 @@ class JobGroup(Value):
     ) -> Job:
         """Return one job with these parameters."""
         job_id = f"{self.name}.{index}-{attempt}" if attempt else f"{self.name}.{index}"
-        tasks = self.nodes if self.tasks is None else self.tasks
-        values = {
+        requests: dict[str, Any] = {
             "nodes": self.nodes,
-            "tasks": tasks,
+            "tasks": self.nodes if self.tasks is None else self.tasks,
             "cores_per_task": self.cores_per_task,
             "gpus_per_task": self.gpus_per_task,
             "memory_per_task": self.memory_per_task,
+        }
+        values = {
+            **requests,
             "run": self.run,
             "cwd": self.cwd,
             "replica": replica,
@@ -448,11 +465,7 @@ class JobGroup(Value):
             group=self.name,
             index=index,
             command=tuple([fill(word, values) for word in self.command]),
-            nodes=self.nodes,
-            tasks=tasks,
-            cores_per_task=self.cores_per_task,
-            gpus_per_task=self.gpus_per_task,
-            memory_per_task=self.memory_per_task,
+            **requests,
             duration=self.duration,
             grace=self.grace,
             workdir=self.workdir and fill(self.workdir, values),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["MOST_EXACT", "NUMBER", "finite_or_none", "read_number"]
+__all__ = ["GOES_ON", "MOST_EXACT", "NUMBER", "finite_or_none", "read_number"]
 
 #: Largest whole number that stays an integer, because floats represent larger ones inexactly.
 MOST_EXACT = 2**53
@@ -25,6 +25,24 @@ _INF = r"(?:[iI][nN][fF](?:[iI][nN][iI][tT][yY])?|INFINITY|\u221e)|1\.#INF[0-9]*
 #: A number within a text. If what follows shows that it is only a part of something, the next
 #: alternative is tried. The most frequent one is the first.
 NUMBER = rf"{_SIGN}(?:{_DIGITS}|{_WIDE}|(?:{_NAN}|{_INF})(?!\w)|{_HEX})"
+_MINUTES = r"[hH](?:(?:ou)?rs?)?|[mM](?:in(?:ute)?s?)?"
+_MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+#: What follows a number that is only the beginning of a value.
+GOES_ON = (
+    # an exponent or a factor after a blank: 1.5 E+3, 2 x 10^3, 1.5 10**-3
+    r"(?:[ \t]{1,4}[eEdDqQ](?:[-+]\d+|\d\d+)(?!\w|[ \t]*[=:])"
+    r"|[ \t]{0,4}(?:[*x\u00d7\u00b7][ \t]?|[ \t])10[ \t]?[\^*]"
+    # a power: 10**- 6, 10^(-6)
+    r"|[ \t]{0,2}(?:\^|\*\*)[ \t({]*[-+]?[ \t]*\d"
+    # the rest of a length of time: 1 h 30 min, 1 day, 2:03:04
+    rf"|[ \t]{{0,4}}(?:[dD](?:ays?)?|{_MINUTES})\.?,?[ \t]+(?:and[ \t]+)?"
+    rf"(?:\d+:\d\d|\d[\d.]*[ \t]*(?:{_MINUTES}|[sS](?:ec(?:ond)?s?)?)(?!\w))"
+    # the rest of a time or date with blanks: 17: 2: 9, 2/ 2/18, 29 Nov 2026
+    r"|:[ \t]{1,2}\d{1,2}:[ \t]{0,2}\d|/[ \t]{1,2}\d{1,2}/[ \t]{0,2}\d"
+    rf"|[ \t](?:{_MONTHS})[a-z]*\.?,?[ \t]+\d"
+    # an imaginary part: 1.2 + 0.5i
+    r"|[ \t]{1,2}[-+][ \t]{0,2}\d[\d.eE+-]*[ \t]?(?:i|j|im)(?!\w))"
+)
 _WHOLE = re.compile(rf"({_SIGN})(?:({_HEX})|({_WIDE})|({_NAN})|({_INF})|({_DIGITS}))")
 
 
@@ -39,15 +57,18 @@ def read_number(text: str, decimal: str = ".") -> float | None:
     >>> read_number("0,253"), read_number("0,253", decimal=","), read_number("10ms")
     (None, 0.253, None)
     """
-    text = text.strip()
-    if decimal == "." and len(text) < 16 and text.isascii() and "_" not in text:
+    if decimal == "." and len(text) < 32 and text.isascii() and "_" not in text:
         try:  # nearly all numbers
             plain = float(text)
         except ValueError:
             pass
         else:
             if plain - plain == 0.0:
-                return int(text) if text.lstrip("+-").isdigit() else plain
+                if not plain.is_integer() or not text.strip().lstrip("+-").isdigit():
+                    return plain
+                if abs(plain) < MOST_EXACT:
+                    return int(text)
+    text = text.strip()
     if decimal != ".":
         if "." in text:
             return None

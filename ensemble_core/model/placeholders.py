@@ -20,6 +20,7 @@ __all__ = [
     "FIELD_PLACEHOLDER",
     "JOB_PLACEHOLDER",
     "PLACEHOLDER",
+    "REQUESTS",
     "RUN_PLACEHOLDERS",
     "Placeholder",
     "escape_braces",
@@ -60,15 +61,13 @@ JOB_PLACEHOLDER = _pattern(rf"job\.(?:outputs\[\d+\]|{_NAME})")
 #: ``here`` is the folder of the ensemble file.
 BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"})
 
+#: What a job requests: fields of :class:`Job`.
+REQUESTS = ("nodes", "tasks", "cores_per_task", "gpus_per_task", "memory_per_task")
+
 #: Further placeholders: the run's tag, the folder where the run was started, the numbers of the
 #: job's replica and attempt, from 0, and what the job requests. A parameter with the same name
 #: takes precedence.
-RUN_PLACEHOLDERS: frozenset[str] = frozenset(
-    {
-        *("run", "cwd", "replica", "attempt"),
-        *("nodes", "tasks", "cores_per_task", "gpus_per_task", "memory_per_task"),
-    }
-)
+RUN_PLACEHOLDERS: frozenset[str] = frozenset({"run", "cwd", "replica", "attempt", *REQUESTS})
 
 #: Allowed formats: width and precision are at most 999, and placeholders are not nested.
 _FORMAT = re.compile(
@@ -155,10 +154,8 @@ def fill(
     """
     if "{" not in text:
         return text
-    return "".join(
-        part if isinstance(part, str) else _filled(part, values, shown)
-        for part in _parts(text, pattern)
-    )
+    parts = _parts(text, pattern)
+    return "".join([p if isinstance(p, str) else _filled(p, values, shown) for p in parts])
 
 
 def _filled(one: Placeholder, values: Mapping[str, object], shown: Callable[[object], str]) -> str:

@@ -43,7 +43,7 @@ def as_text(value: object) -> str:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(whole(value))
+    return str(value if type(value) is int else whole(value))
 
 
 def format_number(value: float) -> str:

@@ -35,6 +35,11 @@ class RetryPolicy(Value):
     metrics: frozenset[str] = frozenset()  #: Metric paths in the policy's expressions.
     resume: bool = False  #: Whether statistics continue over the attempts.
 
+    @property
+    def computes(self) -> bool:
+        """True if the changes or the wait may have expressions."""
+        return bool(self.fields) or isinstance(self.wait, str)
+
     def names_cancels(self, parameters: Collection[str]) -> bool:
         """Return True if the policy's condition is about the cause of a failure.
 

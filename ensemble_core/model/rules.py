@@ -392,9 +392,10 @@ class BoundAction(Value):
     plan: Plan | None = None
     metrics: frozenset[str] = frozenset()  #: Metric paths in the options.
     reads: frozenset[str] = frozenset()  #: ``STAT.NAME`` references in the options.
-    told: frozenset[str] = frozenset()  #: Names of statistics and metrics in messages.
+    metric_names: frozenset[str] = frozenset()  #: Of statistics and metrics in messages.
     submits: bool = False  #: Whether the action may submit jobs.
     retries: bool = False  #: Whether the action may retry the event's job.
+    resizes: bool = False  #: Whether the action grows or shrinks the queue.
     #: Groups for which the action submits new combinations of parameters.
     varies: frozenset[str] = frozenset()
     nested: tuple[BoundAction, ...] = ()  #: The actions in the options.

@@ -36,3 +36,7 @@ class RunningTime:
             if self.since is not None:
                 self.seconds += time - self.since
                 self.since = None
+
+    def until(self, time: float) -> float:
+        """Return the seconds that the attempt ran until this time, its newest."""
+        return self.seconds + (0.0 if self.since is None else time - self.since)

@@ -78,6 +78,19 @@ class Table(Value):
         rest = self.columns or (*self.names, "duration", "attempt")
         return tuple(dict.fromkeys(("index", *rest, *last)))
 
+    @property
+    def errors(self) -> dict[str, str]:
+        """Columns with error bars, each with the column that has its errors: those in ``plot``, and
+        each ``mean.NAME`` for which another column is ``error.NAME``.
+        """
+        texts = {column.text: name for name, column in self.columns.items()}
+        known = {
+            name: texts[error]
+            for text, name in texts.items()
+            if text.startswith("mean.") and (error := f"error.{text[5:]}") in texts
+        }
+        return {**known, **(self.plot.get("errors") or {})}
+
     def expanded(self, columns: Iterable[str], values: Iterable[Any]) -> tuple[str, ...]:
         """Return these columns, with each per-value column replaced by a column for each pivot
         value.
@@ -94,10 +107,13 @@ class Table(Value):
         plot, values = dict(self.plot), [*values]
         if isinstance(y := plot.get("y"), (str, list)) and self.per_value:
             plot["y"] = [*self.expanded([y] if isinstance(y, str) else y, values)]
-        if self.per_value and plot.get("errors"):
+        errors = self.errors
+        if errors:
+            plot["errors"] = errors
+        if self.per_value and errors:
             plot["errors"] = dict(
                 pair
-                for of, error in plot["errors"].items()
+                for of, error in errors.items()
                 for pair in zip(
                     self.expanded((of,), values), self.expanded((error,), values), strict=False
                 )

@@ -26,12 +26,19 @@ import pluggy
 from ensemble_core.errors import Location, PluginError, closest, did_you_mean, is_interrupt
 from ensemble_core.plugin import hookspecs
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normalize
-from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin
+from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin, ObserverPlugin
 from ensemble_core.plugin.load_guard import stdout_to_stderr
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
 from ensemble_core.plugin.validation import HOOKS, check_records
 
-__all__ = ["GROUP", "discover", "executor_record", "explain_failure", "use_registry"]
+__all__ = [
+    "GROUP",
+    "discover",
+    "executor_record",
+    "explain_failure",
+    "observer_record",
+    "use_registry",
+]
 
 #: Name of the entry-point group.
 GROUP = "ensemble"
@@ -51,26 +58,50 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
 def executor_record(name: str) -> ExecutorPlugin:
     """Return the record of the executor with this name, for plugins whose executor wraps another.
 
-    Call it only in the function ``build`` of a record; elsewhere, executors in ``--plugin`` files
-    are not found. Raises :class:`PluginError` if no executor has this name, or if two distributions
-    claim the name.
+    Call it only in functions of a record, not while plugins are loaded. Raises
+    :class:`PluginError` if no executor has this name, or if two distributions claim the name.
     """
-    record: ExecutorPlugin = (_looked_in.get() or discover()).lookup("executor", name)
+    record: ExecutorPlugin = _registry().lookup("executor", name)
     return record
 
 
-#: The registry that :func:`executor_record` uses within a ``with use_registry(…)`` block.
+def observer_record(name: str) -> ObserverPlugin:
+    """Return the record of the observer with this name, for plugins whose observer wraps another.
+
+    Call it only in functions of a record, not while plugins are loaded. Raises
+    :class:`PluginError` if no observer has this name, or if two distributions claim the name.
+    """
+    record: ObserverPlugin = _registry().lookup("observer", name)
+    return record
+
+
+#: The registry in which records are looked up within a ``with use_registry(…)`` block.
 _looked_in: ContextVar[Registry | None] = ContextVar("ensemble-registry", default=None)
+#: The registries of the runs of this process, the newest last.
+_of_runs: list[Registry] = []
 
 
 @contextlib.contextmanager
-def use_registry(registry: Registry) -> Iterator[None]:
-    """Make :func:`executor_record` use this registry within the ``with`` block."""
+def use_registry(registry: Registry, *, threads: bool = False) -> Iterator[None]:
+    """Make :func:`executor_record` and :func:`observer_record` use this registry in the block.
+
+    With ``threads``, other threads also use it, unless they use one of their own: a run calls
+    functions of records on threads of its executor.
+    """
     token = _looked_in.set(registry)
+    if threads:
+        _of_runs.append(registry)
     try:
         yield
     finally:
         _looked_in.reset(token)
+        if threads:
+            _of_runs.remove(registry)
+
+
+def _registry() -> Registry:
+    """Return the registry in use, or load the installed plugins if no run uses one."""
+    return _looked_in.get() or (_of_runs[-1] if _of_runs else discover())
 
 
 def _installed_entry_points() -> list[EntryPoint]:

@@ -122,6 +122,10 @@ class Run(Value):
     - ``id`` is the run's identity, 16 hexadecimal digits. It is made once, at random, when the run
       first starts, and every later controller of the run gets the same. Attach it to each job in
       the queue: a job with another identity is foreign, even if its tag and name are the same.
+    - ``resizes`` is true if rules of the run grow or shrink its queue. An executor that would
+      change the number of its nodes itself leaves that to them.
+    - ``syncs_late`` is true if a power cut may cost the run's journal its last moments, because
+      the executor's ``survives_power_cut`` is false. It then need not sync its own records either.
     """
 
     tag: str
@@ -129,6 +133,8 @@ class Run(Value):
     clock: Callable[[], float]
     state: Path | None = None
     id: str = field(default_factory=new_run_id)
+    resizes: bool = False
+    syncs_late: bool = False
 
 
 class Executor(ABC):
@@ -160,6 +166,8 @@ class Executor(ABC):
       jobs with ``reattach``.
     - ``resize`` emits one ``ResizeOutcome`` for each request.
     - ``resources`` may raise an error. The run then prints a warning and continues without gauges.
+    - ``open`` is called before all other methods but ``prepare``, and not again before ``close``.
+      The run checks this, so the executor need not.
     - ``close`` is called once. It releases what ``open`` acquired, and nothing is emitted
       afterwards. It does not cancel jobs; if that is necessary, the run does it before. The run
       waits for ``close`` for at most two minutes.
@@ -247,6 +255,14 @@ class Executor(ABC):
     If the attribute ``shared`` is true, other users also use the queue, so its gauges can change
     independently of the run. A run in which a rule waits for such a gauge does not end just because
     nothing else can happen.
+
+    **Power cuts.** Before a decision is carried out, it is at least as durable as its effect. If
+    the attribute ``survives_power_cut`` is true, which is the default, the journal is synced before
+    each call that submits, cancels or signals. Set it to false only if neither a job nor a record
+    of it on another machine can survive a power cut of the controller's machine. Decisions then
+    survive the death of any process, but the journal is synced up to 0.2 seconds later. After a
+    power cut, it may not know of the newest jobs: the run may submit them again, with the same ids
+    and other fields. The executor then does not start a job that its own records show as started.
     """
 
     #: Capabilities of the executor: ``submit``, ``cancel``, ``avoid``, ``resize``, ``signal``,
@@ -261,6 +277,9 @@ class Executor(ABC):
     #: Whether the output files of jobs without observers grow while the jobs run. Otherwise
     #: ``limits.output`` has no effect on such jobs.
     live_output: ClassVar[bool] = True
+    #: Whether a job, or the queue's record of it, can survive a power cut of the controller's
+    #: machine.
+    survives_power_cut: ClassVar[bool] = True
 
     def prepare(self, tag: str, state: Path | None, run_id: str) -> None:
         """Start slow preparations without waiting for them.

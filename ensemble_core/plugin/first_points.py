@@ -42,7 +42,7 @@ class FirstPoints(Generator):
         self._numbers += range(self._own, self._own + count)
         self._own += count
 
-    def _told(self, points: Sequence[Point]) -> list[Point]:
+    def _ingested(self, points: Sequence[Point]) -> list[Point]:
         return [
             replace(point, number=self._numbers[point.number]) if point.number >= 0 else point
             for point in points
@@ -57,7 +57,7 @@ class FirstPoints(Generator):
 
     def ingest(self, points: Sequence[Point]) -> None:
         """Receive finished points."""
-        self._generator.ingest(self._told(points))
+        self._generator.ingest(self._ingested(points))
 
     def prune(self, readings: Sequence[Reading]) -> Collection[int]:
         """Return the points to cancel. A first point is never cancelled."""
@@ -67,8 +67,8 @@ class FirstPoints(Generator):
     def resume(self, exchanges: Sequence[Exchange]) -> None:
         """Restore the state. First points that the file has got since then come next."""
         own: list[Exchange] = []
-        for told, readings, suggested in exchanges:
-            known = self._told(told), self._readings(readings)
+        for ingested, readings, suggested in exchanges:
+            known = self._ingested(ingested), self._readings(readings)
             others: list[Point] = []
             for point in suggested:
                 given = dict(point.parameters)

@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["StdoutReplacement", "stdout_to_stderr"]
+__all__ = ["STDOUT", "StdoutReplacement", "stdout_to_stderr"]
+
+#: Held while stdout is redirected. A thread that writes to stdout also holds it: its lines would
+#: otherwise go to stderr while another thread loads plugins.
+STDOUT = threading.RLock()
 
 
 class StdoutReplacement:
@@ -32,7 +37,7 @@ def stdout_to_stderr() -> Iterator[StdoutReplacement]:
 
     The file descriptor is redirected, to include the output of compiled code and child processes.
     """
-    with contextlib.ExitStack() as stack:
+    with STDOUT, contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # stdout may be closed
             kept = os.dup(1)
             stack.callback(os.close, kept)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.observer import Observer
     from ensemble_core.plugin.rendering import Rendered
     from ensemble_core.plugin.resizer import Resizer
+    from ensemble_core.plugin.virtual_pilots import VirtualPilots
 
 __all__ = [
     "ActionPlugin",
@@ -64,33 +65,37 @@ class ExecutorPlugin(Value):
     - ``members`` is true if the executor distributes jobs to several queues (members). A job group
       selects one by its key ``executor``. The executor's option ``members`` lists the selected
       names; the empty name stands for groups without the key.
-    - ``render`` is a pure function. It is called with a job and the executor's options. It returns
-      what the queue would receive, as text with a media type (a jobspec, a batch script, a command
-      line).
+    - ``render`` is a pure function of a job and the executor's options. It returns what the queue
+      would receive, as text with a media type (a jobspec, a batch script).
     - ``grace`` names what decides how long a job may take to end after SIGTERM, if a job's key
       ``grace`` has no effect. Files with this key then cause a warning.
     - ``warn`` says why jobs get no signal before their time limit, if the executor does not
       implement a job's field ``warn``: "pods have no such signal". Files with this key are then
       rejected.
     - ``secrets`` is given if jobs do not inherit the environment of the controller. It says how
-      they get secrets, as an imperative. Files with ``environment_from`` are then rejected with
-      this hint.
+      they get secrets, as an imperative: the hint with which ``environment_from`` is rejected.
     - ``inside`` returns the job of this queue in which this process runs ("Slurm job 7 with 2
-      nodes"), or an empty text. Jobs of a run go to the queue, and not into this job, so the run
-      could wait for its own end: it does not begin unless the user names the executor.
+      nodes"), or an empty text. A run whose jobs go to this queue could wait for its own end, so it
+      does not begin unless the user names the executor.
     - ``memory`` says why the key ``memory_per_task`` has no effect: "Flux schedules no memory".
       Files with this key then cause a warning.
     - ``unseen`` says why the run cannot see the files of jobs: "pods have their own file systems".
       Files with the key ``outputs`` are then rejected.
     - ``never`` is called with a job group and the executor's options. If no job of the group can
-      ever run, it returns the group's key that is too large, why, and what to do, as an imperative.
-      Files with such a group are then rejected.
-    - ``status`` is called with the folder ``Run.state``, perhaps while the run is active. It
-      returns lines for ``ensemble status``, and the same as data for ``--json``. It changes
-      nothing.
-    - ``remains`` is called if the journal of a run is lost. Its arguments are the run's tag, the
-      folder ``Run.state``, and whether to end the run's jobs. It returns how many of these jobs may
-      still be alive.
+      ever run, it returns the key that is too large, why, and what to do, as an imperative. Such
+      files are rejected.
+    - ``kinds`` is a JSON Schema of an entry under ``pilots:``, if the executor runs jobs inside
+      allocations that it requests. Its option ``kinds`` has these entries by name. A job group
+      selects one by its key ``executor``.
+    - ``check_kind`` is called with an entry's name and the executor's options. It returns an error
+      in the entry as ``never`` does.
+    - ``virtual`` simulates these allocations. It is called with the executor's options, a function
+      that returns the seconds for which the allocation with a number waits, and whether rules
+      resize the run. It returns :class:`VirtualPilots`.
+    - ``status`` only reads the folder ``Run.state``, perhaps of a live run. It returns lines for
+      ``ensemble status``, and the same as data for ``--json``.
+    - ``remains`` is called with a run's tag, the folder ``Run.state``, and whether to end the run's
+      jobs, if its journal is lost. It returns how many jobs may still be alive.
     """
 
     name: str
@@ -104,6 +109,11 @@ class ExecutorPlugin(Value):
     priority: int = 0
     members: bool = False
     never: Callable[[JobGroup, Mapping[str, Any]], tuple[str, str, str] | None] | None = None
+    kinds: Schema = field(default_factory=lambda: _NOTHING)
+    check_kind: Callable[[str, Mapping[str, Any]], tuple[str, str, str] | None] | None = None
+    virtual: Callable[[Mapping[str, Any], Callable[[int], float], bool], VirtualPilots] | None = (
+        None
+    )
     status: Callable[[Path], tuple[Sequence[str], Any]] | None = None
     remains: Callable[[str, Path, bool], int] | None = None
     render: Callable[[Job, Mapping[str, Any]], Rendered] | None = None
@@ -157,8 +167,9 @@ class CallContext(Value):
     - ``event`` is the event that triggered the rule, as plain data.
     - ``job`` is the event's job, as plain data. It has the fields that conditions can use, and also
       ``command`` (a list), ``workdir`` (absolute, where the job really ran; ``None`` if unknown),
-      ``parameters``, ``nodes``, ``tasks``, ``started`` (seconds since the epoch; ``None`` if the
-      job never ran) and, once known, ``outcome`` (``success``, ``failed`` or ``cancelled``).
+      ``stdout`` and ``stderr`` (absolute paths, ``None`` if unknown), ``parameters``, ``nodes``,
+      ``tasks``, ``started`` (seconds since the epoch; ``None`` if the job never ran) and, once
+      known, ``outcome`` (``success``, ``failed`` or ``cancelled``).
     - ``metrics`` reads metrics by path: ``context.metrics["mean.lammps-duration"]``.
     - ``handle`` is the queue's native handle (for Flux, a ``flux.Flux``), or ``None``.
     - ``run`` is the run's tag, ``cwd`` is the folder where the run was started, and ``folder`` is

@@ -68,6 +68,8 @@ _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "available": (),
         "render": ("job", "options"),
         "never": ("group", "options"),
+        "check_kind": ("name", "options"),
+        "virtual": ("options", "wait", "steered"),
         "status": ("folder",),
         "remains": ("tag", "folder", "end"),
         "inside": (),
@@ -173,6 +175,8 @@ def check_record(record: Any) -> None:
         if record.job_options:
             check_schema(record.job_options, f"{shown}: job_options")
             _check_compared(record.job_options, f"{shown}: job_options")
+        if record.kinds:
+            check_schema(record.kinds, f"{shown}: 'kinds'")
         _check_capabilities(record.capabilities, f"{shown}: 'capabilities'")
         if isinstance(record.priority, bool) or not isinstance(record.priority, int):
             raise PluginError(

@@ -18,7 +18,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import ExecutorError
 from ensemble_core.journal.job_rows import row_of
 from ensemble_core.journal.reader import JournalError
-from ensemble_core.journal.run_store import new_tag
+from ensemble_core.journal.tags import new_tag
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import (
@@ -66,7 +66,7 @@ from ensemble_core.runtime.identities import (
     reuse_events,
     uses_job_files,
 )
-from ensemble_core.runtime.orders import Drain, Order, Performer
+from ensemble_core.runtime.orders import Drain, Order, Performer, lasts
 from ensemble_core.runtime.output_limit import OutputLimit
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
@@ -359,7 +359,15 @@ class Runtime:
             self._stop_at = began + self._wall_limit
         self._make_folder()
         try:
-            run = Run(self.tag, self._folder, self.clock, self._state, self._run_id)
+            actions = (
+                each
+                for rule in self.ensemble.rules
+                for action in rule.actions
+                for each in action.flat()
+            )
+            resizes = any(action.resizes for action in actions)
+            late = self._journal is not None and not self._executor.survives_power_cut
+            run = Run(self.tag, self._folder, self.clock, self._state, self._run_id, resizes, late)
             self._guard.open(run, self.emit)
         except BaseException:
             self._remove_folder()
@@ -368,6 +376,8 @@ class Runtime:
         if self._journal is not None:
             self._journal.perform = self._performer.perform
             self._journal.trouble = self._report_journal
+            if late:
+                self._journal.sync_late(lasts)
         try:
             self._begin()
             self._begun = True
@@ -747,7 +757,7 @@ class Runtime:
             rows = [row_of(record) for record in over] if over else ()
             if over:
                 over.clear()
-            # When this event is on disk, the journal's writer passes the orders on.
+            # When this event is written, the journal's writer passes the orders on.
             journal.append(event, decisions, orders, rows)
             self._snapshots.count()
         if type(event) is JobEvent and event.name == "clean" and event.ours:
@@ -758,7 +768,7 @@ class Runtime:
         return decisions
 
     def _orders_of(self, decisions: Sequence[Decision]) -> list[Order]:
-        """Return the orders that carry out these decisions when they are on disk."""
+        """Return the orders that carry out these decisions when they are written."""
         orders: list[Order] = []
         for decision in decisions:
             for watcher in self._watchers:

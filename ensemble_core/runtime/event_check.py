@@ -85,7 +85,11 @@ def usual(event: Any) -> bool:
             return False
     elif kind is Observed:
         values, clock = event.values, event.clock
-        if type(event.job) is not str or type(event.observer) is not str or event.anew is not False:
+        if (
+            type(event.job) is not str
+            or type(event.observer) is not str
+            or event.restarted is not False
+        ):
             return False
         if type(event.unreadable) is not tuple or event.unreadable:
             return False

@@ -39,11 +39,14 @@ class ExecutorGuard:
 
     @contextlib.contextmanager
     def calling(self, method: str) -> Iterator[None]:
-        """Convert every exception within the ``with`` block to an :class:`EnsembleError`.
+        """Convert every exception within the ``with`` block to an :class:`EnsembleError`. No method
+        is called before the executor is open, or after it is closed.
 
         An ``EnsembleError`` that the executor raises passes unchanged. For any other exception,
         raise an ``EnsembleError`` that names the exception, its position and the ``method``.
         """
+        if self not in _guards:
+            raise ExecutorError(f"the executor {self.name} is not open", code="not-open")
         try:
             yield
         except EnsembleError:
@@ -150,6 +153,8 @@ _usual_hook: Callable[[Any], Any] | None = None
 def _watch(guard: ExecutorGuard) -> None:
     global _usual_hook  # all runs of the process share the hook
     with _lock:
+        if any(each.executor is guard.executor for each in _guards):
+            raise ExecutorError(f"the executor {guard.name} is already open", code="already-open")
         if not _guards:
             _usual_hook, threading.excepthook = threading.excepthook, _thread_died
         _guards.append(guard)

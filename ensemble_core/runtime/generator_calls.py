@@ -181,12 +181,12 @@ class _Worker:
             self._generator = FirstPoints(built, spec.first) if spec.first else built
             before = task.exchanges[: task.known]
             if before:
-                fit = [each._replace(told=tuple(_fit(spec, each.told))) for each in before]
+                fit = [each._replace(ingested=tuple(_fit(spec, each.ingested))) for each in before]
                 self._generator.resume(fit)
             self._tags = {each.tag for one in before for each in one.suggested}
         generator = self._generator
-        if asking.told:
-            generator.ingest(_fit(spec, asking.told))
+        if asking.ingested:
+            generator.ingest(_fit(spec, asking.ingested))
         answer: list[Mapping[str, Any]] = []
         if asking.readings:
             answer += self._prune_entries(generator.prune(asking.readings))

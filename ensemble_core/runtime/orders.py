@@ -1,7 +1,8 @@
 """Carries out orders: the calls that follow from the engine's decisions.
 
-If the run has a journal, an order waits until the event that caused it is on disk. Orders to the
-executor run one after another on one thread.
+If the run has a journal, an order waits until the event that caused it is written, and synced if
+the effect of the order can survive a power cut. Orders to the executor run one after another on one
+thread.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.generator_calls import MakeSuggestion
 from ensemble_core.runtime.identities import Identities, LookUpRequest
 
-__all__ = ["Drain", "Forget", "Order", "Performer"]
+__all__ = ["Drain", "Forget", "Order", "Performer", "lasts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,14 @@ Order = (
     | Notify
     | LookUpRequest
 )
+
+#: The orders of which nothing survives a power cut, if no job of the executor does.
+_PASSING = (Submit, Cancel, Signal, LookUpRequest)
+
+
+def lasts(order: Order) -> bool:
+    """Return True if the effect of an order can survive a power cut although no job does."""
+    return not isinstance(order, _PASSING)
 
 
 #: Retries of submits and cancels after transient failures: for how many seconds, and the shortest

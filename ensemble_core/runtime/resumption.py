@@ -108,7 +108,8 @@ class Resumption:
             gone = records[name].cancel == "stopping" and name in self._stopping
             kind = "lost"
             note = f"executor {self._name} no longer knows this job; its outcome is unknown"
-            if self._guard.executor.queue_is_new and found.get(name) is False:
+            queue_is_new = self._guard.executor.queue_is_new and found.get(name) is False
+            if queue_is_new and "lost" not in self._guard.executor.causes:
                 kind, note = "node-failure", "its queue was lost with its node"
             self._report_end(name, "cancel" if gone else kind, note)
         for name in cancelled:

@@ -14,7 +14,7 @@ from zlib import crc32
 from ensemble_core.session.suspects import suspects
 
 if TYPE_CHECKING:
-    from ensemble_core.session.job_columns import JobColumns
+    from ensemble_core.session.jobs_in_memory import JobColumns
 
 __all__ = ["LOOKED", "count_ends", "failure_kinds"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain, islice, pairwise
@@ -17,8 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.session.capacity import Capacity
+from ensemble_core.session.curves import Curves, thinned
 from ensemble_core.session.failure_kinds import LOOKED, count_ends, failure_kinds
-from ensemble_core.session.job_timeline import running_and_waiting
+from ensemble_core.session.firings import Firings
+from ensemble_core.session.job_timeline import (
+    running_and_waiting,
+    running_and_waiting_by_events,
+)
 from ensemble_core.session.log_tail import log_tail
 
 if TYPE_CHECKING:
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
     from ensemble_core.engine.report import Report
     from ensemble_core.journal.replay import Replay
     from ensemble_core.journal.stored_jobs import StoredJobs
-    from ensemble_core.session.job_columns import JobColumns
+    from ensemble_core.session.jobs_in_memory import JobColumns
     from ensemble_core.session.kept_run import KeptRun
 
 __all__ = ["Inspection"]
@@ -37,10 +41,10 @@ __all__ = ["Inspection"]
 #: For a run with more jobs than this, no nodes are returned, because charts of larger runs do not
 #: have a bar for each job.
 _PLACED = 2000
+#: Runs with more jobs have a timeline of the last attempts only.
+_TIMED = 20_000
 #: Maximum size of the part of a log that is returned, and maximum length of a line, in bytes.
 _LOG, _LINE = 65_536, 500
-#: Maximum number of points in a curve, and of curves of a variable.
-_POINTS, _CURVES = 400, 60
 #: Fields of a job's events that say where its output is.
 _PLACES = ("workdir", "stdout", "stderr", "host", "nodes")
 #: Size of the cache of these fields, in jobs.
@@ -49,9 +53,6 @@ _REMEMBERED = 1000
 _ONE_BY_ONE = 5000
 #: The time of the last event is searched among this many events at the end.
 _LAST = 20
-#: Maximum number of firings. If there are more, only every second, fourth … firing of frequent
-#: rules is kept.
-_FIRINGS = 10_000
 #: Parts of the engine's report that an overview contains.
 _REPORTED = ("groups", "rules", "progress", "warnings")
 
@@ -68,17 +69,12 @@ class Inspection:
         self._replay: Replay | None = None
         self._columns: JobColumns | None = None
         self._stale = False
-        self._firings: list[dict[str, Any]] = []
-        #: For each rule of which only every Nth firing is kept: N.
-        self._every: dict[str, int] = {}
-        self._fired_until = 0
-        #: Values that jobs have reported, by group and variable, then by job.
-        self._points: dict[tuple[str, str], dict[str, list[list[float]]]] = {}
-        self._observed_until = 0
+        #: For each kind of events, the number of the last event that was read.
+        self._read: dict[str, int] = {}
+        self._firings = Firings()
+        self._curves = Curves()
         self._nodes: dict[str, str] = {}
-        self._placed_until = 0
         self._capacity = Capacity()
-        self._reported_until = 0
         #: For each attempt, the number of the last event that was checked, and the context of its
         #: start event.
         self._started: dict[str, tuple[int, dict[str, Any]]] = {}
@@ -218,7 +214,7 @@ class Inspection:
     def _jobs(self) -> JobColumns:
         """Return the table of jobs. After the first call, only changes are read."""
         if self._columns is None or self._stale:
-            from ensemble_core.session.job_columns import JobColumns
+            from ensemble_core.session.jobs_in_memory import JobColumns
 
             engine = self._engine
             over = [] if engine is None else engine.state.table.over or []
@@ -398,7 +394,7 @@ class Inspection:
             "row": row,
             "attempts": attempts,
             "events": events,
-            "values": _sample_evenly(values, _POINTS),
+            "values": thinned(values),
             "rules": rules,
         }
 
@@ -533,15 +529,14 @@ class Inspection:
         """
         sessions = self._kept.journal.sessions()
         breaks = {later.seq: earlier.ended for earlier, later in pairwise(sessions)}
-        ahead = sorted(seq for seq in breaks if seq >= self._reported_until)
-        for row in self._rows_of_kind("resources", self._reported_until):
+        ahead = sorted(seq for seq in breaks if seq >= self._read.get("resources", 0))
+        for row in self._rows_of_kind("resources"):
             while ahead and row.seq > ahead[0]:
                 self._capacity.pause(breaks[ahead.pop(0)])
             data = row.data or {}
             values = data.get("values" if row.type == "resources" else "resources")
             if row.type in ("start", "resources") and values:
                 self._capacity.report(row.time, values)
-        self._reported_until = self.seq
         return self._capacity.until(self._known_until() or 0.0)
 
     # -- results -----------------------------------------------------------------------------------
@@ -581,31 +576,9 @@ class Inspection:
         Times are in seconds since the job's first value. The number of jobs is limited, and long
         curves are thinned out.
         """
-        points = self._points
-        for row in self._rows_of_kind("observed", self._observed_until):
-            if row.type != "observed" or row.job is None:
-                continue
-            group = row.job.rpartition(".")[0]
-            for name, value in ((row.data or {}).get("values") or {}).items():
-                if isinstance(value, (int, float)) and not isinstance(value, bool):
-                    jobs = points.setdefault((group, name), {})
-                    if row.job in jobs or len(jobs) < _CURVES:
-                        jobs.setdefault(row.job, []).append([row.time, value])
-        self._observed_until = self.seq
-        return [
-            {
-                "group": group,
-                "variable": name,
-                "jobs": [
-                    {
-                        "id": job,
-                        "points": [[t - own[0][0], v] for t, v in _sample_evenly(own, _POINTS)],
-                    }
-                    for job, own in jobs.items()
-                ],
-            }
-            for (group, name), jobs in points.items()
-        ]
+        for row in self._rows_of_kind("observed"):
+            self._curves.add(row)
+        return self._curves.shown()
 
     # -- rules -------------------------------------------------------------------------------------
 
@@ -616,62 +589,60 @@ class Inspection:
         ``value`` in the condition, and the ``decisions``. If there are more than 10,000 firings,
         those of the most frequent rules are thinned out.
         """
-        from ensemble_core.engine.rule_trace import event_words
+        for row in self._rows_of_kind("fired"):
+            self._firings.add(row)
+        return self._firings.after(after)
 
-        for row in self._rows_of_kind("fired", self._fired_until):
-            decisions = row.decisions or ()
-            own: dict[tuple[Any, Any], list[str]] = {
-                (decision.get("rule"), decision.get("firing")): [] for decision in decisions
-            }
-            for decision in decisions:
-                if decision["type"] != "fired":
-                    own[decision.get("rule"), decision.get("firing")].append(
-                        _decision_text(decision)
-                    )
-            for decision in decisions:
-                if decision["type"] == "fired" and self._survives_thinning(decision):
-                    self._firings.append(
-                        {
-                            "rule": decision.get("rule"),
-                            "firing": decision.get("firing"),
-                            "seq": row.seq,
-                            "time": row.time,
-                            "event": event_words(row.event()),
-                            "job": decision.get("job"),
-                            "count": decision.get("count", 1),
-                            "value": decision.get("value"),
-                            "each": dict(decision.get("each") or {}),
-                            "decisions": own[decision.get("rule"), decision.get("firing")],
-                        }
-                    )
-            while len(self._firings) > _FIRINGS:
-                often = Counter(each["rule"] for each in self._firings).most_common(1)[0][0]
-                self._every[often] = 2 * self._every.get(often, 1)
-                kept = [each for each in self._firings if self._survives_thinning(each)]
-                fewer = len(kept) < len(self._firings)
-                # If all rules fired once, keep the latest firings.
-                self._firings = kept if fewer else kept[-_FIRINGS:]
-        self._fired_until = self.seq
-        return [each for each in self._firings if each["seq"] > after]
-
-    def _survives_thinning(self, firing: Mapping[str, Any]) -> bool:
-        return bool((firing.get("count", 1) - 1) % self._every.get(firing["rule"], 1) == 0)
-
-    def _rows_of_kind(self, kind: str, after: int) -> Iterator[Any]:
+    def _rows_of_kind(self, kind: str) -> Iterator[Any]:
+        """Yield the events of a kind that it has not yielded before."""
         try:
-            yield from self._kept.journal.rows_of_kind(kind, after, self.seq)
+            yield from self._kept.journal.rows_of_kind(kind, self._read.get(kind, 0), self.seq)
         except EnsembleError as error:
             self._note(error)
+        self._read[kind] = self.seq
 
     def timeline(self, bins: int = 300) -> dict[str, Any]:
         """Return how many jobs of each group were waiting and running, in ``bins`` equal parts of
         the run.
 
         ``began`` and the ``width`` of a part are in seconds. For each group, ``running`` and
-        ``waiting`` list the mean number of jobs in each part.
+        ``waiting`` list the mean number of jobs in each part. All attempts count, and not the time
+        in which they were suspended. In a run with more than 20,000 jobs, only the last attempt of
+        each job counts, from its start to its end.
         """
         began = self._began if self._began is not None else 0.0
-        return running_and_waiting(self._jobs(), began, self._known_until() or began, bins)
+        jobs, end = self._jobs(), self._known_until() or began
+        if len(jobs) > _TIMED or not self._is_interrupted(jobs):
+            return running_and_waiting(jobs, began, end, bins)
+        try:
+            rows = self._kept.journal.rows(0, self.seq)
+            events = (
+                (row.job, row.name or "", row.time)
+                for row in rows
+                if row.type == "job" and row.job and row.job.rpartition(".")[0] in jobs.ranges
+            )
+            return running_and_waiting_by_events(events, began, end, bins)
+        except EnsembleError as error:
+            self._note(error)
+            return running_and_waiting(jobs, began, end, bins)
+
+    def _is_interrupted(self, jobs: JobColumns) -> bool:
+        """Return whether a job had several attempts, or was suspended or requeued."""
+        return any(
+            any((attempts or 0) > 1 for attempts in jobs.column("attempts", group))
+            or ("interrupted" in jobs.names and any(jobs.column("interrupted", group)))
+            for group in jobs.ranges
+        )
+
+    def queue(self) -> dict[str, Any]:
+        """Return what the executor says of its queue, such as its pilots, as plain data.
+
+        The result is empty if the executor has no such status.
+        """
+        from ensemble_core.session.queue_status import queue_status
+
+        data = queue_status(self._kept)[1]
+        return dict(data) if isinstance(data, Mapping) else {}
 
     def nodes(self) -> dict[str, str]:
         """Return the node of each job's last attempt, by the job's name (``sim.3``).
@@ -682,12 +653,11 @@ class Inspection:
         if len(self._jobs()) > _PLACED:
             return {}
         for kind in ("placed", "hosted"):
-            for row in self._rows_of_kind(kind, self._placed_until):
+            for row in self._rows_of_kind(kind):
                 node = _node(row.data or {}) if row.type == "job" else ""
                 if node and row.job is not None:
                     group, _, number = row.job.rpartition(".")
                     self._nodes[f"{group}.{number.partition('-')[0]}"] = node
-        self._placed_until = self.seq
         return dict(self._nodes)
 
 
@@ -719,36 +689,8 @@ def _shown_job(job: Mapping[str, Any]) -> dict[str, Any]:
     return {name: job.get(name) for name in (*names, "workdir", "stdout", "stderr", "parameters")}
 
 
-def _decision_text(decision: Mapping[str, Any]) -> str:
-    kind = decision["type"]
-    if kind == "submit":
-        count = len(decision["jobs"])
-        return f"submit {count} job{'' if count == 1 else 's'} of {decision['group']}"
-    if kind in ("cancel", "signal"):
-        count = len(decision["jobs"])
-        what = f"SIG{decision['signal']} to" if kind == "signal" else kind
-        return f"{what} {count} job{'' if count == 1 else 's'}"
-    if kind == "avoid":
-        return f"avoid {', '.join(decision['nodes'])}"
-    if kind == "log":
-        return f"log {decision.get('message', '')}"
-    if kind == "terminate":
-        return f"terminate with exit code {decision.get('exit_code', 0)}"
-    for name in ("call", "rules", "group", "job", "delta", "generator"):
-        if name in decision:
-            return f"{kind} {decision[name]}"
-    return str(kind)
-
-
 def _spread(values: list[float]) -> dict[str, float] | None:
     if not values:
         return None
     values.sort()
     return {"median": values[len(values) // 2], "longest": values[-1], "sum": sum(values)}
-
-
-def _sample_evenly(values: list[Any], most: int) -> list[Any]:
-    if len(values) <= most:
-        return values
-    step = (len(values) - 1) / (most - 1)
-    return [values[round(at * step)] for at in range(most)]

@@ -26,7 +26,8 @@ def leftover_jobs(folder: Path, find_plugins: FindPlugins, *, end: bool = False)
     kept = folder / EXECUTOR
     if not kept.is_dir() or not is_own(folder):
         return 0
-    records = find_plugins(()).executors.values()
+    # One of a plugin has two names: 'NAME' and 'DISTRIBUTION:NAME'.
+    records = {id(record): record for record in find_plugins(()).executors.values()}.values()
     return sum(_remaining(record, folder.name, kept, end) for record in records)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.journal.ownership import is_own
-from ensemble_core.journal.run_store import fit, new_tag
+from ensemble_core.journal.tags import fit, new_tag
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.plugin.executor import new_run_id
 from ensemble_core.session.earlier_folders import folder_warnings, folders_of
@@ -81,6 +81,8 @@ def new_run(
         # The name is empty for groups without a member.
         named = {group.executor or "" for group in ensemble.groups.values()}
         options.setdefault("members", sorted(named))
+    if choice.record.kinds and ensemble.kinds:
+        options.setdefault("kinds", ensemble.kinds)
     executor = build_executor(registry, choice.record, options)
     tag = tag or new_tag(fit(ensemble.name))
     used = folders_of(ensemble.begun("{run}", os.getcwd()))

@@ -200,7 +200,9 @@ def _prepare(
     damaged = past.warn_of_damage()
     output = Path(str(past.journal.about.get("output") or past.folder / "output"))
     if text is not None:
-        ensemble = _load(past, text)
+        before, ensemble = ensemble.kinds, _load(past, text)
+        if record.kinds and ensemble.kinds != before:
+            past.warn("'pilots' has changed, which has no effect on a run that has begun")
         _adopt(engine, ensemble, past)
     # The last connection that is closed cleans up SQLite's files, so it must be the writer's.
     past.journal.close()

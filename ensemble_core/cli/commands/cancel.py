@@ -14,7 +14,9 @@ from ensemble_core.cli.options import (
     load_plugins,
     run_argument,
     state_option,
+    take_over_option,
 )
+from ensemble_core.cli.run_names import unfinished_jobs
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import JournalError
@@ -32,7 +34,7 @@ __all__ = ["cancel"]
     "jobs",
     metavar="[JOB...]",
     nargs=-1,
-    shell_complete=complete_names(lambda state: state.active()),
+    shell_complete=complete_names(unfinished_jobs),
 )
 @click.option("--wait/--no-wait", default=True, help="Wait until the run has ended.")
 @click.option(
@@ -41,11 +43,7 @@ __all__ = ["cancel"]
     help="Do not wait for jobs that cannot be cancelled now, such as those of a disconnected "
     "member: the controller exits, and the run can be resumed.",
 )
-@click.option(
-    "--take-over",
-    is_flag=True,
-    help="Assume that the controller is dead if that cannot be determined.",
-)
+@take_over_option
 @state_option
 @json_option
 def cancel(

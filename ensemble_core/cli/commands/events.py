@@ -14,7 +14,8 @@ import click
 
 from ensemble_core.cli.error_format import print_error, print_warning
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.options import KeptRun, kept_run_options
+from ensemble_core.cli.options import KeptRun, complete_names, kept_run_options
+from ensemble_core.cli.run_names import all_jobs, no_such_job
 from ensemble_core.display.console import Narrator
 from ensemble_core.display.text_style import print_line, style_of
 from ensemble_core.errors import EnsembleError
@@ -41,7 +42,12 @@ _Cannot = Callable[[int, str, "int | None"], None]
 @click.option(
     "-f", "--follow", is_flag=True, help=("Follow the run until it has ended or has no controller.")
 )
-@click.option("--job", metavar="JOB", help="Only what concerns this job, such as sim.3.")
+@click.option(
+    "--job",
+    metavar="JOB",
+    help="Only what concerns this job, such as sim.3.",
+    shell_complete=complete_names(all_jobs),
+)
 @click.option(
     "--decisions/--no-decisions",
     default=True,
@@ -66,7 +72,8 @@ def events(
 
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. With --json, each line is an
     event or a decision, as in 'ensemble run --json', with the number of the event ('seq'). If the
-    journal is damaged, everything readable is shown and the exit code is 1.
+    journal is damaged, everything readable is shown and the exit code is 1. If the run has no such
+    job at the end, the exit code is 2.
     """
     return _EventPrinter(kept, job, decisions, as_json).tell(since, follow)
 
@@ -81,6 +88,7 @@ class _EventPrinter:
         self._as_json = as_json
         self._look = style_of(sys.stdout)
         self._narrator = None if as_json else self._make_narrator()
+        self._about_job = False  # whether anything was about the selected job
         self._unreadable = 0
         self._lost_from: int | None = None
 
@@ -130,10 +138,20 @@ class _EventPrinter:
             damage = self._kept.damage()
             if damage is not None:
                 print_error(damage)
-            return 0 if damage is None else 1
+                return 1
+            if self._job is not None and not self._about_job:
+                self._check_job(self._job)
+            return 0
         said = ", and ".join(lost) + "," * (len(lost) - 1)
         click.echo(f"error: the journal is damaged: {said} cannot be read", err=True)
         return 1
+
+    def _check_job(self, name: str) -> None:
+        """Raise an error if the run has no such job."""
+        for row in self._kept.journal.rows():
+            if row.job == name or (row.decisions and self._names_job(row.decisions)):
+                return
+        raise no_such_job(self._kept, name, all_jobs(self._kept))
 
     def _cannot(self, seq: int, why: str, until: int | None) -> None:
         """Note that the events from ``seq`` to ``until`` (``None``: unknown) cannot be read."""
@@ -157,6 +175,7 @@ class _EventPrinter:
             return
         if not about:
             found = [part for each in found if (part := self._part(each)) is not None]
+        self._about_job |= about or bool(found)
         if self._as_json:
             if about:
                 self._print("event", row, event.to_dict())

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from ensemble_core.cli.error_format import errors_as_json, usage_errors
-from ensemble_core.cli.options import KeptRun, run_argument, state_option
+from ensemble_core.cli.options import KeptRun, complete_names, run_argument, state_option
+from ensemble_core.cli.run_names import groups
 from ensemble_core.cli.table_output import output_options, write_table
 from ensemble_core.display.column_types import Batch
 from ensemble_core.errors import UsageError
@@ -25,7 +26,12 @@ __all__ = ["jobs"]
 @click.command()
 @run_argument
 @state_option
-@click.option("--group", metavar="GROUP", help="Only jobs of this group.")
+@click.option(
+    "--group",
+    metavar="GROUP",
+    help="Only jobs of this group.",
+    shell_complete=complete_names(groups),
+)
 @click.option(
     "--outcome",
     type=click.Choice(["active", "success", "failed", "cancelled"]),

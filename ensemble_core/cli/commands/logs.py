@@ -15,7 +15,8 @@ from typing import Any, BinaryIO
 import click
 
 from ensemble_core.cli.json_lines import to_json
-from ensemble_core.cli.options import KeptRun, kept_run_options
+from ensemble_core.cli.options import KeptRun, complete_names, kept_run_options
+from ensemble_core.cli.run_names import all_jobs, no_such_job
 from ensemble_core.display.text_style import (
     format_size,
     format_table,
@@ -24,7 +25,6 @@ from ensemble_core.display.text_style import (
     printable,
     style_of,
 )
-from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.journal.ownership import RunFiles
 from ensemble_core.quick_dataclass import dataclass
 
@@ -96,7 +96,7 @@ class _Output:
 
 @click.command()
 @kept_run_options()
-@click.argument("job", metavar="[JOB]", required=False)
+@click.argument("job", metavar="[JOB]", required=False, shell_complete=complete_names(all_jobs))
 @click.option(
     "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each output."
 )
@@ -155,10 +155,7 @@ def _jobs(kept: KeptRun, wanted: str | None) -> list[_Job]:
     if wanted is None:
         return list(jobs.values())
     if wanted not in jobs:
-        shown = ", ".join([*jobs][:8]) + (f" … ({len(jobs)} jobs)" if len(jobs) > 8 else "")
-        listed = f"its jobs: {shown or 'none so far'}"
-        hint = did_you_mean(wanted, jobs, listed, form="did you mean {}?")
-        raise UsageError(f"run {kept.tag} has no job {wanted!r}", hint=hint, code="no-such-job")
+        raise no_such_job(kept, wanted, jobs)
     return [jobs[wanted]]
 
 

@@ -208,19 +208,21 @@ def _observed(registry: Registry, observers: Any) -> JobGroup:
 
 
 def _build(registry: Registry, group: JobGroup) -> dict[str, Observer]:
+    from ensemble_core.plugin.discovery import use_registry
     from ensemble_core.plugin.observer import Observer
 
     job = next(group.jobs(0))
-    return {
-        name: call_plugin(
-            registry.observers[name].build,
-            job,
-            options,
-            returns=Observer,
-            whose=f"the observer {name!r}",
-        )
-        for name, options in group.observe.items()
-    }
+    with use_registry(registry):
+        return {
+            name: call_plugin(
+                registry.observers[name].build,
+                job,
+                options,
+                returns=Observer,
+                whose=f"the observer {name!r}",
+            )
+            for name, options in group.observe.items()
+        }
 
 
 def _propose(
@@ -238,7 +240,7 @@ def _propose(
         read = sum(len(row.values) for one in observers.values() for row in one.feed(line))
         if read < each.columns and (each.has_words or not tables):
             proposals.append(each)
-    del proposals[1 if found else _MOST_PROPOSED :]
+    del proposals[_MOST_PROPOSED:]
     if not found:
         example = "" if proposals else ": write a pattern, as in --with " + _EXAMPLE
         click.echo(f"no observer without options finds rows in {names}{example}", err=True)

@@ -6,8 +6,9 @@ from contextlib import closing
 
 import click
 
+from ensemble_core.cli import run_names
 from ensemble_core.cli.error_format import errors_as_json, print_warning
-from ensemble_core.cli.options import KeptRun, run_argument, state_option
+from ensemble_core.cli.options import KeptRun, complete_names, run_argument, state_option
 from ensemble_core.cli.table_output import in_batches, output_options, write_table
 from ensemble_core.errors import no_such
 from ensemble_core.journal.job_rows import TIMES
@@ -17,7 +18,7 @@ __all__ = ["results"]
 
 @click.command()
 @run_argument
-@click.argument("table", required=False)
+@click.argument("table", required=False, shell_complete=complete_names(run_names.tables))
 @state_option
 @output_options
 def results(

@@ -22,6 +22,7 @@ from ensemble_core.cli.options import (
     run_argument,
     set_option,
     state_option,
+    take_over_option,
     wall_option,
 )
 from ensemble_core.cli.run_session import RunSession
@@ -49,11 +50,7 @@ __all__ = ["resume"]
     help="Accept a changed ensemble file and use it from now on.",
 )
 @set_option
-@click.option(
-    "--take-over",
-    is_flag=True,
-    help="Assume that the controller is dead if that cannot be determined.",
-)
+@take_over_option
 @state_option
 @wall_option
 @display_options

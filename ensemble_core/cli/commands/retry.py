@@ -16,8 +16,10 @@ from ensemble_core.cli.options import (
     display_options,
     run_argument,
     state_option,
+    take_over_option,
     wall_option,
 )
+from ensemble_core.cli.run_names import job_fields, lost_jobs
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import requester
@@ -32,7 +34,7 @@ __all__ = ["retry"]
     "jobs",
     metavar="[JOB...]",
     nargs=-1,
-    shell_complete=complete_names(lambda state: state.table.lost),
+    shell_complete=complete_names(lost_jobs),
 )
 @click.option(
     "--failed",
@@ -45,17 +47,14 @@ __all__ = ["retry"]
     metavar="FIELD=VALUE",
     multiple=True,
     help="Change a field of these jobs: duration=2h, parameters.T=2.5. May be repeated.",
+    shell_complete=complete_names(job_fields),
 )
 @click.option(
     "--accept-changes",
     is_flag=True,
     help="Accept a changed ensemble file and use it from now on (only if the run has ended).",
 )
-@click.option(
-    "--take-over",
-    is_flag=True,
-    help="Assume that the controller is dead if that cannot be determined.",
-)
+@take_over_option
 @state_option
 @wall_option
 @display_options

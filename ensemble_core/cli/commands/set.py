@@ -8,21 +8,23 @@ import click
 
 from ensemble_core.cli.control_requests import given_values, request
 from ensemble_core.cli.options import complete_names, json_option, run_argument, state_option
+from ensemble_core.cli.run_names import settable
 from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+    from collections.abc import Sequence
+
+    from ensemble_core.session.kept_run import KeptRun
 
 __all__ = ["set"]
 
-_complete_groups = complete_names(lambda state: state.table.groups)
 
-
-def _complete_group(
-    ctx: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Return the groups that match an incomplete name, if it is the first word."""
-    return [] if ctx.params.get("changes") else _complete_groups(ctx, parameter, incomplete)
+def _names(kept: KeptRun, changes: Sequence[str]) -> list[str]:
+    """Return what can follow: after a group its fields, otherwise groups and limits."""
+    if changes and changes[-1] == "=":
+        return []  # a value, in a shell whose words end at this sign
+    group = changes[0] if changes and not changes[0].startswith("limits.") else None
+    return settable(kept, group)
 
 
 @click.command()
@@ -32,7 +34,7 @@ def _complete_group(
     metavar="[GROUP] FIELD=VALUE...",
     nargs=-1,
     required=True,
-    shell_complete=_complete_group,
+    shell_complete=complete_names(_names, "changes"),
 )
 @state_option
 @json_option

@@ -28,10 +28,10 @@ from ensemble_core.display.text_style import (
     terminal_width,
 )
 from ensemble_core.engine.engine import Engine
-from ensemble_core.errors import EnsembleError, call_plugin
+from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.reader import Session
 from ensemble_core.journal.run_store import RunInfo, look
-from ensemble_core.session.run_control import EXECUTOR
+from ensemble_core.session.queue_status import queue_status
 
 __all__ = ["status"]
 
@@ -57,7 +57,7 @@ def status(kept: KeptRun, as_json: bool) -> int:
         trouble = error
     damage = kept.damage()
     trouble = trouble or damage
-    queue = _queue_status(kept)
+    queue = queue_status(kept)
     if as_json:
         print_line(to_json(_data(kept, info, engine, trouble, queue)))
     else:
@@ -68,24 +68,6 @@ def status(kept: KeptRun, as_json: bool) -> int:
     if as_json:
         return trouble.exit_code
     raise trouble
-
-
-def _queue_status(kept: KeptRun) -> tuple[Sequence[str], Any]:
-    """Return what the run's executor says of its queue, as lines and as data."""
-    try:
-        record = kept.registry.executors.get(str(kept.executor.get("name")))
-    except EnsembleError:  # it is reported with the engine, which needs the plugins, too
-        return (), None
-    if record is None or record.status is None or not kept.folder.joinpath(EXECUTOR).is_dir():
-        return (), None
-    whose = f"executor {record.name!r}"
-    failed = f"{whose} cannot tell the state of its queue"
-    try:
-        words = {"method": "status", "expected": "a pair", "whose": whose, "failed": failed}
-        lines, data = call_plugin(record.status, kept.folder / EXECUTOR, returns=tuple, **words)
-    except EnsembleError as error:  # all the rest can be shown
-        return [f" {in_one_line(str(error))}"], None
-    return [printable(line) for line in lines], data
 
 
 def _last_event(kept: KeptRun) -> float | None:
@@ -153,7 +135,7 @@ def _lines(
         f" executor    {in_one_line(info.executor)}"
         + (f" ({in_one_line(options)})" if options else "")
     )
-    lines += queue[0]
+    lines += map(printable, queue[0])
     if profile := _profile(kept):
         lines.append(f" profile     {in_one_line(profile)}")
     lines.append(f" began       {format_time(info.began)}{took}")

@@ -8,21 +8,21 @@ import click
 
 from ensemble_core.cli.control_requests import given_values, request
 from ensemble_core.cli.options import complete_names, json_option, run_argument, state_option
+from ensemble_core.cli.run_names import groups, parameters
 
 __all__ = ["submit"]
 
 
 @click.command()
 @run_argument
-@click.argument(
-    "group", metavar="GROUP", shell_complete=complete_names(lambda state: state.table.groups)
-)
+@click.argument("group", metavar="GROUP", shell_complete=complete_names(groups))
 @click.option(
     "--set",
     "values",
     metavar="NAME=VALUE",
     multiple=True,
     help="A parameter's value or list of values: T=2.5, T=[2.5,2.6]. May be repeated.",
+    shell_complete=complete_names(parameters, "group"),
 )
 @click.option("--count", type=click.IntRange(min=1), help="Number of jobs per combination.")
 @state_option

@@ -104,7 +104,8 @@ def validate(
         defaults = profile_options(registry, record, settings)
         given = read_options(record, options, {})
         chosen = {**defaults, **given}
-        if chosen:  # without options, it may lack some that it needs
+        # Without options, it may lack some that it needs. Others may be in the file ('pilots').
+        if chosen and not record.kinds:
             build_executor(registry, record, chosen)
     if resolved:
         from ensemble_core.cli.resolved_values import print_resolved
@@ -138,6 +139,9 @@ def validate(
                 must_begin=not allow_idle,
                 profile=settings,
             )
+            if record is not None and record.kinds and (chosen or ensemble.kinds):
+                kinds = {"kinds": ensemble.kinds} if ensemble.kinds else {}
+                build_executor(registry, record, {**kinds, **(chosen or {})})
             previews = _previews(ensemble, reuse, state) if reuse else []
         except EnsembleError as error:
             errors = flatten(error)

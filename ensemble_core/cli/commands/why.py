@@ -13,6 +13,7 @@ import click
 from ensemble_core.cli.error_format import print_error
 from ensemble_core.cli.json_lines import to_json
 from ensemble_core.cli.options import KeptRun, complete_names, kept_run_options
+from ensemble_core.cli.run_names import rules
 from ensemble_core.cli.why_text import Span, Story, conclude, describe_rule, describe_span
 from ensemble_core.display.summary import rule_lines
 from ensemble_core.display.text_style import (
@@ -29,6 +30,7 @@ from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.journal.replay import Difference, Replay
 from ensemble_core.model.events import Event
 from ensemble_core.model.rules import BoundRule
+from ensemble_core.session.queue_status import queue_status
 
 __all__ = ["why"]
 
@@ -42,7 +44,7 @@ _SHOWN, _REMEMBERED = 12, 1000
     "rule",
     metavar="[RULE]",
     required=False,
-    shell_complete=complete_names(lambda state: [*state.rules.states, *state.rules.instances]),
+    shell_complete=complete_names(rules),
 )
 @click.option("--all", "everything", is_flag=True, help="Show all results, including equal ones.")
 @click.option("--job", metavar="JOB", help="Only what concerns this job, such as sim.3.")
@@ -75,7 +77,7 @@ def why(
     The command shows whether the rule fired, and why, for each event that could trigger it.
     Consecutive equal results share a line. For an entry under 'use:', it lists the entry's rules,
     and when they were active. Without RULE, it lists how often each rule fired, or why it never
-    fired.
+    fired. If the run has pilots, it lists these too, and why no other one is requested.
     """
     if reuse:
         return _print_reuse(kept, rule or job, as_json)
@@ -113,11 +115,15 @@ def _print_reuse(kept: KeptRun, job: str | None, as_json: bool) -> int:
 
 def _list_rules(kept: KeptRun, as_json: bool) -> int:
     rules = kept.recover(compare=False).engine.report().rules
+    lines, queue = queue_status(kept)
     if as_json:
-        print_line(to_json({"run": kept.tag, "rules": [asdict(rule) for rule in rules]}))
+        told = {"run": kept.tag, "rules": [asdict(rule) for rule in rules]}
+        print_line(to_json(told if queue is None else {**told, "queue": queue}))
         return 0
     for line in rule_lines(rules, style_of(sys.stdout), terminal_width(sys.stdout)):
         print_line(line)
+    for line in lines:
+        print_line(printable(line))
     return 0
 
 

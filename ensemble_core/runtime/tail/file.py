@@ -399,7 +399,8 @@ class File:
         self._renamed = [] if wanted is None else generations(self.path, wanted)
         if self._renamed and self._own and not self._position.is_in(self._renamed[0][0]):
             self._renamed = []
-        if not self._renamed and (reads_renamed or (ended and self._seen is not None)):
+        had_text = self._own or (self._seen is not None and self._seen[2] > 0)
+        if not self._renamed and (reads_renamed or (ended and had_text)):
             self._gaps.lost = "was deleted while it was read"
         if not self._renamed and reads_renamed:
             self._begin_file()

@@ -76,7 +76,7 @@ class ObserverFeed:
         self._clock = clock
         self._fail = fail
         #: True after the file was truncated or replaced, until the next row.
-        self._anew = False
+        self._restarted = False
         #: The rows since the last one that was handed over, merged, and when that may be next.
         self._held: Row | None = None
         self._due = 0.0
@@ -130,7 +130,7 @@ class ObserverFeed:
             return ()
 
         self._observe(forget, "truncated")
-        self._anew = self._anew or repeats
+        self._restarted = self._restarted or repeats
 
     def interrupted(self) -> str | None:
         """Discard an unfinished line. Return a text that says what was discarded, or ``None``."""
@@ -210,8 +210,8 @@ class ObserverFeed:
         self.release()
 
     def _event(self, timestamp: float, row: Row) -> Observed:
-        values, anew, self._anew = row.values, self._anew, False
+        values, restarted, self._restarted = row.values, self._restarted, False
         unread: tuple[str, ...] = ()
         if UNREADABLE in values.values():  # no other nan is equal to it
             unread = tuple(name for name, value in values.items() if value is UNREADABLE)
-        return Observed(timestamp, self._job, self.name, values, row.clock, anew, unread)
+        return Observed(timestamp, self._job, self.name, values, row.clock, restarted, unread)

@@ -11,7 +11,7 @@ from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.ownership import is_own
 from ensemble_core.journal.reader import NAME, Journal, JournalError
 from ensemble_core.journal.removal import remove
-from ensemble_core.journal.run_store import state_folder
+from ensemble_core.journal.run_store import is_taken, state_folder
 from ensemble_core.session.leftover_jobs import check_not_lost
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def check_tag(tag: str, state: str | None, *, new: bool) -> None:
             "'last' is reserved",
             code="bad-tag",
         )
-    if new and (state_folder(state) / "runs" / tag).exists():
+    if new and is_taken(state_folder(state), tag):
         raise UsageError(
             f"run {tag} already exists",
             hint=f"choose another --tag; --or-resume resumes it, 'ensemble clean {tag}' removes it",

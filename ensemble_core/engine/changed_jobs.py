@@ -1,0 +1,109 @@
+"""Lets jobs that are not over follow their group if the file has changed.
+
+A job was created from a *source*: its group, perhaps with fields that a rule or a retry has
+changed. If the file now gives a field of the group another value, the source gets this value, too,
+unless the job's own value differed from that of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.quick_dataclass import replace
+
+__all__ = ["changed_fields", "followed", "jobs_keep", "remade", "with_old_values"]
+
+#: Fields that are about the values of a job's rows.
+_VALUES = ("result", "fail_if", "retry")
+
+#: Fields that do not say what a job is, or that say which jobs there are.
+_OTHER = frozenset(
+    {"name", "count", "parameters", "points", "replicated", "more", "run", "cwd", "here", "reads"}
+)
+_NOTHING = object()
+
+
+def followed(source: JobGroup, before: JobGroup, standing: JobGroup, after: JobGroup) -> JobGroup:
+    """Return the source of a job with those fields that the file has changed.
+
+    ``before`` and ``after``: the group in the file. ``standing``: the group until now, with fields
+    that were set during the run.
+    """
+    entries = [(one, *one.more) for one in (before, standing, after)]
+    place = _place(source, entries[:2])
+    if place is None or any(place >= len(each) for each in entries):
+        return source
+    was, stood, now = (each[place] for each in entries)
+    if now.names != source.names:
+        return source  # its placeholders may have no values
+    changed = {
+        name: value
+        for name in _compared()
+        if getattr(was, name) != getattr(now, name)
+        and (value := _merged(getattr(source, name), (was, stood), now, name))
+        is not getattr(source, name)
+    }
+    if not changed:
+        return source
+    return replace(source, **changed, reads=source.reads | now.reads, more=())
+
+
+def _compared() -> list[str]:
+    return [each.name for each in fields(JobGroup) if each.name not in _OTHER]
+
+
+def _place(source: JobGroup, earlier: Sequence[Sequence[JobGroup]]) -> int | None:
+    """Return the position of the entry from which the source was made, if it is known."""
+    for entries in earlier:
+        if source in entries:
+            return entries.index(source)
+    return 0 if all(len(entries) == 1 for entries in earlier) else None
+
+
+def _merged(own: Any, was: Sequence[JobGroup], now: JobGroup, name: str) -> Any:
+    return _merge(own, [getattr(each, name) for each in was], getattr(now, name))
+
+
+def _merge(own: Any, was: Sequence[Any], now: Any) -> Any:
+    if any(own is each or own == each for each in was):
+        return now
+    values = (own, now, *was)
+    if not all(isinstance(each, Mapping) for each in values):
+        return own
+    merged = {}
+    for key in dict.fromkeys(key for each in values for key in each):
+        mine, then, new = (each.get(key, _NOTHING) for each in (own, was[0], now))
+        if then != new:
+            mine = _merge(mine, [each.get(key, _NOTHING) for each in was], new)
+        if mine is not _NOTHING:
+            merged[key] = mine
+    return merged
+
+
+def remade(job: Job, source: JobGroup) -> Job:
+    """Return a job that is not in the queue, as its source makes it now."""
+    made = source.job(job.index, job.parameters, job.replica, job.attempt)
+    return replace(made, requeued=job.requeued)
+
+
+def changed_fields(job: Job, made: Job) -> list[str]:
+    """Return the names of the fields in which these two versions of a job differ."""
+    return [
+        each.name
+        for each in fields(Job)
+        if each.name not in ("requeued", "avoid")
+        and getattr(job, each.name) != getattr(made, each.name)
+    ]
+
+
+def with_old_values(source: JobGroup, earlier: JobGroup) -> JobGroup:
+    """Return a source with the fields about a job's rows of an earlier one."""
+    return replace(source, **{name: getattr(earlier, name) for name in _VALUES})
+
+
+def jobs_keep(number: int) -> str:
+    """Return the beginning of a warning about jobs that do not follow the file."""
+    return "1 job keeps its" if number == 1 else f"{number} jobs keep their"
