@@ -93,6 +93,21 @@ def test_dicts_that_python_prints_are_read() -> None:
     assert same(found, [0.5, math.nan, -math.inf, 0.25, math.nan, math.nan])
 
 
+def test_dict_behind_a_progress_bar_in_the_same_line_is_read() -> None:
+    """Hugging Face's trainer prints them so if the bar and the dicts go to one file."""
+    bar = " 50%|█████     | 3/6 [00:18<00:18,  6.07s/it]"
+    text = f"{bar}{{'loss': 0.5, 'step': 3}}\r{bar} {{'loss': 0.25, 'step': 6}}\n{bar}\n"
+    observer = JsonLines(fields=["loss"], clock="step")
+    assert rows(observer, text) == [Row({"loss": 0.5}, 3), Row({"loss": 0.25}, 6)]
+    assert observer.complaint() is None
+
+
+def test_rows_without_the_clock_of_other_rows_are_reported() -> None:
+    observer = KeyValue(fields=["E"], clock="step")
+    assert column(observer, "step=1 E=5\nE=7\nstep=2 E=6\nE=8\n") == [5, 7, 6, 8]
+    assert observer.complaint() == "2 rows count without the clock 'step', the first in line 2"
+
+
 def test_nested_and_renamed_fields_of_json_are_read() -> None:
     observer = JsonLines(fields={"loss": "metrics.train.loss", "acc": "train/acc", "x": "a.b"})
     line = {"metrics": {"train": {"loss": 0.5}}, "train/acc": 0.9, "a.b": 1, "a": {"b": 2}}
@@ -115,7 +130,7 @@ def test_names_like_a_missing_one_are_searched_in_few_lines(
     searched: list[str] = []
     monkeypatch.setattr(json_lines, "_similar", lambda found, name: searched.append(name) or ())
     rows(JsonLines(fields=["loss", "E"]), '{"E": 1}\n' * 2000)
-    assert len(searched) == json_lines._SURVEYED
+    assert len(searched) == json_lines.SURVEYED
 
 
 def test_labels_with_blanks_are_read_if_they_are_named() -> None:
@@ -125,6 +140,19 @@ def test_labels_with_blanks_are_read_if_they_are_named() -> None:
     assert same(
         [value for row in found for value in row.values.values()], [300.5, -5.5, math.nan, 3]
     )
+
+
+def test_labels_may_come_after_a_mark_but_not_after_another_word() -> None:
+    observer = KeyValue(fields={"E": "total energy", "K": "E_KS(eV)"})
+    text = (
+        "   * total energy  :  -5.07 Eh\n[info] total energy = 1\nsiesta: E_KS(eV) = -465.8\n"
+        "kinetic total energy = 3\n"
+    )
+    assert [dict(row.values) for row in rows(observer, text)] == [
+        {"E": -5.07},
+        {"E": 1},
+        {"K": -465.8},
+    ]
 
 
 def test_last_line_of_a_killed_job_is_no_line_unless_it_has_an_end() -> None:
@@ -309,6 +337,29 @@ def test_a_name_that_stands_for_several_values_is_reported(
     assert said is None if complaint is None else complaint in (said or "")
 
 
+def test_several_numbers_after_a_label_with_blanks_are_reported() -> None:
+    """CP2K prints the value and its average, Gaussian the value and its limit."""
+    observer = KeyValue(fields={"T": "TEMPERATURE [K]", "F": "Maximum Force", "E": "total energy"})
+    text = "TEMPERATURE [K]   =   275.0  280.0\nMaximum Force   0.06  0.0004  NO\n"
+    assert [row.values for row in rows(observer, f"{text}total energy = -1.5 Ry\n")] == [
+        {"T": 275.0},
+        {"F": 0.06},
+        {"E": -1.5},
+    ]
+    assert observer.complaint() == (
+        "only the first of the numbers after 'TEMPERATURE [K]' was read: 'TEMPERATURE [K] = 275.0 "
+        "280.0'; only the first of the numbers after 'Maximum Force' was read: 'Maximum Force 0.06 "
+        "0.0004 NO'"
+    )
+
+
+def test_many_blanks_may_be_before_a_number() -> None:
+    """CP2K aligns its numbers at the right."""
+    observer = KeyValue(None, ["energy"])
+    (row,) = rows(observer, "  Total energy:" + 60 * " " + "-17.164\n")
+    assert row.values == {"energy": -17.164}
+
+
 def test_a_label_with_blanks_may_follow_a_number() -> None:
     fields = {"E": "val loss"}
     assert column(KeyValue(fields=fields), "epoch 3 train loss: 0.5 val loss: 0.7\n") == [0.7]
@@ -380,3 +431,115 @@ def test_names_of_several_values_are_reported_without_fields(
     assert "depths" not in {name for row in rows(KeyValue(), text) for name in row.values}
     said = observer.complaint()
     assert said is None if complaint is None else complaint in (said or "")
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "10**- 6", "10^(-6)", "10**(-11)", "1.5 10^-3", "1.2 * 10 ** -3",  # powers and factors
+        "0 days 0 hours 9 sec", "1 day, 2:03:04", "5 min 3 s", "0 d,  0 h,  7.310 sec",  # lengths of time
+        "17: 2: 9", "2/ 2/18", "29 Nov 2026",  # times and dates with blanks
+        "1.2 + 0.5i", "1.2+0.5j", "5+    5-", "1.5- next",
+    ],
+)  # fmt: skip
+def test_a_value_of_several_parts_is_not_its_first_number(spelled: str) -> None:
+    for observer in (KeyValue(fields=["E"]), KeyValue()):
+        values = column(observer, "E=1\n", f"E={spelled}\n")
+        assert same(values, [1, math.nan])
+        assert spelled[:2] in str(observer.complaint())
+    for beside in (
+        "E=4 days",
+        "E=4 d",
+        "E=4 min, 3 rows",
+        "E=4 h 6",
+        "E=4 +/- 0.1",
+        "E=4 1e3",
+    ):
+        assert column(KeyValue(fields=["E"]), f"{beside}\n") == [4], beside
+
+
+@pytest.mark.parametrize(
+    "line", ["E = -12.5 eV", "E= 1.5e-12 eV", "E = 1,234.5 eV", "E = +12.5 eV", "E=-.5 eV"]
+)
+def test_group_that_begins_within_a_number_is_no_number(line: str) -> None:
+    observer = Patterns({"E": "([0-9.]+) eV"})
+    assert same(column(observer, f"{line}\nE = 12.75 eV\n"), [math.nan, 12.75])
+    assert "first: " in str(observer.complaint())
+
+
+def test_group_of_a_greedy_pattern_is_no_rest_of_a_number() -> None:
+    assert same(column(Patterns({"E": "E.*([0-9.]+)"}), "E = 12.5\n"), [math.nan])
+    # The parts of a time, a date, or a file name are numbers if the pattern says so.
+    text = "12:30:05 2026-11-29 step 3/10 run-7\n"
+    pattern = (
+        r"(?P<m>\d+):(?P<s>\d+) \d+-(?P<o>\d+)-(?P<d>\d+) step (?P<a>\d+)/(?P<b>\d+) run-(?P<r>\d+)"
+    )
+    (row,) = rows(Patterns([pattern]), text)
+    assert row.values == {"m": 30, "s": 5, "o": 11, "d": 29, "a": 3, "b": 10, "r": 7}
+
+
+def test_several_units_of_one_name_are_reported() -> None:
+    text = "mem: 500 MB, time: 2 s, acc: 5%\nmem: 1.5 GB, time: 2.0 seconds, acc: 0.06\n"
+    for observer in (
+        KeyValue(fields=["mem", "time", "acc"]),
+        Patterns({"mem": r"mem: (\S+)", "time": r"time: (\S+)", "acc": r"acc: ([\d.]+)"}),
+    ):
+        assert column(observer, text, name="mem") == [500, 1.5]
+        said = str(observer.complaint())
+        assert "'mem' has the units 'MB' and 'GB'" in said
+        assert "'acc' has the units '%' and 'no unit'" in said
+        assert "'time' has" not in said
+
+
+def test_a_name_before_a_number_without_a_sign_is_explained() -> None:
+    observer = KeyValue(fields=["loss", "acc"])
+    assert not rows(observer, "step 10: train loss 8.1, acc 0.5\n")
+    assert "'loss 8.1' has neither = nor : between name and number: use regex: " in str(
+        observer.complaint()
+    )
+    observer = KeyValue(fields=["Loss", "time"])
+    assert rows(observer, "time: 1 Loss 6.9e+00 (7.0)\n")
+    assert "no field 'Loss'; 'Loss 6.9e+00' has neither" in str(observer.complaint())
+
+
+def test_a_value_at_the_end_of_a_line_of_an_archive_may_go_on() -> None:
+    """Gaussian divides the fields of its archive where a line ends."""
+    observer = KeyValue(fields=["HF", "RMSD"])
+    text = " 1\\1\\G16\\State=1-AG\\HF=-382.16\n 4914\\RMSD=2.5e-10\\Dipole=0.\n"
+    assert [dict(row.values) for row in rows(observer, text)][1] == {"RMSD": 2.5e-10}
+    assert "HF could not be read in 1 of 2 lines" in str(observer.complaint())
+
+
+def test_backspaces_end_an_update_of_a_bar() -> None:
+    text = "1/3 - loss: 2.5" + "\b" * 15 + "2/3 - loss: 1.5" + "\b" * 15 + "3/3 - loss: 0.5\n"
+    assert column(KeyValue(), text, name="loss") == [2.5, 1.5, 0.5]
+
+
+def test_objects_behind_the_time_and_level_of_a_logger_are_read() -> None:
+    observer = JsonLines(fields=["loss"])
+    text = (
+        '[\n{"loss": 0.5},\n2026-11-29 12:00:00 INFO {"loss": 0.4}\nWARNING:{"loss": 0.3}\n'
+        "void f() {return;}\nstruct{'loss': 7}\n]\n"
+    )
+    assert column(observer, text, name="loss") == [0.5, 0.4, 0.3]
+    assert "'loss' is in" not in str(observer.complaint())
+    assert column(observer, 'Best 3: {"loss": 0.1}\n', name="loss") == [0.1]
+    assert "'loss' is in objects after 'no word' and 'Best'" in str(observer.complaint())
+
+
+def test_the_most_similar_name_is_proposed() -> None:
+    text = "".join(f"name{n}=1 " for n in range(20)) + "energy=5\n"
+    observer = KeyValue(fields=["enrgy"])
+    assert not rows(observer, text)
+    assert str(observer.complaint()).startswith("no field 'enrgy'; found 'energy', 'name0', ")
+
+
+def test_messages_count_all_lines_also_empty_ones() -> None:
+    text = "\n\nE=1 t=2\n" + "\n\nwords\n" * 2000 + "\nE=***\r\nE=1 t=1\n"
+    for part in (len(text), 700):
+        observer = KeyValue(fields=["E"], clock="t")
+        pieces = [text[at : at + part] for at in range(0, len(text), part)]
+        assert column(observer, *pieces)[0] == 1
+        said = str(observer.complaint())
+        assert "first: '***' in line 6005" in said
+        assert "goes back once from 2 to 1 in line 6006" in said

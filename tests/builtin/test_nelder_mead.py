@@ -126,9 +126,9 @@ def test_simplex_resumed_with_a_changed_file_finds_the_minimum(
         played.play(calls, bowl)
         # As in a run, points that the changed problem rejects are counted but not passed on.
         changed = built(after, **options)
-        changed.resume([Exchange(fit(e.told), (), e.suggested) for e in played.exchanges])
+        changed.resume([Exchange(fit(e.ingested), (), e.suggested) for e in played.exchanges])
         points = list(played.points)
-        told = {point.number for each in played.exchanges for point in each.told}
+        told = {point.number for each in played.exchanges for point in each.ingested}
         over = [point for point in points if point.number not in told]
         while over:
             for point in over:

@@ -140,8 +140,11 @@ def test_a_value_that_cannot_be_read_is_nan_and_never_another_number(
     rows, complaint = observe(text, fields=["x"], clock="i")
     assert [row["x"] for row, _ in rows] == [5, expected]
     unread = expected == NAN and "nan" not in cells and "QNAN" not in cells
-    assert (complaint is not None) == unread
-    assert complaint is None or "x could not be read in 1 of 3 lines" in complaint
+    reason = "x could not be read in 1 of 3 lines" if unread else None
+    if cells.startswith("*"):
+        reason = "1 row counts without the clock 'i', in line 3"
+    assert (complaint is not None) == (reason is not None)
+    assert reason is None or reason in (complaint or "")
 
 
 def test_numbers_that_touch_are_divided_only_where_all_rows_end_their_columns() -> None:
@@ -272,6 +275,35 @@ PRINTED: dict[str, tuple[str, dict[str, Any], list[tuple[Any, float | None]]]] =
         {"fields": {"E": "TOTAL"}, "clock": "TS"},
         [(-775.1234, 0), (NAN, 100)],
     ),
+    "NAMD: many lines of text between rows, of which none is a header": (
+        (
+            "ETITLE:      TS       BOND       TOTAL\n\n"
+            "ENERGY:       0    12.3034   -775.1234\n\n"
+            + "LDB: ====== START OF LOAD BALANCING ====== 8.62662\n"
+            * 6
+            + "Info: Benchmark time: 1 CPUs 0.013 s/step\nTIMING: 100  CPU: 1.23, 0.0123/step\n"
+            "ENERGY:     100    14.3034  -1775.1234\n"
+        ),
+        {"fields": {"E": "TOTAL"}, "clock": "TS"},
+        [(-775.1234, 0), (-1775.1234, 100)],
+    ),
+    "VASP: the last cell of some rows is empty": (
+        (
+            (
+                names := "       N       E             dE           d eps      ncg     rms        "
+                "  rms(c)\n"
+            )
+            + "DAV:   1     0.470439E+04   0.4704E+04  -0.1478E+05  9648   0.636E+02\n"
+            "RMM:   2    -0.117203E+04  -0.2409E+01  -0.2398E+01 12636   0.466E+00    0.620E+01\n"
+            "RMM:   3    -0.110842E+04   0.6361E+02  -0.2863E+02 11640   0.189E+01\n"
+            "   1 F= -.11084226E+04 E0= -.11084226E+04  d E =0.000000E+00\n"
+            + names
+            + "RMM:   1    -0.107169E+04   0.3672E+02  -0.1102E+02 10908   0.135E+01    0.385E+01\n"
+            "RMM:   2    -0.107207E+04  -0.3815E+00  -0.6514E+01 11508   0.876E+00\n"
+        ),
+        {"fields": {"E": "rms"}, "clock": "N"},
+        [(63.6, 1), (0.466, 2), (1.89, 3), (1.35, 1), (0.876, 2)],
+    ),
     "VASP: the label is left of the first name, and a name has a blank": (
         (
             "       N       E               dE             d eps       ncg     rms          rms(c)\n"
@@ -375,6 +407,30 @@ def test_rows_with_a_longer_text_at_the_end_are_reported() -> None:
     assert complaint == "not read: 1 line of numbers below 'USER PID RSS COMMAND'"
 
 
+def test_words_in_a_row_do_not_shift_its_columns() -> None:
+    """The header has as many words as the row has cells, but not the same columns."""
+    text = (
+        "  Step     Update method    Time    Convergence     Total energy    Change\n"
+        "  ----------------------------------------------------------------------\n"
+        "     1 OT SD       0.80E-01  0.2     0.01437240     -16.57210338 -1.66E+01\n"
+    )
+    found, complaint = observe(text, fields={"conv": "Convergence"})
+    assert found == []
+    assert "words in '1 OT SD " in str(complaint)
+
+
+def test_rows_of_processes_are_read_or_counted() -> None:
+    head = "USER PID  RSS COMMAND\n"
+    long, short = "root   1 1796 init splash\n", "root   2    0 sh\n"
+    found, complaint = observe(head + short + long + short, fields=["RSS"])
+    assert [row["RSS"] for row, _ in found] == [0, 0]
+    assert complaint == "not read: 1 line of numbers below 'USER PID RSS COMMAND'"
+    # Also above the first row that can be read.
+    found, complaint = observe(head + long + short + long + short, fields=["RSS"])
+    assert [row["RSS"] for row, _ in found] == [0, 0]
+    assert complaint == "not read: 2 lines of numbers below 'USER PID RSS COMMAND'"
+
+
 @pytest.mark.parametrize("fields", [None, ["a"]])
 def test_an_empty_comment_is_no_header(fields: list[str] | None) -> None:
     options = {} if fields is None else {"fields": fields}
@@ -420,3 +476,152 @@ def test_averages_below_the_names_of_the_steps_are_reported() -> None:
     for better in ({"clock": "Step"}, {"until": "A V E R A G E S"}):
         assert values(steps + averages, **options, **better) == [300, 301, 302]
         assert observe(steps + averages, **options, **better)[1] is None
+
+
+def test_averages_are_reported_if_no_fields_are_listed() -> None:
+    step = "  Step  Time\n  {0}  0.{0}\n\n  LJ  Temperature\n  -1.5  30{0}\n"
+    text = "  Date  Host\n  1 2\n" + "".join(step.format(number) for number in range(3))
+    assert observe(text, layout="pairs-of-lines")[1] is None
+    averages = "<== A V E R A G E S ==>\n  LJ  Temperature\n  -1.5  500\n"
+    assert observe(text + averages, layout="pairs-of-lines")[1] == (
+        "1 row was read without the line 'Step' above, which other rows have: if these are "
+        "averages, use clock: Step, or until"
+    )
+
+
+def test_a_label_does_not_continue_a_table_below_the_header_of_another() -> None:
+    text = (
+        "INFO: step loss acc\nINFO: 1 0.5 0.9\nINFO: epoch val_loss val_acc\n"
+        + "INFO: loading\n" * 3
+        + "INFO: 1 0.6 0.8\n"
+    )
+    rows, complaint = observe(text, fields=["loss"])
+    assert rows == [({"loss": 0.5}, None)]
+    assert complaint == "not read: 1 line of numbers below 'INFO: loading'"
+    text = text.replace("INFO: epoch val_loss val_acc\n", "")
+    assert values(text, fields=["loss"]) == [0.5, 0.6]
+
+
+def test_the_last_column_is_read_if_only_some_rows_have_it() -> None:
+    text = PRINTED["VASP: the last cell of some rows is empty"][0]
+    rows, _ = observe(text)
+    assert [row.get("rms_c") for row, _ in rows] == [None, 6.2, None, 3.85, None]
+    assert [row["d_eps"] for row, _ in rows] == [-14780, -2.398, -28.63, -11.02, -6.514]
+
+
+def test_a_row_of_another_block_is_no_row_of_a_header_above() -> None:
+    """Ultralytics prints bars between two headers with as many columns as the other has words."""
+    text = (
+        "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
+        "        1/3      2.61G      1.153      1.398      1.192         81        640: 100%|██| 4/4\n"
+        "                 Class     Images  Instances      Box(P          R      mAP50  mAP50-95): 100%|\n"
+        "                   all        128        929      0.668       0.54      0.624       0.46\n"
+    )
+    found, complaint = observe(text, fields=["box_loss"])
+    assert found == []
+    assert "the names are in line 1, 'Epoch " in str(complaint)
+
+
+def test_a_unit_is_no_column_even_if_the_words_are_as_many_as_the_numbers() -> None:
+    """xtb prints a step in a column without a name."""
+    text = "   time (ps)    <Epot>   T\n   0   0.00   0.00000   0.5\n 200   0.20  -7.28431   0.6\n"
+    found, complaint = observe(text, fields=["T"], clock="time")
+    assert found == []
+    assert "'time (ps)    <Epot>   T'" in str(complaint)
+
+
+def test_data_frames_of_pandas_and_r_are_read() -> None:
+    for text in (
+        "   step  loss\n0     1  0.50\n10    2  0.25\n",
+        "  step loss\n1    1 0.50\n2    2 0.25\n",
+        "     step  loss\nrun             \n7       1  0.50\n8       2  0.25\n",
+    ):
+        for fields in (["loss"], None):
+            found, _ = observe(text, clock="step", **({"fields": fields} if fields else {}))
+            assert [(row["loss"], clock) for row, clock in found] == [(0.5, 1), (0.25, 2)], text
+    # Rows that begin with words may be rows of different kinds.
+    found, complaint = observe("   step  loss\na     1  0.50\nb     2  0.25\n", fields=["loss"])
+    assert found == [({"loss": 0.5}, None)]
+    assert complaint == "not read: 1 line of numbers below 'step loss'"
+    # The names do not stand above the numbers.
+    assert observe("  loss acc\n1 0.5 0.25\n", fields=["loss"])[0] == []
+
+
+def test_rows_with_words_at_their_end_are_read_where_their_numbers_are_in_line() -> None:
+    """Q-Chem marks the last row of a calculation."""
+    head = "  Cycle       Energy      Error\n ----------------------------\n"
+    rows = "    1    -389.43456    6.01E-02  \n    2    -378.44243    1.27E-06  Convergence met\n"
+    found, complaint = observe(head + rows, fields=["Energy"], clock="Cycle")
+    assert found == [({"Energy": -389.43456}, 1), ({"Energy": -378.44243}, 2)]
+    assert complaint is None
+    for other in (" 3 -1.0 0.5 met\n", "    3    -378.44243    1.27E-06  after 5 steps\n"):
+        found, complaint = observe(head + rows + other, fields=["Energy"])
+        assert len(found) == 2
+        assert "not read: 1 line of numbers below 'Cycle Energy Error'" in str(complaint)
+
+
+def test_rows_whose_step_has_a_mark_are_read_without_the_clock() -> None:
+    text = "iter  objective  inf_pr\n   1  1.5e+01  0.5\n   2r 1.2e+01  0.4\n"
+    found, complaint = observe(text, fields=["objective"], clock="iter")
+    assert found == [({"objective": 15.0}, 1), ({"objective": 12.0}, None)]
+    assert complaint == "1 row counts without the clock 'iter', in line 3"
+
+
+def test_rows_after_text_that_are_not_in_line_are_reported() -> None:
+    text = "Iter  Value\n   0  1.5\n * time: 0.1\n 1  22.25\n * time: 0.2\n"
+    found, complaint = observe(text, fields=["Value"])
+    assert found == [({"Value": 1.5}, None)]
+    assert "not read: 1 line of numbers below" in str(complaint)
+
+
+def test_a_comment_between_rows_is_no_header() -> None:
+    assert values("step E\n1 0.5\n! note 7\n2 0.25\n# restart\n3 0.1\n", fields=["E"]) == [
+        0.5, 0.25, 0.1,
+    ]  # fmt: skip
+
+
+def test_touching_numbers_make_all_columns_unknown() -> None:
+    """A row with a further number has as many cells as others."""
+    found, _ = observe("step E V T\n1 0.5 0.25 300\n2 0.5-0.25 300 1\n", fields=["E", "V"])
+    assert found[1][0] == {"E": NAN, "V": NAN}
+    # Dates are no numbers that touch each other.
+    assert values("date E\n2026-11-29 0.5\n2026-11-30 0.25\n", fields=["E"]) == [0.5, 0.25]
+
+
+def test_several_columns_with_a_wanted_name_are_reported() -> None:
+    text = "E,T,E\n1,2,3\n"
+    found, complaint = observe(text, fields=["E"])
+    assert found == [({"E": 1}, None)]
+    assert "several columns have the name 'E', and the first one was read" in str(complaint)
+    assert observe(text, fields=["E"], take="last") == ([({"E": 3}, None)], None)
+    assert observe(text, fields=["T"]) == ([({"T": 2}, None)], None)
+
+
+def test_a_decimal_comma_is_proposed() -> None:
+    for text in ("t;E\n0,1;300,5\n", "t E\n1 300,5\n2 300,5\n"):
+        assert "use decimal: ','" in str(observe(text, fields=["E"])[1])
+
+
+def test_tables_that_polars_draws_are_read() -> None:
+    text = (
+        "shape: (2, 2)\n┌──────┬──────┐\n│ step ┆ loss │\n│ ---  ┆ ---  │\n│ i64  ┆ f64  │\n"
+        "╞══════╪══════╡\n│ 1    ┆ 0.5  │\n│ 2    ┆ 0.25 │\n└──────┴──────┘\n"
+    )
+    assert values(text, fields=["loss"]) == [0.5, 0.25]
+
+
+def test_lines_of_other_words_are_no_names_without_fields() -> None:
+    assert observe("  Patterson group :   P m m m\n  8.84   0.0   0.0\n")[0] == []
+
+
+def test_numbers_below_other_names_are_not_read() -> None:
+    """GAMESS-UK has as many words in its header as numbers in a row, by chance."""
+    text = (
+        "   cycle         total       e conv.        tester   virtual damping\n"
+        "   1   1  -74.92312952  -83.81013643    0.13956078     1.000   1.000\n"
+        "   2   1  -74.95512952   -0.01013643    0.03956078     1.000   1.000\n"
+    )
+    found, complaint = observe(text, fields=["total"])
+    assert found == []
+    assert "numbers in '2   1  -74.95" in str(complaint)
+    assert observe(text)[0] == []

@@ -166,3 +166,45 @@ def test_change_of_an_ended_run_that_adds_no_job_is_explained(folder: Path) -> N
     assert "its parameters were T, fails, and are V, fails now" in done.output
     assert "ensemble submit RUN sim --set V=VALUE" in done.output
     assert ran(folder) == ["1", "2"]
+
+
+def test_table_added_after_the_end_of_a_search_needs_no_executor(folder: Path) -> None:
+    text = """
+jobs:
+  - {name: sim, command: "sh -c 'echo {x} >> {cwd}/ran; echo E={x}'", parameters: {x: 0},
+     observe: {key-value: {fields: [E]}}, result: {E: last.E}}
+generators:
+  - {name: g, use: grid, group: sim, variables: {x: {values: [1, 2, 3]}}, objectives: {E: minimize}}
+"""
+    (folder / "e.yaml").write_text(text)
+    assert ensemble("run", "e.yaml", "--tag", "r", "--executor", "local").exit_code == 0
+    (folder / "e.yaml").write_text(
+        text + "results: {t: {of: sim, by: [x], columns: {E: mean.E}}}\n"
+    )
+    done = ensemble("resume", "r", "--accept-changes")
+    assert (done.exit_code, "no job runs" in done.output) == (0, True), done.output
+    assert "executor local" not in done.output
+    rows = ensemble_core.open_run("r").results("t")
+    assert [(row["x"], row["E"]) for row in rows] == [(1, 1), (2, 2), (3, 3)]
+    (folder / "e.yaml").write_text(text.replace("1, 2, 3", "1, 2, 3, 4"))
+    done = ensemble("resume", "r", "--accept-changes")
+    assert done.exit_code == 0, done.output
+    assert ran(folder) == ["1", "2", "3", "4"]
+    assert ensemble("replay", "r").exit_code == 0
+
+
+def test_run_whose_rule_got_another_id_replays(folder: Path) -> None:
+    rule = (
+        "  - {id: old, trigger: job-done, name: sim, repetitions: unlimited,\n"
+        "     action: {name: log, message: 'done {job}'}}\n"
+    )
+    text = FILE.replace("results:", f"{rule}results:")
+    (folder / "e.yaml").write_text(text)
+    assert ensemble("run", "e.yaml", "--tag", "r", "--executor", "local").exit_code == 0
+    (folder / "e.yaml").write_text(
+        text.replace("id: old", "id: new").replace("[1, 2]", "[1, 2, 3]")
+    )
+    done = ensemble("resume", "r", "--accept-changes")
+    assert "done sim.2" in done.output
+    replayed = ensemble("replay", "r")
+    assert replayed.exit_code == 0, replayed.output

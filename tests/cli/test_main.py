@@ -250,3 +250,21 @@ def test_ctrl_c_during_the_import_is_one_line_and_exit_code_130() -> None:
         found = interrupted_at(name)
         assert found.returncode == 130, f"{name}: {found.stderr}"
         assert found.stderr in ("", "\n", "interrupted\n"), name
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("words", [["--help"], ["schema"], ["plugins", "list"]])
+def test_output_to_a_full_disk_is_an_error_and_no_internal_one(
+    words: list[str], tmp_path: Path
+) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ensemble_core.cli", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=150,
+            env={**os.environ, "ENSEMBLE_STATE": str(tmp_path)},
+        )
+    told = "error: cannot write the output\n  because: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)

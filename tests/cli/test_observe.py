@@ -46,7 +46,7 @@ def test_only_the_first_rows_are_shown_and_the_last_values(tmp_path: Path) -> No
 def test_exit_code_0_needs_a_row(log: Path) -> None:
     done = invoke(log, "--with", "table: {fields: [los]}")
     assert done.exit_code == 1
-    assert "no field 'los'; found 'step', 'loss'" in done.stderr
+    assert "no field 'los'; found 'loss', 'step'" in done.stderr
 
 
 def test_without_options_every_observer_is_tried(log: Path) -> None:
@@ -156,3 +156,16 @@ def test_the_proposed_pattern_can_be_typed_in_a_shell(log: Path) -> None:
     assert done.exit_code == 2
     assert "write the text in single quotes" in done.stderr
     assert invoke(log, "--with", "regex: {fields: {E: 'E = (\\S+)'}}").exit_code == 0
+
+
+def test_patterns_for_results_are_proposed_first(tmp_path: Path) -> None:
+    """Gaussian prints many other lines that no observer reads."""
+    log = tmp_path / "gaussian.log"
+    other = " Leave Link    1 at Wed Apr  4 10:18:37 2018, MaxMem=    52428800 cpu:     0.0\n"
+    text = " ! R1    R(1,2)     1.3916   estimate D2E/DX2     !\n" * 9 + other * 4
+    text += " SCF Done:  E(RB3LYP) =  -382.294279146     A.U. after   12 cycles\n" * 2
+    log.write_text(text)
+    shown = invoke(log).stderr
+    lines = [line for line in shown.splitlines() if "--with" in line]
+    assert "E\\(RB3LYP\\) += +(?P<E>" in lines[0] or "SCF +Done" in lines[0], shown
+    assert len(lines) == 3

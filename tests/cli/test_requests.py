@@ -91,7 +91,10 @@ def test_submitted_jobs_are_recorded_with_the_requester(under: Under) -> None:
     done = under.ensemble("submit", "b", "--set", "T=2.5", "--count", "2")
     assert done.exit_code == 0, done.output
     assert "submitted b.0, b.1, b.2, b.3" in done.output
-    assert under.ensemble("set", "b", "nodes=1", "duration=10m").exit_code == 0
+    later = under.ensemble("set", "b", "nodes=1", "duration=10m")
+    assert later.exit_code == 0
+    assert "for jobs of later submits; jobs that are held keep theirs" in later.output
+    assert "'ensemble resume --set jobs.b.FIELD=VALUE' changes them, too" in later.output
     new = under.ensemble("set", "b", "command=echo {U} {T}")
     assert new.exit_code == 0, new.output
     given = "parameters={V: [1, 2], T: null, U: null}"
@@ -134,6 +137,7 @@ def test_json_has_the_decisions(under: Under) -> None:
         (["set", "b", "limits.jobs=4"], "limits are those of the run, not of 'b'"),
         (["set", "nodes=4"], "'nodes' is not a limit of the run"),
         (["set", "limits.core_hour=4"], "did you mean 'core_hours'?"),
+        (["set", "limits.core_hours=many"], "'core_hours' is the string 'many', expected a number"),
         (["set", "limits.wall=4h"], "ensemble resume RUN --set limits.wall=VALUE"),
         (["set", "b", "retry=1", "retry.times=2"], "'retry.times' and 'retry' are both set"),
         (["set", "b", "command=x"], "the parameter 'T' of 'b' would no longer be used, so jobs"),
@@ -150,24 +154,41 @@ def test_typo_is_rejected_with_a_suggestion_and_no_effect(
     assert "asked for" not in under.ensemble("events").output
 
 
-def test_shell_completes_jobs_groups_and_rules_of_a_live_run(under: Under) -> None:
+def test_shell_completes_names_of_a_live_run_without_a_replay(
+    under: Under, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def completed(command: str, *given: str) -> list[str]:
         *words, incomplete = given
         complete = ShellComplete(main, {}, "ensemble", "_ENSEMBLE_COMPLETE")
         found = complete.get_completions([command, under.run.tag, *words], incomplete)
         return [item.value for item in found]
 
-    assert completed("submit", "") == completed("set", "") == ["wait", "b"]
+    monkeypatch.setattr("ensemble_core.session.kept_run.KeptRun.recover", None)
+    assert completed("submit", "") == ["wait", "b"]
+    assert completed("set", "")[:2] == ["wait", "b"]
+    assert completed("set", "limits.s") == ["limits.submits_per_second="]
     wait_until(lambda: completed("cancel", "") == ["wait.0"])
     assert completed("cancel", "wait.0", "") == []
     assert completed("cancel", "b") == []
     assert completed("submit", "w") == ["wait"]
-    assert completed("set", "b", "") == completed("submit", "b", "") == []
+    assert completed("submit", "b", "") == []
+    assert completed("set", "b", "no") == ["nodes="]
+    assert completed("set", "b", "retry.") == ["retry.times=", "retry.wait="]
+    assert completed("set", "b", "nodes", "=", "") == []
+    assert completed("submit", "b", "--set", "") == ["T=", "U="]
+    assert completed("submit", "--set", "") == []
+    assert completed("retry", "--set", "parameters.") == ["parameters.T=", "parameters.U="]
+    assert completed("retry", "--set", "dur") == ["duration="]
+    assert completed("resume", "--set", "jobs.b.no") == ["jobs.b.nodes="]
+    assert completed("resume", "--set", "limits.wa") == ["limits.wall="]
+    assert completed("events", "--job", "w") == completed("logs", "") == ["wait.0"]
+    assert completed("jobs", "--group", "") == ["wait", "b"]
+    assert completed("results", "") == ["each"]
     assert completed("disable", "") == completed("why", "") == ["rule-1", "other"]
     assert completed("disable", "rule-1", "") == ["other"]
     assert completed("enable", "") == []
     assert under.ensemble("disable", "other").exit_code == 0
-    assert completed("enable", "") == ["other"]
+    wait_until(lambda: completed("enable", "") == ["other"])
     assert completed("disable", "") == ["rule-1"]
     assert under.ensemble("submit", "b").exit_code == 0
     under.go()

@@ -314,3 +314,16 @@ custom: |
         "[{'n': 1, 'reused': 0, 'T': 1, 'twice': 2}, {'n': 1, 'reused': 0, 'T': 2, 'twice': 4}]"
         in done.output
     )
+
+
+def test_a_link_in_place_of_the_output_file_stays_one(kept: Path, tmp_path: Path) -> None:
+    published = tmp_path / "published.csv"
+    published.write_text("old")
+    published.chmod(0o640)
+    (tmp_path / "latest.csv").symlink_to("published.csv")
+    done = _said(kept, "results", "-o", str(tmp_path / "latest.csv"))
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "latest.csv").is_symlink()
+    assert published.read_text() == _said(kept, "results", "--csv").stdout
+    assert published.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest.csv", "published.csv"]

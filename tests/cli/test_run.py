@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from ensemble_testing.processes import process_files
 
@@ -154,7 +155,7 @@ def test_json_has_every_event_and_decision_and_a_summary(folder: Path) -> None:
     assert end["type"] == "summary"
     assert end["exit_code"] == 0
     assert {group["name"]: group["success"] for group in end["groups"]} == {"hello": 2, "after": 1}
-    assert [rule["state"] for rule in end["rules"]] == ["fired", "fired", "never woken"]
+    assert [rule["state"] for rule in end["rules"]] == ["fired", "fired", "never triggered"]
 
 
 def test_output_of_custom_functions_is_not_in_the_json(folder: Path) -> None:
@@ -468,3 +469,29 @@ def test_run_without_values_for_its_results_ends_with_1(folder: Path) -> None:
     assert "exit code 1: 1 error" in result.stdout
     (folder / "other.yaml").write_text(text.replace("RESULT", "duration"))
     assert ensemble("run", "other.yaml").exit_code == 0
+
+
+def test_keys_of_the_file_are_completed_after_set(folder: Path) -> None:
+    def completed(*words: str) -> list[str]:
+        complete = ShellComplete(main, {}, "ensemble", "_ENSEMBLE_COMPLETE")
+        return [each.value for each in complete.get_completions([*words[:-1]], words[-1])]
+
+    (folder / "e.yaml").write_text(
+        "jobs: [{name: sim, command: x, parameters: {T: [1, 2]}, retry: {times: 1}}]\n"
+        "rules: [{trigger: start, action: {name: submit}}, {id: r, trigger: job-fail,"
+        " action: {name: log, message: x}}]\n"
+    )
+    assert completed("run", "e.yaml", "--set", "jobs.sim.pa") == ["jobs.sim.parameters.T="]
+    assert completed("run", "e.yaml", "--set", "jobs.sim.re") == [
+        "jobs.sim.retry.times=",
+        "jobs.sim.replicas=",
+    ]
+    assert completed("run", "e.yaml", "--set", "limits.w") == ["limits.wall="]
+    assert completed("validate", "e.yaml", "--set", "rules.r.ac")[0] == "rules.r.action.name="
+    assert completed("run", "e.yaml", "--set", "rules.rule-1.w") == ["rules.rule-1.when="]
+    for key in completed("run", "e.yaml", "--set", "jobs."):  # each names something in the file
+        found = ensemble("validate", "e.yaml", "--set", f"{key}1").output
+        assert not re.search("there is no|unknown key", found), key
+    assert completed("run", "missing.yaml", "--set", "") == []
+    (folder / "e.yaml").write_text("jobs: [")
+    assert completed("run", "e.yaml", "--set", "") == []

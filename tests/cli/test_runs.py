@@ -93,14 +93,14 @@ def in_lists_of(events: int, connection: sqlite3.Connection) -> None:
 
     Otherwise their number would depend on the speed of the machine.
     """
-    found = connection.execute("SELECT list, jobs FROM events ORDER BY first").fetchall()
+    found = connection.execute("SELECT list, jobs FROM event_lists ORDER BY first").fetchall()
     rows = [row for text, _ in found for row in json.loads(text)]
-    connection.execute("DELETE FROM events")
+    connection.execute("DELETE FROM event_lists")
     for at in range(0, len(rows), events):
         part = rows[at : at + events]
         values = (at + 1, at + len(part), json.dumps(part, separators=(",", ":")))
         values += (found[-1][1], 0, 0)
-        connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", values)
+        connection.execute("INSERT INTO event_lists VALUES (?, ?, ?, ?, ?, ?)", values)
     changed(connection)
     connection.commit()
     connection.execute("VACUUM")
@@ -345,6 +345,18 @@ def test_events_of_a_job_include_its_decisions(tmp_path: Path) -> None:
     assert "failed sim.1: exit code 1" in text
 
 
+def test_events_of_a_job_that_the_run_does_not_have_are_refused(tmp_path: Path) -> None:
+    played(tmp_path).keep()
+    for options in ((), ("--json",), ("--follow",), ("--since", "12"), ("--no-decisions",)):
+        told = ensemble(tmp_path, "events", "last", "--job", "sim.19", *options)
+        assert told.exit_code == 2, options
+        assert "has no job 'sim.19'" in told.output
+        assert "did you mean sim." in told.output
+    assert ensemble(tmp_path, "events", "last", "--job", "sim.1-7").exit_code == 2
+    none_since = ensemble(tmp_path, "events", "last", "--job", "sim.1", "--since", "9999")
+    assert (none_since.exit_code, none_since.stdout) == (0, "")
+
+
 def test_follow_ends_when_the_controller_exits(tmp_path: Path) -> None:
     told = played(tmp_path)
     lock = Lock(told.folder)
@@ -443,8 +455,8 @@ def test_missing_row_is_reported(tmp_path: Path) -> None:
     told = played(tmp_path).keep()
     with sqlite3.connect(told.folder / NAME) as connection:
         in_lists_of(1, connection)
-        connection.execute("DELETE FROM events WHERE first IN (5, 6)")
-        connection.execute("UPDATE events SET list = '[[1.0,\"job' WHERE first = 8")
+        connection.execute("DELETE FROM event_lists WHERE first IN (5, 6)")
+        connection.execute("UPDATE event_lists SET list = '[[1.0,\"job' WHERE first = 8")
     connection.close()
     result = ensemble(tmp_path, "events", "last", "--json", "--no-decisions")
     assert result.exit_code == 1
@@ -647,7 +659,7 @@ def test_clean_keeps_a_run_with_other_files_in_its_folder(tmp_path: Path, place:
 def test_clean_removes_a_run_killed_before_its_start(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "study-20260101T120000-aaaaaa"
     (folder / "executor").mkdir(parents=True)
-    for name in (NAME, "lock", "executor/keeper.log"):
+    for name in (NAME, "lock", "executor/supervisor.log"):
         (folder / name).touch()
     assert ensemble(tmp_path, "clean", "last", "--yes").exit_code == 0
     assert not folder.exists()

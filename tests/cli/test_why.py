@@ -365,7 +365,7 @@ def test_replay_shows_the_first_difference_with_both_lists(tmp_path: Path) -> No
     told = played(tmp_path)
     told.keep()
     with sqlite3.connect(told.path) as connection:
-        lists = connection.execute("SELECT first, list FROM events ORDER BY first").fetchall()
+        lists = connection.execute("SELECT first, list FROM event_lists ORDER BY first").fetchall()
         numbered = [
             (seq, row)
             for first, text in lists
@@ -374,7 +374,7 @@ def test_replay_shows_the_first_difference_with_both_lists(tmp_path: Path) -> No
         seq = [number for number, row in numbered if len(row) > 5][1]
         for first, text in lists:
             changed = text.replace('"amg.0","group"', '"amg.7","group"')
-            connection.execute("UPDATE events SET list = ? WHERE first = ?", (changed, first))
+            connection.execute("UPDATE event_lists SET list = ? WHERE first = ?", (changed, first))
         add_functions(connection)
         connection.executescript(WRITE_ALL)
     connection.close()
@@ -493,7 +493,7 @@ def test_tracer_counts_the_same_as_the_engine(tmp_path: Path, rule: str, seed: i
     state = told.engine.state.rules.states["r"]
     assert told.kinds.count("fired") == state.fired
     looked = [kind for kind in told.kinds if kind != "ended"]
-    assert len(looked) == state.looked_at
+    assert len(looked) == state.times_triggered
     assert told.kinds  # the comparison is not empty
 
 

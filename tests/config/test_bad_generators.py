@@ -59,6 +59,11 @@ WRONG = [
     wrong(X, "x: {from: 1, to: 2, stepp«: 1}".replace("stepp«", "«stepp"), "'stepp'", "'step'"),
     wrong(N, "n: {values: «[]}", "'values' is empty"),
     wrong(N, "n: «{values: [8, 8]}", "'n' has a duplicate value"),
+    wrong(
+        X,
+        "opt: {values: [adam, sgd]}, x: {range: [0, 1], when: «opt == 'SGD'}",
+        "no value of opt is 'SGD'; did you mean 'sgd'?",
+    ),
     wrong("{E: minimize}", "{«F: minimize}", "the job group 'sim' has no result 'F'", "E, peak"),
     wrong("{E: minimize}", "{«e: minimize}", "has no result 'e'", "did you mean 'E'"),
     wrong("{E: minimize}", "{E: «minimise}", "'E' is 'minimise'", "'minimize'"),

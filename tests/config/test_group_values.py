@@ -398,6 +398,17 @@ def test_braces_of_another_programs_template_cause_a_warning() -> None:
         ("command: 'ls ~/x'", "'~/x' stays as it is"),
         ("command: 'cp --to=~/x a'", "'--to=~/x' stays as it is"),
         ("command: 'cat {here}/*.dat'", "'{here}/*.dat' names no files"),
+        ("command: 'echo E=1; ls a'", "'E=1;' is an ordinary argument"),
+        ('command: "./prepare\\n./a.out\\n"', "'./a.out' is not a second command"),
+        ("command: 'cd case'", "'cd' is no program"),
+        ("command: [./prepare, '&&', ./a.out]", "'&&' is an ordinary argument"),
+        ("command: 'OMP_NUM_THREADS=1 ./a.out'", "'OMP_NUM_THREADS=1' is no program"),
+        ("command: './a.out >out.dat'", "'>out.dat' is an ordinary argument"),
+        ("command: './a.out 2>/dev/null'", "'2>/dev/null' is an ordinary argument"),
+        ("command: './a.out <in.dat'", "'<in.dat' is an ordinary argument"),
+        ("command: './a.out | tee log'", "'|' is an ordinary argument"),
+        ("command: 'make&&./a.out'", "'make&&./a.out' is an ordinary argument"),
+        ("command: 'srun a.out &> log'", "'&>' is an ordinary argument"),
         ("command: 'x', environment: {PATH: '{here}/bin:$PATH'}", "in PATH stays as it is"),
         ("command: 'x', workdir: '~/runs/{index}'", "workdir is not expanded"),
         ("command: 'x', stdout: '$SCRATCH/out'", "stdout is not expanded"),
@@ -416,6 +427,9 @@ def test_a_text_that_only_a_shell_expands_causes_one_warning(fields: str, part: 
         "srun bash -lc 'ls $HOME'",
         "awk '{{print $NF}}' a.dat",
         "find . -name '*.dat'",
+        "find . -exec rm a ';'",
+        "sh -c 'echo a; ls >b && ls'",
+        "a.out 'a;' 'x&&y' -> --min=>3 http://x/?a=1&b=2 <a>",
         "grep '$HOME' x",
         "echo 2 * 3",
         "cat a.dat --like=*.dat",
@@ -578,3 +592,28 @@ def test_gromacs_that_counts_the_machines_cores_is_a_warning(command: str, warne
     """On one core of two, GROMACS 2022 was 50 times as slow without ``-nt``."""
     warnings = ensemble(group(f'command: "{command}"')).warnings
     assert any("mdrun -nt {cores_per_task}" in each for each in warnings) == warned
+
+
+@pytest.mark.parametrize(
+    ("fields", "advice"),
+    [
+        ("command: mpirun -n 4 sim, tasks: 4", "write tasks: 1 and cores_per_task: 4"),
+        ("command: /opt/bin/mpiexec sim, tasks: 2, cores_per_task: 8", "cores_per_task: 16"),
+        ("command: mpirun sim, nodes: 2", "on Slurm write options: {slurm: {launch: none}}"),
+        ("command: mpirun -n 4 sim, cores_per_task: 4", ""),
+        ("command: sim mpirun, tasks: 4", ""),
+    ],
+)
+def test_launcher_that_the_queue_would_start_several_times_is_a_warning(
+    fields: str, advice: str
+) -> None:
+    warnings = [each for each in ensemble(group(fields)).warnings if "leave out" in each]
+    assert len(warnings) == bool(advice)
+    assert all(each.endswith(advice) for each in warnings)
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize("options", ["{slurm: {launch: none}}", "{flux: {instance: true}}"])
+def test_launcher_that_the_queue_starts_once_is_no_warning(options: str) -> None:
+    found = ensemble(group(f"command: mpirun sim, nodes: 2, options: {options}"))
+    assert not [each for each in found.warnings if "leave out" in each]

@@ -65,3 +65,30 @@ def test_comparison_of_any_group_is_checked_with_the_values_of_all() -> None:
 )
 def test_comparison_that_can_be_true_causes_no_warning(when: str) -> None:
     assert warnings(when) == []
+
+
+MISSPELT = """
+jobs:
+  - {name: train, command: 'train {opt}', parameters: {opt: [adam, sgd, 1]}}
+rules:
+  - {trigger: start, action: {name: submit, label: train}}
+  - {trigger: job-fail, WHEN, action: {name: log, message: x}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "why"),
+    [
+        ("name: train, when: opt == 'Adam'", "opt is 'Adam'; did you mean 'adam'?"),
+        ("name: train, when: \"opt in ('sgd', 'admm')\"", "is 'admm'; did you mean 'adam'?"),
+        ("when: group == 'trian'", "group is 'trian'; did you mean 'train'?"),
+    ],
+)
+def test_value_that_only_resembles_one_of_the_sweep_causes_a_warning(when: str, why: str) -> None:
+    told = load_text(MISSPELT.replace("WHEN", when), REGISTRY).warnings
+    assert [one for one in told if one.endswith(why)], told
+
+
+@pytest.mark.parametrize("when", ["opt == 'adam'", "opt < 'b'", "opt == 'none'", "opt != 1"])
+def test_values_of_the_sweep_and_quite_other_texts_cause_no_warning(when: str) -> None:
+    assert load_text(MISSPELT.replace("WHEN", f"when: {when!r}"), REGISTRY).warnings == ()

@@ -177,6 +177,19 @@ MISTAKES = {
     "a group's name": Mistake(
         "- «nam: sim", "- name: sim", "unknown key 'nam' in the job group", "did you mean 'name'?"
     ),
+    "a condition with a comma": Mistake(
+        "result: {E: last.E, U: mean.x}\n    retry: {times: 2, when: exit_code in (75, «143)}",
+        "result: {E: last.E, U: mean.x}",
+        "unknown key '143)' in 'retry'",
+        'quote text that contains a comma: "= min(T, 3)"',
+    ),
+    "a group that waits for another one": Mistake(
+        "result: {E: last.E, U: mean.x}\n  - {name: post, command: ./post, «depends: [sim]}",
+        "result: {E: last.E, U: mean.x}",
+        "unknown key 'depends' in the job group 'post'",
+        "a rule starts a group when another one is over: {trigger: idle, name: sim, action: {name: "
+        "submit, label: post}}",
+    ),
     "rules twice": Mistake(
         f"«ruls:\n  - {{trigger: idle, {END}}}\nresults:",
         "results:",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ensemble_core.config.schema import _SHARED, Validators
+from ensemble_core.config.schema import _SHARED, Validators, compose
+from ensemble_core.model.jobs import JobGroup
 from ensemble_core.plugin.discovery import discover
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -66,3 +68,13 @@ def test_second_file_of_a_process_is_checked_by_the_whole_schema() -> None:
     assert Validators(REGISTRY).hold(data)
     assert not Validators(REGISTRY).hold(data)
     assert not list(Validators(REGISTRY).errors(data))
+
+
+def test_what_may_change_a_key_and_its_default_are_declared_once() -> None:
+    keys = compose(REGISTRY)["$defs"]["job"]["properties"]
+    assert {key.get("x-ensemble-change") for key in keys.values()} == {
+        *(None, "never", "group", "submit")
+    }
+    defaults = {name: key["default"] for name, key in keys.items() if "default" in key}
+    fields = {each.name: each.default for each in dataclasses.fields(JobGroup)}
+    assert defaults == {name: fields[name] for name in defaults}

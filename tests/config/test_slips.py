@@ -36,6 +36,12 @@ def _errors(job: str) -> Sequence[EnsembleError]:
     return caught.value.errors
 
 
+def test_hint_for_a_fraction_is_the_next_whole_numbers() -> None:
+    wrong = error(job="{name: a, command: x, count: 1.5}")
+    assert wrong.what == "'count' is the number 1.5, expected a whole number"
+    assert wrong.hint == "write 1 or 2"
+
+
 def when(condition: str) -> str:
     return f"  - {{trigger: observed, name: a, when: '{condition}', action: {{name: terminate}}}}"
 
@@ -76,6 +82,15 @@ def test_condition_in_another_languages_syntax_gets_a_hint(condition: str, right
         ("  - {trigger: idle, action: terminate}", "write action: {name: terminate}"),
         ("  - {trigger: job-fail, action: {name: scale-up}}", "'grow'"),
         ("  - {trigger: job-fail, action: {name: scale-down}}", "'shrink'"),
+        ("  - {trigger: job-fail, repetitions: '3', action: {name: terminate}}", "write 3"),
+        (
+            "  - {trigger: job-fail, name: a, when: count.aa.done > 1, action: {name: terminate}}",
+            "did you mean metric('count.a.done')?",
+        ),
+        (
+            "  - {trigger: job-fail, action: {name: log, message: '{count.aa.don}'}}",
+            "did you mean metric('count.a.done')?",
+        ),
         (
             "  - {trigger: metric, name: avg.a-duration, action: {name: terminate}}",
             "'mean.a-duration'",
@@ -98,8 +113,27 @@ def test_typical_mistake_in_a_rule_gets_a_hint(rule: str, hint: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("observe", "hint"),
+    [
+        ("[key-value]", "write observe: {key-value: {}}"),
+        ("key-value", "write observe: {key-value: {}}"),
+        ("{json: {}}", "did you mean 'json-lines'?"),
+        ("{csv: {}}", "did you mean 'table'?"),
+    ],
+)
+def test_observer_in_another_form_gets_ours_as_a_hint(observe: str, hint: str) -> None:
+    assert error(job=f"{{name: a, command: x, observe: {observe}}}").hint == hint
+
+
+@pytest.mark.parametrize(
     ("key", "right"),
-    [("cores", "cores_per_task"), ("gpus", "gpus_per_task"), ("walltime", "duration")],
+    [
+        ("cores", "cores_per_task"),
+        ("gpus", "gpus_per_task"),
+        ("walltime", "duration"),
+        ("matrix", "parameters"),
+        ("repetitions", "replicas"),
+    ],
 )
 def test_key_of_another_program_gets_our_name_as_a_hint(key: str, right: str) -> None:
     assert error(job=f"{{name: a, command: x, {key}: 4}}").hint == f"did you mean {right!r}?"

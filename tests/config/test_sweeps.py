@@ -387,3 +387,66 @@ def test_points_with_an_exponent_of_fortran_need_a_point_or_a_sign(
     assert loaded.groups["sim"].points["energy"] == values
     assert [shown in warning for warning in loaded.warnings if shown] == [True] * bool(shown)
     assert bool(loaded.warnings) == bool(shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "odd"),
+    [
+        ("a\n1\n2.5\nn.a.\n", "'n.a.'"),
+        ("a,b\n1,x\n2,x\n,x\n", "empty cells"),
+        ("a\n1\nx\n", None),
+        ("a\n001\n002\n", None),
+        ("a\nx\ny\n1\n", None),
+    ],
+)
+def test_column_of_numbers_with_a_text_causes_a_warning(
+    tmp_path: Path, text: str, odd: str | None
+) -> None:
+    (tmp_path / "p.csv").write_text(text)
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        "jobs:\n  - {name: a, command: 'x {a}', points: {file: p.csv, columns: [a]}}\n"
+        "rules:\n  - {trigger: start, action: {name: submit, label: a}}\n"
+    )
+    told = [each for each in load(file, REGISTRY).warnings if "all are texts" in each]
+    assert len(told) == (odd is not None)
+    assert odd is None or f"has numbers, but also {odd}: all are texts" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ("{T: [1, 2, 1.0]}", "values 1 and 3 of 'T' are equal, so the same jobs run twice"),
+        ("{T: [a, b, b, a]}", "values 2 and 3 of 'T' are equal"),
+        ("{T: [1, '1', 2]}", None),
+        ("{T: 1..5}", "'1..5' is one text; for several values, write a list or {from: 1, to: 5}"),
+        ("{T: '1, 2,3'}", "'1, 2,3' is one text"),
+        ("{T: '0:0.5:2'}", "'0:0.5:2' is one text"),
+        ("{T: ['4,4,4', '6,6,6']}", None),
+        ("{T: ['4,4,4']}", None),
+        ("{T: '12:30'}", None),
+        ("{T: '01:30:00'}", None),
+        ("{T: 1.2.3}", None),
+        ("{T: 'a,b'}", None),
+    ],
+)
+def test_values_that_run_twice_or_are_one_text_cause_a_warning(
+    parameters: str, told: str | None
+) -> None:
+    source = (
+        f'jobs: [{{name: sim, command: "x {{T}}", parameters: {parameters}}}]\n'
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+    )
+    warnings = load_text(source, REGISTRY).warnings
+    assert len(warnings) == (told is not None)
+    assert told is None or told in warnings[0]
+
+
+def test_equal_rows_of_points_cause_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("x,y,note\n1,2,a\n3,4,b\n1,2,c\n")
+    source = (
+        'jobs: [{name: sim, command: "x {x} {y}", points: {file: p.csv, columns: [x, y]}}]\n'
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+    )
+    (warning,) = load_text(source, REGISTRY, file=str(tmp_path / "study.yaml")).warnings
+    assert "rows 1 and 3 of the file are equal, so the same jobs run twice" in warning

@@ -40,7 +40,7 @@ def error_of(tables: str) -> EnsembleError:
         ("a: {of: sim, where: «'> 5'}", "does not say what '> 5' comp", "columns", "bad-condition"),
         ("a: {of: sim, where: «T >}", "'where' does not parse", "columns", "bad-condition"),
         ("a: {of: sim, order: «-TT}", "no column 'TT'", "'T'", "no-such-column"),
-        ("a: {of: sim, top: «5.5}", "'top' is the number 5.5", "", "wrong-type"),
+        ("a: {of: sim, top: «5.5}", "'top' is the number 5.5", "write 5 or 6", "wrong-type"),
         ("a: {of: sim, top: «0}", "'top'", "", "out-of-range"),
         ("a: {of: sim, top: «0%}", "more than 0%", "", "out-of-range"),
         ("a: {of: sim, top: «101%}", "at most 100%", "", "out-of-range"),
@@ -215,6 +215,8 @@ results:
         ("when: max.best.T(«x > 1) > 2", "unknown name 'x' in the filter of 'max.best.T'", ""),
         ("when: «max.best.T(mean.d(T > 1) > 1) > 2", "a filter is checked for each job", ""),
         ("when: metric(«\"mean.sim-E(T == 1)\") > 2", "takes no filter", "mean.E(T == 1)"),
+        ("when: metric(«\"count.sim.failed(last 10m)\") > 2", "takes no filter", "write 'count.sim.failed(within 10m)'"),
+        ("when: metric(«\"count.sim.lost(90s)\") > 2", "takes no filter", "write 'count.sim.lost(within 90s)'"),
     ],
 )  # fmt: skip
 def test_wrong_filter_of_a_rule_is_one_error_with_a_hint(rule: str, said: str, hint: str) -> None:

@@ -522,21 +522,21 @@ def test_group_table_fits_and_keeps_the_most_important_columns(width: int | None
 
 def test_rules_that_never_fired_have_a_reason() -> None:
     rules = [
-        RuleReport(id="a", label="start", fired=2, state="fired", woken=2),
-        RuleReport(id="b", label="job-fail", state="never woken"),
+        RuleReport(id="a", label="start", fired=2, state="fired", triggered=2),
+        RuleReport(id="b", label="job-fail", state="never triggered"),
         RuleReport(
-            id="c", label="mean.x", woken=7, when="> 5", last_value=3.2, state="condition false"
+            id="c", label="mean.x", triggered=7, when="> 5", last_value=3.2, state="condition false"
         ),
         RuleReport(
-            id="d", label="job-x", woken=1, last_seen="exit_code=2", state="condition false"
+            id="d", label="job-x", triggered=1, last_seen="exit_code=2", state="condition false"
         ),
         RuleReport(id="e", label="job-y", enabled=False, state="disabled"),
         RuleReport(id="g", label="job-w", state="cut"),
-        RuleReport(id="h", label="n", woken=2, when="4", last_value=2, state="condition false"),
+        RuleReport(id="h", label="n", triggered=2, when="4", last_value=2, state="condition false"),
     ]
     text = "\n".join(rule_lines(rules, PLAIN))
     assert "fired 2  a  start" in text
-    assert "never triggered: no matching event" in text
+    assert "never triggered: it saw no matching event" in text
     assert "triggered 7 times, but '> 5' was false; the last value was 3.2" in text
     assert "triggered 1 time, but its condition was false; it last saw exit_code=2" in text
     assert "e  job-y     disabled" in text
@@ -546,7 +546,7 @@ def test_rules_that_never_fired_have_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("woken", "refused", "when", "said"),
+    ("triggered", "refused", "when", "said"),
     [
         (42, 40, "tol > 1", "40 times, and 'tol > 1' was false twice; it last saw tol=0.5"),
         (42, 42, "tol > 1", "but its trigger did not match"),
@@ -555,11 +555,11 @@ def test_rules_that_never_fired_have_a_reason() -> None:
     ],
 )
 def test_reason_distinguishes_trigger_mismatch_from_false_condition(
-    woken: int, refused: int, when: str, said: str
+    triggered: int, refused: int, when: str, said: str
 ) -> None:
-    seen = "tol=0.5" if woken > refused else ""
+    seen = "tol=0.5" if triggered > refused else ""
     rule = RuleReport(
-        id="a", label="b", woken=woken, refused=refused, when=when, last_seen=seen,
+        id="a", label="b", triggered=triggered, refused=refused, when=when, last_seen=seen,
         state="condition false",
     )  # fmt: skip
     (line,) = rule_lines([rule], PLAIN)
@@ -581,11 +581,11 @@ rules:
     for tol in (0.0, 0.05, 0.5):
         story.observe("sim.0", tol=tol, observer="json-lines")
     rule = story.engine.report().rules[1]
-    assert (rule.woken, rule.refused, rule.last_seen) == (3, 2, "tol=0.5")
+    assert (rule.triggered, rule.refused, rule.last_seen) == (3, 2, "tol=0.5")
 
 
 def test_reasons_get_separate_lines_on_a_narrow_terminal() -> None:
-    rules = [RuleReport(id="rule-1", label="job-fail (sleep)", state="never woken")]
+    rules = [RuleReport(id="rule-1", label="job-fail (sleep)", state="never triggered")]
     lines = "\n".join(rule_lines(rules, PLAIN, 40)).splitlines()
     assert len(lines) > 1
     assert max(map(len, lines)) <= 40

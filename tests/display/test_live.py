@@ -247,6 +247,24 @@ def test_errors_go_to_stderr_in_order_and_lines_to_stdout() -> None:
     assert err.getvalue().split() == ["0", "3", "6", "9"]
 
 
+def test_lines_that_come_close_together_are_written_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Counted(io.StringIO):
+        writes = 0
+
+        def write(self, text: str) -> int:
+            self.writes += 1
+            return super().write(text)
+
+    monkeypatch.setattr("ensemble_core.display.output._GATHER", 3600.0)
+    out = Counted()
+    with Output(words, out, out) as output:
+        for number in range(3):
+            output.put(Log(message=str(number)))
+    assert (out.getvalue().split(), out.writes) == (["0", "1", "2"], 1)  # the end waits for no time
+
+
 class Broken(io.StringIO):
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -254,6 +272,26 @@ class Broken(io.StringIO):
 
     def write(self, text: str) -> int:
         raise OSError(self._number, os.strerror(self._number))
+
+
+def test_slow_reader_of_a_non_blocking_pipe_gets_every_line() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)  # as another program with the same pipe may do
+    got: list[bytes] = []
+
+    def read() -> None:
+        while data := os.read(reading, 4096):
+            got.append(data)
+
+    thread = threading.Thread(target=read)
+    with open(writing, "w") as stream, Output(words, stream, io.StringIO()) as output:
+        for number in range(3000):
+            output.say(f"{number} {'x' * 200}")
+        thread.start()  # the pipe is full, or will be
+    thread.join()
+    os.close(reading)
+    numbers = [line.split()[0] for line in b"".join(got).decode().splitlines()]
+    assert numbers == [str(number) for number in range(3000)]
 
 
 def test_closed_pipe_is_no_error() -> None:

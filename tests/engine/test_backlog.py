@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from ensemble_testing import Story
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.snapshot import dump, load
-from ensemble_core.model.events import TimerElapsed
+from ensemble_core.model.decisions import Log, Submit
+from ensemble_core.model.events import Requested, Resumed, TimerElapsed
 
 
 def story(options: str, more: str = "") -> Story:
@@ -112,3 +115,59 @@ def test_a_resumed_run_continues_the_backlog() -> None:
     assert isinstance(again, Engine)
     event = TimerElapsed(told.now + 10, "heartbeat", "")
     assert again.handle(event) == told.engine.handle(event)
+
+
+TEXT = """
+jobs: [{name: sim, command: "x {T}", parameters: {T: [1, 2, 3, 4]}}]
+rules:
+  - {trigger: interval, seconds: 10, repetitions: 99, action: {name: submit-next, groups: sim, ORDER}}
+  - {trigger: metric, name: backlog.sim, when: "== 1", repetitions: 99, action: {name: log, message: last}}
+"""
+
+
+@pytest.mark.parametrize("order", ["count: 1", "order: random, seed: 3", "order: random, seed: 4"])
+@pytest.mark.parametrize("way", ["file", "request"])
+def test_every_combination_of_a_sweep_that_changes_is_submitted_once(order: str, way: str) -> None:
+    text = TEXT.replace("ORDER", order)
+    told = Story(text)
+    told.start()
+    for sweep in ("[1, 2, 3, 4]", "[0.5, 4, 3, 2, 1.0, 5]", "[2, 7]", "[1, 2, 3, 0.5, 7, 8, 4]"):
+        if way == "file":
+            told.engine.adopt(Story(text.replace("[1, 2, 3, 4]", sweep)).ensemble)
+            told.tell(Resumed(told.now))
+        else:
+            fields = {"parameters": {"T": json.loads(sweep)}}
+            told.tell(Requested(told.now, "a", {"name": "set", "label": "sim", "with": fields}))
+        submits(told)
+        submits(told)
+        told.engine = load(dump(told.engine), told.engine.state.ensemble)
+    for _ in range(9):
+        submits(told)
+    made = [
+        job.parameters["T"]
+        for each in told.decisions
+        if isinstance(each, Submit)
+        for job in each.jobs
+    ]
+    assert len(made) == len({*made})
+    assert {0.5, 1, 2, 3, 4, 7, 8} <= {*made}
+    assert told.metric("backlog.sim") == 0
+
+
+def test_values_added_to_the_sweep_of_an_ended_run_are_submitted_or_named() -> None:
+    text = TEXT.replace("interval, seconds: 10", "job-done, name: sim").replace("ORDER", "count: 1")
+    text += "  - {trigger: start, action: {name: submit-next, groups: sim}}\n"
+    watch = "  - {trigger: metric, name: backlog.sim, when: '> 0', action: {name: submit-next, groups: sim}}\n"
+    for more, new in (("", []), (watch, ["sim.4", "sim.5"])):
+        told = Story(text)
+        told.start()
+        for index in range(4):
+            told.play(f"sim.{index}")
+        assert told.exit_code == 0
+        told.engine.adopt(Story(text.replace("4]", "4, 5, 6]") + more).ensemble)
+        decided = told.tell(Resumed(told.now, reopened=True))
+        message = "sim: 2 jobs of the changed sweep wait for a rule with 'submit-next'"
+        assert message in [each.message for each in decided if isinstance(each, Log)]
+        if new:
+            decided += told.play("sim.4")
+        assert told.submitted(decided) == new

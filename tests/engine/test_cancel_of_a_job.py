@@ -64,7 +64,9 @@ def test_id_without_an_attempt_means_the_newest_one_and_its_retry(story: Story) 
         (["sim.1", "sim.9"], "no job 'sim.9'"),
         (["post.0"], "no job 'post.0'"),
         (["sim"], "no job 'sim'"),
-        (["sim.1-7"], "sim.1-7 is over already"),
+        (["sim.0-1"], "sim.0 is over already"),
+        (["sim.1-7"], "no job 'sim.1-7'"),
+        (["sim.1-0"], "no job 'sim.1-0'"),
         (["sim.01"], "no job 'sim.01'"),
         ([], "not a list of jobs"),
         ("sim.1", "not a list of jobs"),
@@ -78,6 +80,22 @@ def test_jobs_that_cannot_be_cancelled_are_refused_and_nothing_is(
     assert words in str(refused)
     decided = story.tell(Requested(story.now, "alice", {"name": "cancel", "jobs": jobs}))
     assert not any(isinstance(each, Cancel) for each in decided)
+
+
+def test_attempt_that_never_existed_is_no_job_and_an_earlier_one_is_over(story: Story) -> None:
+    def refused(job: str) -> str:
+        return str(refusal(story.engine.state, {"name": "cancel", "jobs": [job]}))
+
+    story.play("sim.0")
+    assert "no job 'sim.1-1'" in refused("sim.1-1")
+    story.play("sim.1", status=256)  # waits for its retry, sim.1-1
+    assert refused("sim.1-1") == "None"
+    story.wait(100)
+    assert "the newest attempt of sim.1 is sim.1-1" in refused("sim.1-2")
+    assert "sim.1 is over already" not in refused("sim.1")
+    story.play("sim.1-1", status=256)
+    assert "sim.1-1 is over already" in refused("sim.1-1")
+    assert "no job 'sim.1-9'" in refused("sim.1-9")
 
 
 def test_other_requests_that_name_jobs_cancel_nothing(story: Story) -> None:

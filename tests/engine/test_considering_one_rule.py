@@ -116,11 +116,11 @@ def test_a_look_at_one_rule_is_counted_for_this_rule_only() -> None:
     story.start()
     story.begin("sim.0")
     story.observe("sim.0", {"T": 60})
-    woken = {each.id: each.woken for each in story.engine.report().rules}
+    woken = {each.id: each.triggered for each in story.engine.report().rules}
     tracer = RuleTracer(story.engine, "cool")
     request("enable")(story)
     assert [each.kind for each in tracer.verdicts] == ["condition"]
-    after = {each.id: each.woken for each in story.engine.report().rules}
+    after = {each.id: each.triggered for each in story.engine.report().rules}
     assert after == {**woken, "cool": woken["cool"] + 1}
 
 

@@ -199,3 +199,17 @@ rules:
     assert [job for job, _ in story.engine.in_queue()] == ["sim.1", "sim.2"]
     story.wait(400)
     assert story.fired().count("both") == 0  # the failure was over after three minutes
+
+
+def test_statistic_of_a_count_is_refused_with_the_form_that_works() -> None:
+    text = """
+jobs: [{name: sim, command: x}]
+statistics: {lately: {statistic: change, window: 2s}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: metric, name: METRIC, when: ">= 3", action: {name: log, message: x}}
+"""
+    with pytest.raises(FileErrors) as caught:
+        Story(text.replace("METRIC", "lately.count.sim.failed"))
+    assert "write 'count.sim.failed(within 10m)'" in str(caught.value)
+    Story(text.replace("METRIC", "count.sim.failed(within 10m)"))

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 
 import pytest
+import yaml
 from ensemble_testing import Story
 
 from ensemble_core.engine.engine import Engine
@@ -273,3 +274,186 @@ def test_sweep_of_100000_combinations_is_extended_by_10_in_2_s() -> None:
     decided = engine.handle(Resumed(1000.0))
     assert time.process_time() - began < 2
     assert len(values(decided)) == 10
+
+
+@pytest.mark.parametrize("key", ["T: [{}]", "T: [1, 2], U: [{}]"])
+def test_values_that_the_file_lost_and_got_back_do_not_run_again(key: str) -> None:
+    first, less, more = (swept(key.format(each)) for each in ("7, 8, 9", "7, 9", "9, 8, 7, 6"))
+    story = Story(first)
+    story.start()
+    assert values(change(story, less)) == []
+    story.engine = snapshot.load(snapshot.dump(story.engine), story.engine.state.ensemble)
+    decided = change(story, more)
+    whole = len(values([*Story(swept(key.format("6"))).start()]))
+    assert (len(values(decided)), {each[-1] for each in values(decided)}) == (whole, {6})
+    assert "submitted before: not repeated" in said(decided)
+    assert values(change(story, less)) == []
+    assert values(change(story, first)) == []
+
+
+@pytest.mark.parametrize("key", ["count", "replicas"])
+def test_a_count_that_sank_and_rose_again_adds_only_further_jobs(key: str) -> None:
+    text = FILE.replace('"x {T}", ', f'"x {{T}} {{replica}}", {key}: N, ')
+    story = Story(text.replace("N", "2"))
+    story.start()
+    assert values(change(story, text.replace("N", "1"))) == []
+    assert values(change(story, text.replace("N", "3"))) == [(1,), (2,), (3,)]
+
+
+def test_entries_and_groups_that_were_removed_and_come_back_do_not_run_again() -> None:
+    entry = "- {name: sim, command: y, count: 2}"
+    text = f"""
+jobs:
+  - {{name: sim, command: "x {{T}}", parameters: {{T: [1, 2]}}}}
+  {entry}
+  - {{name: post, command: "p {{T}}", parameters: {{T: [1, 2]}}}}
+rules:
+  - {{trigger: start, action: {{name: submit, label: sim}}}}
+  - {{trigger: start, action: {{name: submit, label: post}}}}
+"""
+    story = Story(text)
+    story.start()
+    decided = change(story, text.replace(f"  {entry}\n", ""))
+    assert "sim: the file no longer has the values of 2 jobs" in said(decided)
+    assert values(change(story, text)) == []
+    without = "".join(line + "\n" for line in text.splitlines() if "post" not in line)
+    assert values(change(story, without)) == []
+    decided = change(
+        story, text.replace('"p {T}", parameters: {T: [1, 2]', '"p {T}", parameters: {T: [1, 2, 3]')
+    )
+    assert values(decided) == []
+    assert "post: the sweep has changed, and no jobs are added: 1 earlier submit" in said(decided)
+
+
+def test_jobs_that_were_cancelled_are_named_when_a_study_is_extended() -> None:
+    story = Story(FILE)
+    story.start()
+    story.begin("sim.0")
+    story.tell(Requested(story.now, "a", {"name": "cancel", "jobs": ["sim.0"]}))
+    story.cancel("sim.0")
+    for job in ("sim.1", "sim.2"):
+        story.play(job)
+    decided = change(story, swept("T: [1, 2, 3, 4]"))
+    assert values(decided) == [(4,)]
+    assert "sim: 1 job was cancelled earlier" in said(decided)
+    assert "'ensemble retry RUN sim.0' runs such jobs" in said(decided)
+
+
+LATER = """
+jobs:
+  - name: sim
+    command: "x {T}"
+    parameters: {T: [1, 2, 3, 4]}
+    at_once: 2
+    environment: {A: a}
+    observe: {key-value: {fields: [E]}}
+    result: {E: last.E}
+rules:
+  - {trigger: start, action: {name: submit, label: sim, with: {environment: {B: b}}}}
+"""
+
+
+def test_jobs_that_are_not_over_follow_the_changed_file() -> None:
+    story = Story(LATER)
+    story.start()
+    story.begin("sim.0")
+    text = LATER.replace('"x {T}"', '"y {T}"').replace("A: a", "A: c")
+    text = text.replace("{E: last.E}", '{E: last.E, F: "2 * last.E"}')
+    text = text.replace("    result", "    retry: {times: 1}\n    fail_if: last.E > 5\n    result")
+    decided = change(story, text)
+    assert said(decided) == (
+        "sim: 2 jobs keep their command, environment, as submitted before the file changed; "
+        "further attempts follow the file"
+    )
+    story.observe("sim.0", E=1)
+    first = story.engine.state.table.records["sim.0"]
+    story.end("sim.0")
+    assert first.result == {"E": 1, "F": 2}
+    story.begin("sim.1")
+    story.observe("sim.1", E=6)
+    story.end("sim.1")
+    story.play("sim.2")
+    jobs = [job for each in story.decisions if isinstance(each, Submit) for job in each.jobs]
+    assert [(job.id, job.command) for job in jobs] == [
+        ("sim.0", ("x", "1")),
+        ("sim.1", ("x", "2")),
+        ("sim.2", ("y", "3")),
+        ("sim.3", ("y", "4")),
+        ("sim.1-1", ("y", "2")),
+    ]
+    assert [dict(job.environment) for job in jobs[1:3]] == [
+        {"A": "a", "B": "b"},
+        {"A": "c", "B": "b"},
+    ]
+
+
+def test_job_with_rows_keeps_its_result_if_the_file_has_statistics_of_other_rows() -> None:
+    story = Story(LATER)
+    story.start()
+    story.begin("sim.0")
+    story.observe("sim.0", E=9)
+    decided = change(story, LATER.replace("{E: last.E}", "{E: last.E, M: max.E}"))
+    assert said(decided) == (
+        "sim: 1 job keeps its result, fail_if and retry: the file now has statistics that do not "
+        "cover the rows so far"
+    )
+    results = []
+    for job, value in (("sim.0", 1), ("sim.1", 7)):
+        record = story.engine.state.table.records[job]
+        if job != "sim.0":
+            story.begin(job)
+        story.observe(job, E=value)
+        story.end(job)
+        results.append(record.result)
+    assert results == [{"E": 1}, {"E": 7, "M": 7}]
+
+
+def test_jobs_of_a_group_that_the_file_has_lost_are_named() -> None:
+    story = Story(LATER)
+    story.start()
+    decided = change(
+        story, LATER.replace("name: sim", "name: md").replace("label: sim", "label: md")
+    )
+    assert "the file no longer has the job group 'sim': its 4 jobs that are not over run" in said(
+        decided
+    )
+
+
+SET = """
+jobs:
+  - {name: sim, command: "x {T}", parameters: {T: [1, 2, 3]}, at_once: 1, environment: {A: a}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: job-start, name: sim, enabled: ENABLED, action: {name: set, label: sim, with: FIELDS}}
+"""
+FIELDS = "{nodes: 2, at_once: 3, retry: {times: 2}, environment: {B: b}}"
+
+
+@pytest.mark.parametrize("by", ["request", "rule"])
+def test_fields_that_were_set_during_the_run_stay_if_the_file_changes_others(by: str) -> None:
+    enabled = "true" if by == "rule" else "false"
+    text = SET.replace("ENABLED", enabled).replace("FIELDS", FIELDS)
+    story = Story(text)
+    story.start()
+    story.begin("sim.0")
+    if by == "request":
+        setting = {"name": "set", "label": "sim", "with": yaml.safe_load(FIELDS)}
+        story.tell(Requested(story.now, "a", setting))
+    story.engine = snapshot.load(snapshot.dump(story.engine), story.ensemble)
+    decided = change(story, text.replace("[1, 2, 3]", "[1, 2, 3, 4]"))
+    assert "what was set" not in said(decided)
+    group = story.engine.state.table.groups["sim"].group
+    assert (group.nodes, group.at_once, group.environment) == (2, 3, {"A": "a", "B": "b"})
+    story.end("sim.0", status=256)
+    story.play("sim.1")
+    jobs = [job for each in story.decisions if isinstance(each, Submit) for job in each.jobs]
+    assert [job.id for job in jobs] == ["sim.0", "sim.1", "sim.2", "sim.3", "sim.0-1"]
+    assert (jobs[3].nodes, jobs[3].environment) == (2, group.environment)
+    changed = text.replace("[1, 2, 3]", "[1, 2, 3, 4]").replace("A: a", "A: c")
+    decided = change(story, changed.replace("at_once: 1", "at_once: 3"))
+    assert "sim: the changed file replaces what was set during the run: environment" in said(
+        decided
+    )
+    group = story.engine.state.table.groups["sim"].group
+    assert (group.nodes, group.at_once, group.environment) == (2, 3, {"A": "c"})
+    assert "what was set" not in said(change(story, changed.replace("A: c", "A: d")))

@@ -247,13 +247,13 @@ def test_many_rules_cost_no_check_while_their_condition_stays_true() -> None:
     story.begin("sim.0")
     story.observe("sim.0", T=60)
     states = story.engine.state.rules.states
-    before = [states[f"r{n}"].woken for n in range(100)]
+    before = [states[f"r{n}"].triggered for n in range(100)]
     for value in (61, 62, 60, 100):
         story.observe("sim.0", T=value)
         story.wait(10)
-    assert [states[f"r{n}"].woken for n in range(100)] == before
+    assert [states[f"r{n}"].triggered for n in range(100)] == before
     story.observe("sim.0", T=5)  # only the rules above become false
-    assert sum(states[f"r{n}"].woken for n in range(100)) - sum(before) == 50
+    assert sum(states[f"r{n}"].triggered for n in range(100)) - sum(before) == 50
     story.wait(300)
     assert sum(name.startswith("r") and name[1:].isdigit() for name in story.fired()) == 50
 
@@ -313,6 +313,7 @@ def refused(line: str) -> str:
     [
         ("0s", "the time in 'for' is 0"),
         ("-5m", "'-5m' is not a duration"),
+        ("5min", 'write "90s", "10m" or "1h30m"; 90 is a number of checks'),
         ("'3'", "to count 3 checks, write 3 without quotes"),
         ("5 parsecs", "is not a duration"),
         ("0", "it must be at least 1"),

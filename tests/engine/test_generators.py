@@ -297,7 +297,7 @@ def test_a_run_killed_after_any_event_continues_with_the_same_points(use: str) -
                 told.tell(Resumed(told.now))
         generator = told.engine.state.generators["search"]
         assert [p.number for p in generator.points] == list(range(len(generator.points)))
-        ingested = [p.number for each in generator.exchanges for p in each.told]
+        ingested = [p.number for each in generator.exchanges for p in each.ingested]
         assert sorted(ingested) == list(range(len(generator.points)))
         count = len(generator.points)
         assert told.parameters() == undisturbed.parameters()[:count] or (

@@ -11,6 +11,7 @@ from ensemble_testing import Story
 from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal import snapshot
+from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Requested, Resumed, StopRequested
 
 SWEEP = "parameters: {user: [a, b], i: [1, 2, 3]}, command: 'x {user} {i}'"
@@ -76,6 +77,40 @@ def test_all_limits_of_a_job_count() -> None:
     groups = f"{{name: sim, {SWEEP}, uses: [gpu, net], at_once: {{jobs: 2, each: user}}}}"
     story = study(groups, "at_once: {gpu: 3, net: 5}")
     assert users(story) == {"a": 2, "b": 1}
+
+
+def test_whole_run_and_names_have_limits_together() -> None:
+    groups = "{name: a, command: x, count: 3, uses: gpu}, {name: b, command: x, count: 4}"
+    story = study(groups, "at_once: {jobs: 4, gpu: 2}")
+    assert active(story) == ["a.0", "a.1", "b.0", "b.1"]
+    story.play("a.0")
+    assert sorted(active(story)) == ["a.1", "a.2", "b.0", "b.1"]
+    action = {"name": "set", "limits": {"at_once": {"jobs": 5}}}
+    story.tell(Requested(story.now, "alice", action))
+    assert sorted(active(story)) == ["a.1", "a.2", "b.0", "b.1", "b.2"]
+
+
+def test_limits_that_a_user_has_set_stay_if_the_file_changes_others() -> None:
+    groups = "{name: a, command: x, count: 9, uses: [gpu, net]}"
+    story = study(groups, "at_once: {gpu: 2, net: 7}, jobs: 20")
+    action = {"name": "set", "limits": {"at_once": {"gpu": 3, "net": 5}, "jobs": 30}}
+    story.tell(Requested(story.now, "alice", action))
+    for limits, kept, words in (
+        ("{gpu: 2, net: 6, jobs: 8}, jobs: 20", {"gpu": 3, "net": 6, "": 8}, "limits.at_once.net"),
+        ("{gpu: 4, net: 6}, jobs: 20", {"gpu": 4, "net": 6}, "limits.at_once.gpu"),
+        ("{gpu: 4, net: 6}, jobs: 25", {"gpu": 4, "net": 6}, "limits.jobs"),
+        ("{gpu: 4, net: 6}, jobs: 30", {"gpu": 4, "net": 6}, ""),
+    ):
+        story.engine = snapshot.load(snapshot.dump(story.engine), story.ensemble)
+        text = f"jobs: [{groups}]\n{START}limits: {{at_once: {limits}}}\n"
+        story.ensemble = Story(text).ensemble
+        story.engine.adopt(story.ensemble)
+        decided = story.tell(Resumed(story.now))
+        said = [each.message for each in decided if isinstance(each, Log)]
+        known = "the changed file replaces what was set during the run: "
+        assert said == ([f"{known}{words}"] if words else [])
+        assert story.engine.state.ensemble.limits.at_once == kept
+    assert story.engine.state.ensemble.limits.jobs == 30
 
 
 def cancel(story: Story, *jobs: str) -> None:
@@ -215,6 +250,7 @@ def test_random_jobs_never_exceed_a_limit_and_never_wait_without_one(seed: int) 
         ("{name: a, command: x, at_once: {jobs: 0, each: user}}", "", "at least 1"),
         ("{name: a, command: x, at_once: {each: user}}", "", "jobs"),
         ("{name: a, command: x, uses: gpu}", "at_once: 5", "no limit 'gpu'"),
+        ("{name: a, command: x, uses: jobs}", "at_once: {jobs: 5}", "the limit of all jobs"),
     ],
 )
 def test_limits_that_cannot_be_are_refused(jobs: str, limits: str, words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -100,6 +101,19 @@ def test_lost_points_snapshots_and_resumes_repeat_no_point_and_the_journal_repla
     assert [each.to_dict() for each in again.decisions] == [
         each.to_dict() for each in told.decisions
     ]
+
+
+def test_steps_of_a_range_are_a_finite_space_unless_they_are_very_many() -> None:
+    text = FILE.replace("{{values: [1, 2, 3]}}", "{{from: 1, to: TO, step: 1}}")
+    told = Told(text.replace("TO", "3").format(use="random", keys="with: {seed: 1}"))
+    told.start()
+    told.answer()
+    while told.exit_code is None:
+        job = told.active()[0]
+        told.finish(job, told.engine.state.table.records[job].job.parameters["n"])
+    assert Counter(jobs(told)) == Counter(ALL)
+    text = text.replace("TO", "100000").format(use="random", keys="until: count.done >= 3")
+    assert Told(text).ensemble.generators["search"].repeat
 
 
 def test_repeated_points_run_if_the_file_says_so_and_in_a_space_with_a_range() -> None:

@@ -252,3 +252,16 @@ def test_new_shared_limit_is_added_to_a_live_run_and_used_by_a_group_afterwards(
     (held,) = (each for each in ask(told, "submit", label="a") if isinstance(each, Log))
     assert "held by" in held.message
     assert ask(told, "set", limits={"at_once": {"cpu": 2}})[1:] == []
+
+
+def test_submit_without_a_value_for_a_null_parameter_is_refused_with_the_option_to_set_it() -> None:
+    told = Story(
+        "jobs: [{name: post, command: 'x {m}', parameters: {m: null}}, {name: sim, command: x}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+    )
+    told.start()
+    action = {"name": "submit", "label": "post"}
+    refused = refusal(told.engine.state, action)
+    assert refused is not None
+    assert refused.hint == "set its value: --set m=VALUE"
+    assert refusal(told.engine.state, {**action, "with": {"parameters": {"m": 5}}}) is None

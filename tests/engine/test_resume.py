@@ -222,7 +222,7 @@ rules:
     assert story.exit_code == 0
 
 
-def test_a_changed_group_applies_to_later_jobs_and_unchanged_groups_keep_their_state() -> None:
+def test_a_changed_group_applies_to_later_jobs_and_unchanged_fields_keep_what_was_set() -> None:
     text = """
 jobs: [{name: work, command: x}, {name: other, command: x}]
 rules:
@@ -237,7 +237,7 @@ rules:
     story.play("work.0")
     jobs = {job.id: job for one in story.decisions if isinstance(one, Submit) for job in one.jobs}
     assert jobs["work.1"].command == ("y",)
-    assert (jobs["work.1"].nodes, jobs["other.0"].nodes) == (1, 4)
+    assert (jobs["work.1"].nodes, jobs["other.0"].nodes) == (4, 4)
 
 
 def test_a_new_rule_fires_if_its_metric_already_matches() -> None:

@@ -198,6 +198,8 @@ rules:
         ("grid", "{from: 1, to: 2, step: 1}", "{from: 1, to: 3, step: 1}"),
         ("random", "{values: [1, 2]}", "{values: [1, 2, 3]}"),
         ("optuna", "{values: [1, 2]}", "{values: [1, 2, 3]}"),
+        ("random", "{values: [1, 2]}", "{values: [2, 3]}"),
+        ("optuna", "{values: [1, 2]}", "{values: [2, 3]}"),
     ],
 )
 def test_search_that_is_extended_after_its_end_runs_the_new_points_once(
@@ -228,6 +230,22 @@ def test_search_that_is_extended_after_its_end_runs_the_new_points_once(
         told.answer()
         assert play() == points
         assert told.fired().count("all") == times
+
+
+def test_generator_that_the_file_has_lost_is_named() -> None:
+    told = Told(EXTENDED.replace("USE", "grid").replace("VALUES", "{values: [1, 2]}"))
+    told.start()
+    told.answer()
+    while told.exit_code is None:
+        told.finish(told.active()[0], 1.0)
+    text = EXTENDED.replace("USE", "grid").replace("VALUES", "{values: [1, 2]}")
+    told.ensemble = Told(text.replace("search", "other")).ensemble
+    told.engine.adopt(told.ensemble)
+    told.renew()
+    told.tell(Resumed(told.now, reopened=True))
+    assert any(
+        "no longer has the generator 'search': its points (2)" in one for one in told.messages()
+    )
 
 
 @pytest.mark.checkout

@@ -14,6 +14,7 @@ from ensemble_core.model.decisions import Decision, Log, Signal, Submit, Termina
 from ensemble_core.model.events import Event, Problem, Resumed, Signalled
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.executor import Run
 from ensemble_core.runtime.callbacks import Caller
 from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.orders import Performer
@@ -106,14 +107,16 @@ class Deaf(FakeExecutor):
 def test_a_signal_is_retried_if_the_queue_does_not_answer(final: bool) -> None:
     told: list[Event] = []
     executor = Deaf(final=final)
+    guard = ExecutorGuard(executor, "fake", told.extend, float)
+    guard.open(Run("t", None, float), lambda events: None)
     executor.submit([Job(id="md.0", group="md", index=0, command=("x",))])
     executor.start("md.0")
-    guard = ExecutorGuard(executor, "fake", told.extend, float)
     performer = Performer(guard, Caller, told.extend, float, lambda notice: None)  # type: ignore[arg-type]
     performer.start()
     performer.perform(Signal(request="signal-1", signal="INT", jobs=("md.0",)))
     performer.close()
     assert performer.join(60)
+    guard.close(lambda: False)
     (problem,) = [each for each in told if isinstance(each, Problem)]
     assert problem.message.startswith("cannot send a signal to 1 job: retrying")
     (done,) = [each for each in told if isinstance(each, Signalled)]

@@ -71,12 +71,12 @@ DAMAGE = [
     "UPDATE job_rows SET row = replace(row, '2', '3') WHERE number = 7",
     "UPDATE job_rows SET layout = 1 - layout WHERE number = 7",
     "UPDATE job_rows SET replaced = replaced + 1 WHERE number = 7",
-    "UPDATE events SET list = replace(list, '.0', '.5')",
-    "UPDATE events SET list = CAST(list AS BLOB) WHERE first = 1",
-    "UPDATE events SET (list, crc) = (SELECT list, crc FROM events WHERE first > 20 LIMIT 1)",
-    "UPDATE events SET previous = previous + 1 WHERE first > 1",
-    "DELETE FROM events WHERE first = 1",
-    "DELETE FROM events WHERE last = 60",  # there are more job rows than events
+    "UPDATE event_lists SET list = replace(list, '.0', '.5')",
+    "UPDATE event_lists SET list = CAST(list AS BLOB) WHERE first = 1",
+    "UPDATE event_lists SET (list, crc) = (SELECT list, crc FROM event_lists WHERE first > 20 LIMIT 1)",
+    "UPDATE event_lists SET previous = previous + 1 WHERE first > 1",
+    "DELETE FROM event_lists WHERE first = 1",
+    "DELETE FROM event_lists WHERE last = 60",  # there are more job rows than events
     "DELETE FROM about",
     "DELETE FROM checksums",
     "DELETE FROM texts",
@@ -111,9 +111,9 @@ def test_events_of_another_history_are_reported(journal: Path, tmp_path: Path) -
     other.close()
     with sqlite3.connect(journal) as connection:
         connection.execute("ATTACH ? AS other", (str(tmp_path / "other" / NAME),))
-        connection.execute("UPDATE events SET (list, jobs, previous, crc) = (SELECT list, jobs,"
-            " previous, crc FROM other.events AS o WHERE o.first = events.first"
-            " AND o.last = events.last) WHERE first = (SELECT max(first) FROM events"
+        connection.execute("UPDATE event_lists SET (list, jobs, previous, crc) = (SELECT list, jobs,"
+            " previous, crc FROM other.event_lists AS o WHERE o.first = event_lists.first"
+            " AND o.last = event_lists.last) WHERE first = (SELECT max(first) FROM event_lists"
             " WHERE last < 60)")  # fmt: skip
     connection.close()
     assert "does not follow" in trouble(journal) or "damaged" in trouble(journal)
@@ -216,8 +216,8 @@ def test_a_damaged_progress_file_is_ignored(tmp_path: Path, damage: bytes) -> No
 @pytest.mark.parametrize("last", [59, 1 << 40, 0, -1], ids=["one less", "huge", "zero", "negative"])
 def test_a_damaged_number_of_the_last_event_is_detected(journal: Path, last: int) -> None:
     with sqlite3.connect(journal) as connection:
-        connection.execute("DELETE FROM events WHERE first = 51")
-        connection.execute("UPDATE events SET last = ? WHERE first = 41", (last,))
+        connection.execute("DELETE FROM event_lists WHERE first = 51")
+        connection.execute("UPDATE event_lists SET last = ? WHERE first = 41", (last,))
     connection.close()
     with Journal(journal, salvage=True) as found:
         assert 40 < found.last() <= 41 + (last == 59) * 18

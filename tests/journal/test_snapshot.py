@@ -199,8 +199,11 @@ def test_a_statistic_that_cannot_be_stored_disables_snapshots_with_one_warning(
     monkeypatch.setattr("ensemble_core.runtime.snapshots._SNAPSHOT_EVERY", 1)
     monkeypatch.setattr("ensemble_core.runtime.snapshots._SNAPSHOT_SHARE", 0)
     text = (
-        "jobs: [{name: work, command: x, count: 20}]\n"
-        "rules: [{trigger: start, action: {name: submit, label: work}}]\n"
+        "jobs: [{name: work, command: x, count: 20}, {name: more, command: x}]\n"
+        "rules:\n"
+        "- {trigger: start, action: {name: submit, label: work}}\n"
+        # The events of this job come after the warning.
+        "- {trigger: idle, name: work, action: {name: submit, label: more}}\n"
     )
     checked = replace(load_text(text, REGISTRY), statistics=with_statistic(Locks).statistics)
     writer = JournalWriter(tmp_path / NAME)

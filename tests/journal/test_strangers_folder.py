@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ensemble_core.errors import UsageError
 from ensemble_core.journal.ownership import RunFiles, is_own
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 from ensemble_core.journal.removal import is_run
@@ -21,7 +24,10 @@ from ensemble_core.journal.run_store import (
     LOCK,
     STOP,
     Lock,
+    find,
+    folders,
     halt_requester,
+    is_taken,
     look,
     stop_requester,
 )
@@ -29,6 +35,7 @@ from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.session.kept_run import KeptRun
 from ensemble_core.session.log_tail import log_tail
+from ensemble_core.session.tag_check import check_tag
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
 
@@ -49,6 +56,59 @@ def in_time(call: Callable[[], object]) -> object:
     thread.join(60)
     assert found, "it waits for ever"
     return found[0]
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[None]:
+    """Be a user to whom permissions apply; root becomes ``nobody``."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(user)
+
+
+def test_a_private_run_of_another_user_hides_no_other_run(
+    request: pytest.FixtureRequest,
+) -> None:
+    state = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        state.chmod(0o755)
+        (state / "runs").mkdir()
+        (state / "runs").chmod(0o755)
+        shown, private = a_run(state / "runs" / "shown"), a_run(state / "runs" / "private")
+        shown.chmod(0o755)
+        private.chmod(0)
+        request.getfixturevalue("as_nobody")
+        assert folders(state) == [shown]
+        assert find(state, "shown") == find(state, "last") == shown
+        for name in ("private", str(private)):
+            with pytest.raises(UsageError, match="cannot read the run's folder"):
+                find(state, name)
+        assert is_taken(state, "private")
+        assert not is_taken(state, "free")
+    finally:
+        os.seteuid(os.getuid())
+        private.chmod(0o700)
+        shutil.rmtree(state)
+
+
+def test_whether_a_tag_is_taken_in_a_private_folder_of_runs_is_an_error(
+    request: pytest.FixtureRequest,
+) -> None:
+    state = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        state.chmod(0o755)
+        (state / "runs").mkdir(mode=0)
+        request.getfixturevalue("as_nobody")
+        with pytest.raises(UsageError, match="cannot read the folder of runs"):
+            is_taken(state, "tag")
+        with pytest.raises(UsageError, match="cannot read the folder of runs"):
+            check_tag("tag", str(state), new=True)
+    finally:
+        os.seteuid(os.getuid())
+        (state / "runs").chmod(0o700)
+        shutil.rmtree(state)
 
 
 def test_a_named_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
@@ -78,7 +138,7 @@ def test_a_device_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
         f"DROP TABLE about; CREATE VIEW about AS {ENDLESS} SELECT 'a' AS key, '1' AS value FROM n",
         "DROP TABLE about; CREATE TABLE about (key TEXT, value TEXT AS (hex(zeroblob(400000000))))",
         f"DROP TABLE about; CREATE VIEW ABOUT AS {ENDLESS} SELECT 'a' AS key, '1' AS value FROM n",
-        "CREATE TRIGGER more AFTER INSERT ON events BEGIN DELETE FROM about; END",
+        "CREATE TRIGGER more AFTER INSERT ON event_lists BEGIN DELETE FROM about; END",
     ],
 )
 def test_a_journal_with_a_foreign_schema_is_rejected_before_it_is_read(

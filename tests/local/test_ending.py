@@ -279,3 +279,18 @@ def test_finished_timers_are_forgotten() -> None:
         poller.at(time.monotonic() + 1000, lambda: None).cancel()
     assert len(poller._timers) < 5000
     poller.close()
+
+
+def test_end_that_is_held_is_reported_once_if_the_grace_after_another_task_is_over(
+    tmp_path: Path,
+) -> None:
+    """The executor had lost all its jobs by the second report."""
+    text = "[ $ENSEMBLE_TASK_RANK = 0 ] && kill -TERM $$; sleep 0.1; exit 143"
+    with Session(LocalExecutor(slots=4, grace=1), tmp_path, 30, tidy=True) as session:
+        job = session.job("sh", "-c", text, tasks=2)
+        session.run(job)
+        # An end by a signal is held for 5 s, because the allocation may be ending.
+        other = session.job("sleep", "6")
+        session.run(other)
+        assert session.cause(other) == "exit"
+        session.check_ended_once()

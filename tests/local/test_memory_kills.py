@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from ensemble_testing import wait_until
 
 from ensemble_core.local.memory_kills import MemoryKills
 
@@ -52,3 +56,54 @@ def test_a_reset_counter_is_not_a_kill(tmp_path: Path) -> None:
     assert not kills.happened()
     (tmp_path / "proc/vmstat").unlink()
     assert not kills.happened()
+
+
+def test_a_kill_is_new_only_once(tmp_path: Path) -> None:
+    write(tmp_path, "proc/vmstat", "oom_kill 5\n")
+    kills = MemoryKills(tmp_path)
+    assert not kills.grew()
+    write(tmp_path, "proc/vmstat", "oom_kill 6\n")
+    assert kills.grew()
+    assert not kills.grew()
+    assert kills.happened()
+
+
+FILE = """
+jobs:
+  - {name: sim, command: [sh, -c, '"$0" -c "b = bytes(1) * 2**30"; exit 0', %s], count: 2}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+"""
+
+
+def test_a_kill_that_ends_no_job_is_reported_once(tmp_path: Path) -> None:
+    group = Path("/sys/fs/cgroup/memory") / f"ensemble-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(2**29))
+    except OSError:
+        pytest.skip("only root can limit memory, with the control groups of version 1")
+    try:
+        (tmp_path / "e.yaml").write_text(FILE % sys.executable)
+        words = [
+            sys.executable,
+            "-c",
+            "from ensemble_core.cli.main import main; main()",
+            "run",
+            "e.yaml",
+        ]
+        words += ["--executor", "local", "--state", "state", "--tag", "run"]
+        done = subprocess.run(
+            words,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            preexec_fn=lambda: (group / "cgroup.procs").write_text("0"),
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("warning: the kernel has killed a process for lack of memory") == 1
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()

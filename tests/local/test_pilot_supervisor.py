@@ -51,9 +51,11 @@ for text in sys.stdin.buffer:
 class Pilot:
     """A pilot of one node, whose task is this process, and its controller."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, earlier: Pilot | None = None, **options: Any) -> None:
         executor = LocalExecutor(**{"slots": 2, "grace": 1.0, "pool": "none", **options})
         self.session = Session(executor, folder, 100)
+        if earlier is not None:
+            self.session.resume(earlier.session)
         self.folder = folder / "state" / self.session.tag
         self.fence = self.folder.parent / "fence"
         executor._started = StartedSupervisor(
@@ -136,6 +138,28 @@ def test_no_job_starts_while_the_fence_cannot_be_looked_for(pilot: Pilot) -> Non
         f"{pilot.fence} can be looked for again: waiting jobs start now"
     ]
     assert pilot.session.names(job).count("start") == 1
+
+
+def test_a_job_that_was_about_to_start_at_sigterm_runs_with_the_next_supervisor(
+    tmp_path: Path,
+) -> None:
+    """It waited for the fence to be looked for. Nobody else would start it, or report its end."""
+    pilot = Pilot(tmp_path)
+    moved = pilot.folder.parent.rename(pilot.folder.parent.with_name("moved"))
+    job = pilot.job("true")
+    pilot.session.wait(pilot.session.problems, "the problem")
+    os.kill(pilot.supervisor, signal.SIGTERM)
+    wait_until(lambda: not alive(pilot.supervisor))
+    moved.rename(pilot.folder.parent)
+    pilot.session.executor.close()
+    assert read_ledger(pilot.folder, {}).state(job.id) == "waiting"
+    later = Pilot(tmp_path, pilot)
+    later.session.take_over([job.id])
+    later.session.wait_clean(job)
+    assert later.has_run(job)
+    assert later.session.cause(job) == "exit"
+    later.session.executor.close()
+    wait_until(lambda: not alive(later.supervisor))
 
 
 def test_a_look_for_the_fence_that_hangs_blocks_nothing_and_is_reported(

@@ -52,3 +52,34 @@ def test_two_runs_without_a_journal_have_separate_supervisors(tmp_path: Path) ->
         jobs = [session.job("true") for session in (first, second)]
         first.run(jobs[0])
         second.run(jobs[1])
+
+
+def test_a_job_does_not_write_to_the_file_of_another_runs_job(tmp_path: Path) -> None:
+    """The other run would count the rows of both jobs."""
+    gate, log = tmp_path / "gate", tmp_path / "log.out"
+    wait = f"echo first; while ! test -e {gate}; do sleep 0.05; done; echo last"
+    first = Session(LocalExecutor(slots=9), tmp_path / "first", 60)
+    second = Session(LocalExecutor(slots=9), tmp_path / "second", 60)
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+    with first, second:
+        one = first.job("sh", "-c", wait, stdout=str(log))
+        first.submit(one)
+        first.wait_for(one, "start")
+        wait_until(lambda: log.read_text() == "first\n")
+        beside = first.job("echo", "beside", stdout=str(log))
+        first.run(beside)  # jobs of one run may share a file
+        other = second.job("echo", "other", stdout=str(log))
+        null = second.job("echo", "other", stdout="/dev/null")
+        second.run(other, null)
+        assert second.exception(other) == "output"
+        assert f"a job of another run writes to the output file {log}" in str(
+            second.context(other, "exception")["note"]
+        )
+        assert log.read_text() == "first\nbeside\n"
+        gate.touch()
+        first.wait_clean(one)
+        assert log.read_text() == "first\nbeside\nlast\n"
+        later = second.job("echo", "other", stdout=str(log))
+        second.run(later)
+        assert log.read_text() == "other\n"

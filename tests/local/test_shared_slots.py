@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from ensemble_testing import Session, wait_until
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.local.shared_slots import SharedSlots
 from ensemble_core.model.jobs import Job
 
 
@@ -134,3 +140,84 @@ def test_an_unusable_pool_file_causes_an_error_with_a_hint(
         pass
     assert found.value.code == "no-pool"
     assert "-o pool=FILE" in (found.value.hint or "")
+
+
+class Turns:
+    """The shared slots of one run, whose jobs of one core start and end in turns."""
+
+    def __init__(self, path: str, jobs: int, size: int = 1) -> None:
+        self.path, self.running = path, list[Job]()
+        self.slots = SharedSlots(path, None, size, size, size)
+        self.left = [Job(id=f"a.{n}", group="a", index=n, command=("x",)) for n in range(jobs)]
+
+    def turn(self, ended: int = 0) -> int:
+        """Let jobs end, start those that fit, and return how many started."""
+        for job in self.running[:ended]:
+            self.slots.give_back(job.cores, ())
+        del self.running[:ended]
+        started = -1
+        more = 0
+        while started != more:  # as the supervisor does
+            started = more
+            self.slots.begin_choice(self.next)
+            while self.left and self.slots.fits(1, 0):
+                self.slots.take(1, 0)
+                self.running.append(self.left.pop())
+                more += 1
+            self.slots.end_choice(self.next)
+        return more
+
+    def next(self) -> Job | None:
+        return self.left[-1] if self.left else None
+
+
+def other_run(path: str) -> bool:
+    """Return True if another process gets a core. It waits in line otherwise, until it ends."""
+    script = (
+        "import sys; from ensemble_core.local.shared_slots import SharedSlots as S;"
+        "from ensemble_core.model.jobs import Job;"
+        "s = S(sys.argv[1], None, 1, 1, 1); job = Job(id='b', group='b', index=0, command=('x',));"
+        "s.begin_choice(lambda: job); got = s.fits(1, 0); s.end_choice(lambda: job); print(got)"
+    )
+    command = [sys.executable, "-c", script, path]
+    return subprocess.run(command, check=True, capture_output=True).stdout == b"True\n"
+
+
+def test_core_goes_to_the_next_job_without_a_look_at_all_cores(tmp_path: Path) -> None:
+    run = Turns(str(tmp_path / "pool"), 4)
+    assert run.turn() == 1
+    for _ in range(2):
+        with patch.object(run.slots, "_lock_free", side_effect=AssertionError):
+            assert run.turn(ended=1) == 1
+            run.slots.settle()
+    assert not other_run(run.path)
+
+
+def test_core_is_free_for_others_after_the_turn_in_which_no_job_takes_it(tmp_path: Path) -> None:
+    run = Turns(str(tmp_path / "pool"), 1)
+    run.turn()
+    assert run.turn(ended=1) == 0
+    assert not other_run(run.path)  # the turn is not over
+    run.slots.settle()
+    assert other_run(run.path)
+
+
+def test_run_that_waits_gets_the_next_core(tmp_path: Path) -> None:
+    run = Turns(str(tmp_path / "pool"), 3)
+    run.turn()
+    with waiting(run.path) as other:
+        assert run.turn(ended=1) == 0
+        run.slots.settle()
+        assert other.recv(64) == b"!"
+
+
+@contextlib.contextmanager
+def waiting(path: str) -> Iterator[socket.socket]:
+    """Stand for a run that has waited for a core since long ago."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.settimeout(60)
+        name = f"ensemble-test-{os.getpid()}"
+        other.bind("\0" + name)
+        entry = {"name": name, "since": 0.0, "cores": 1, "gpus": 0, "usable": "1"}
+        Path(path).write_text(json.dumps([entry]))
+        yield other

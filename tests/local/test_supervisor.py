@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,13 @@ from ensemble_testing.session import Session, alive, wait_until
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.local.ledger import boot
+from ensemble_core.local.ledger_lines import with_checksum
 from ensemble_core.local.supervisor_client import SECRET, StartedSupervisor, address
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
+from ensemble_core.quick_dataclass import replace
 
 #: A controller to be killed: submits jobs and records events.
 CONTROLLER = """
@@ -657,6 +661,64 @@ def test_waiting_jobs_start_only_after_a_controller_confirms_them(
         session.wait_clean(second)
         assert session.executor.reattach(everything(first)) == {first.id: False}
     assert (stage.runs(first), stage.runs(second)) == (0, 1)
+
+
+def test_a_job_of_which_the_journal_has_lost_the_submit_does_not_run_twice(stage: Stage) -> None:
+    """As after a power cut: the new controller submits all jobs again, without a reattach."""
+    over, changed, running, waiting = (
+        *(stage.job("exit 3"), stage.job("true")),
+        *(stage.job(GATE), stage.job("true")),
+    )
+    stage.slots = 1
+    stage.start(over, changed, running, waiting)
+    stage.wait_heard(running, "start")
+    stage.wait_heard(waiting, "priority")
+    stage.kill_supervisor()
+    stage.kill_controller()
+    stage.open_gate()
+    other = replace(changed, environment={"OTHER": "1"})
+    with stage.next() as session:
+        session.submit(over, other, running, waiting)
+        session.wait_clean(over, other, running, waiting)
+        assert code(session, over) == 3
+        assert fatal(session, other) == fatal(session, running) == ["lost"]
+        assert code(session, waiting) == 0
+        told = [e.message for e in session.events if isinstance(e, Problem)]
+        assert [text.split()[1] for text in told] == [over.id, running.id]
+        assert all("does not run twice" in text for text in told)
+    assert [stage.runs(job) for job in (over, changed, running, waiting)] == [1, 1, 1, 1]
+
+
+def test_after_a_power_cut_a_waiting_job_that_the_ledger_has_lost_is_submitted_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble_testing.session.Run", partial(Run, syncs_late=True))
+    running, waiting = stage.job(GATE), stage.job("true")
+    stage.slots = 1
+    stage.start(running, waiting)
+    stage.wait_heard(running, "start")
+    stage.wait_heard(waiting, "priority")
+    heard = stage.heard(waiting)["priority"]["timestamp"]
+    stage.kill_supervisor()
+    stage.kill_controller()
+    stage.open_gate()
+    assert stage.state is not None
+    path = stage.state / "local.log"
+    kept = [
+        with_checksum(text[9:].replace(boot().encode(), b"earlier")) if text[:1] != b"[" else text
+        for text in path.read_bytes().splitlines(keepends=True)
+        if waiting.id.encode() not in text or b'"submit"' in text
+    ]
+    path.write_bytes(b"".join(kept))
+    with stage.next() as session:
+        found = session.executor.reattach({running.id: 0.0, waiting.id: heard})
+        assert found == {running.id: True, waiting.id: False}
+        assert session.executor.queue_is_new
+        session.submit(waiting)
+        session.wait_clean(running, waiting)
+        assert fatal(session, running) == ["lost"]
+        assert code(session, waiting) == 0
+    assert stage.runs(waiting) == 1
 
 
 def test_a_run_with_a_damaged_ledger_continues_with_a_warning(stage: Stage) -> None:

@@ -95,7 +95,7 @@ def add_fields(model: Path) -> None:
         at = text.index("\n", text.index(last, text.index(start)))
         text = f'{text[:at]}\n    colour: str = "grey"{text[at:]}'
         if name == "events.py":
-            at = text.index("\n", text.index("    anew: bool"))
+            at = text.index("\n", text.index("    restarted: bool"))
             text = f'{text[:at]}\n    colour: str = "grey"{text[at:]}'
         (model / name).write_text(text)
 

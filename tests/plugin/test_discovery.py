@@ -732,6 +732,12 @@ def test_executor_record_returns_an_installed_executor(site: Site) -> None:
         executor_record("elsewhere")
 
 
+def test_observer_record_returns_a_built_in_observer(site: Site) -> None:
+    assert ensemble_core.observer_record("regex").name == "regex"
+    with pytest.raises(PluginError, match="regexp"):
+        ensemble_core.observer_record("regexp")
+
+
 def test_executor_record_finds_plugin_files_while_an_executor_is_built(site: Site) -> None:
     file = site.folder / "there.py"
     file.write_text(textwrap.dedent(EXECUTOR))

@@ -103,6 +103,13 @@ USES: dict[tuple[str, str], tuple[str, str, list[str]]] = {
         ["run", "--executor", "odd", "--dry-run"],
     ),
     ("executor", "never"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
+    ("executor", "check_kind"): (
+        BUILT.format("Quick()")
+        + ", kinds={'properties': {}}, options={'properties': {'kinds': {}}}",
+        study(more="pilots: {small: {}}\n"),
+        ["run", "--executor", "odd"],
+    ),
+    ("executor", "virtual"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
     ("executor", "status"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
     ("executor", "remains"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
     ("executor", "inside"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
@@ -170,13 +177,14 @@ UNASKED = {
     ("executor", "available"),
     ("executor", "remains"),
     ("executor", "status"),
+    ("executor", "virtual"),
     ("executor", "inside"),
     ("observer", "unasked"),
 }
 ANYTHING = {("generator", "check"), ("generator", "finite"), ("statistic", "timed_when")}
 ANYTHING |= {("environment", "check")}
 MAYBE_NONE = {("action", "run"), ("trigger", "needs_variables"), ("observer", "variables")}
-MAYBE_NONE |= {("executor", "never")}
+MAYBE_NONE |= {("executor", "never"), ("executor", "check_kind")}
 
 
 def test_every_function_of_every_record_has_a_case() -> None:

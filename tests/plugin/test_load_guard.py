@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ensemble_core.display.output import Output
+from ensemble_core.plugin.load_guard import stdout_to_stderr
+
 FILE = """
 jobs: [{name: work, command: "true"}]
 rules: [{trigger: start, action: {name: log, message: here}}]
@@ -127,3 +130,60 @@ def test_command_imports_from_the_current_folder_if_the_path_names_it(tmp_path: 
     env = {**os.environ, "PYTHONPATH": "."}
     done = subprocess.run([*words, "plugin.py"], cwd=tmp_path, env=env, stderr=subprocess.PIPE)
     assert done.returncode == 0, done.stderr
+
+
+WRAPS = """
+import time
+from ensemble_core import ExecutorPlugin, ObserverPlugin, executor_record, hookimpl, observer_record
+
+@hookimpl
+def ensemble_observers():
+    yield ObserverPlugin(
+        name="inner", summary="Reads JSON",
+        build=lambda job, options: observer_record("json-lines").build(job, options),
+    )
+    yield ObserverPlugin(
+        name="outer", summary="Reads JSON with the other one",
+        build=lambda job, options: observer_record("inner").build(job, options),
+    )
+
+@hookimpl
+def ensemble_executors():
+    yield ExecutorPlugin(
+        name="mine", summary="Runs jobs here",
+        build=lambda options: executor_record("local").build({"slots": 1, "grace": 1.0}),
+        never=lambda group, options: executor_record("mine") and None,
+    )
+"""
+WATCHED = """
+jobs:
+  - {name: work, command: "echo '{\\"loss\\": 3}'", observe: {outer: {}}}
+limits: {output: 1MB}
+rules:
+  - trigger: start
+    action: {name: submit, label: work}
+  - {trigger: metric, name: last.work-loss, when: 3, action: {name: log, message: seen}}
+"""
+
+
+def test_functions_of_a_plugin_file_find_its_records_while_jobs_run(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(WATCHED)
+    (tmp_path / "wraps.py").write_text(WRAPS)
+    begun = ensemble(tmp_path, *["run", "--plugin", "wraps.py", "--executor", "mine", "e.yaml"])
+    output, errors = begun.communicate(timeout=60)
+    assert begun.returncode == 0, output + errors
+    assert "seen" in output
+    assert "warning" not in errors
+
+
+def test_lines_of_a_run_stay_on_stdout_while_another_thread_loads_plugins(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with open(1, "w", closefd=False) as stdout:
+        output = Output(lambda item: (), stdout, sys.stderr, redirects=False)
+        with output:
+            with stdout_to_stderr():
+                output.say("a line")
+                output.close(patience=0.5)  # it may have written the line until then
+            output.close()
+    assert capfd.readouterr() == ("a line\n", "")

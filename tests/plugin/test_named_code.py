@@ -80,10 +80,16 @@ action-jobspec-files.files.content action-jobspec-files.files.name action-jobspe
   action-jobspec-files.folder action-jobspec-files.task
 action-jobspec-local.command action-jobspec-local.environment action-jobspec-local.task
   action-jobspec-local.workdir
+action-espresso-check.log
+action-espresso-continue.checkpoint action-espresso-continue.log action-espresso-continue.parameter
+action-gromacs-check.log
+action-gromacs-continue.checkpoint action-gromacs-continue.log action-gromacs-continue.parameter
 action-lammps-check.log
 action-lammps-continue.input action-lammps-continue.restart action-lammps-continue.variable
 action-lammps-vary.input
 action-notify.to
+action-openfoam-check.log
+action-openfoam-continue.checkpoint action-openfoam-continue.log action-openfoam-continue.parameter
 action.backoff
 algorithm-select-fastest-runtime.statistic
 algorithm-select-longest-runtime.statistic
@@ -114,8 +120,13 @@ job.at_once.each job.avoid job.command job.environment job.environment_from job.
   job.observe.table.clock job.observe.table.fields job.observe.table.header job.observe.table.path
   job.observe.table.until job.observe.json-lines.until job.observe.key-value.until
   job.observe.regex.until
+  job.observe.espresso.log job.observe.gromacs.columns job.observe.gromacs.log
+  job.observe.gromacs-edr.columns job.observe.gromacs-edr.path
+  job.observe.openfoam.log
   job.discard job.discard.path job.outputs job.outputs.path job.result job.retry.when job.stderr
   job.stdout job.uses job.workdir
+pilot.duration pilot.idle pilot.margin pilot.memory pilot.options pilot.orphan pilot.patience
+  pilot.queue
 rule.backoff rule.crosses rule.each rule.for rule.id rule.when
 source-jobspec.jobspec source-jobspec.parameters source-jobspec.prefix source-jobspec.requires
   source-jobspec.skip

@@ -80,8 +80,8 @@ def steps(page: Path) -> Iterator[File | Command]:
 class Reader:
     """A reader who follows the page in a separate folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, site, programs = folder / "ensemble-anneal", folder / "site", folder / "bin"
+    def __init__(self, folder: Path, name: str = "ensemble-anneal") -> None:
+        self.folder, site, programs = folder / name, folder / "site", folder / "bin"
         for made in (self.folder, site, programs):
             made.mkdir()
         (folder / "pip.py").write_text(_PIP.format(site=str(site)), encoding="utf-8")
@@ -120,7 +120,7 @@ class Reader:
             text=True,
             timeout=150,
         )
-        return done.stdout.replace(str(self.folder), "~/ensemble-anneal")
+        return done.stdout.replace(str(self.folder), f"~/{self.folder.name}")
 
 
 def plain(printed: str) -> str:

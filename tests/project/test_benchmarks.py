@@ -60,6 +60,26 @@ def test_a_peer_that_cannot_run_a_workload_is_left_out_with_the_reason(tmp_path:
     assert found["e"]["left_out"] == {"bare": "it stores no state, so it cannot resume"}
 
 
+def test_pilots_on_slurm_are_measured_between_two_gates(tmp_path: Path) -> None:
+    file = tmp_path / "pilots.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "peers" / "pilots.py")]
+    words = ["--works", "jobs,nodes", "--only", "ensemble", "--jobs", "40", "--bare", "4"]
+    done = subprocess.run(
+        [*command, *words, "--json", str(file)], capture_output=True, text=True, timeout=240,
+        check=False,
+    )  # fmt: skip
+    if "no Slurm" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    works = json.loads(file.read_text("utf-8"))["works"]
+    (only,) = works["pilots jobs"]["rounds"]
+    ours, bare = only["ensemble"], only["sbatch --array"]
+    assert 0 < ours["controller_ms"] < ours["cpu_per_job_ms"] < bare["cpu_per_job_ms"]
+    assert works["pilots jobs"]["left_out"].keys() == {"hyperqueue"}
+    (nodes,) = works["pilots nodes"]["rounds"]
+    assert nodes["ensemble"]["us_1000"] < 10 * nodes["ensemble"]["us_10"]
+
+
 def test_every_peer_has_its_setup_and_a_possible_objection_with_an_answer() -> None:
     script = (
         "import json, sys; sys.path.insert(0, 'benchmarks/peers')\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from configparser import ConfigParser
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -172,6 +172,94 @@ def test_the_layers_of_the_engine_hold_for_type_only_imports() -> None:
         above = {module for higher in layers[: place + 1] for module in higher}
         for module in layer:
             assert reached[module].isdisjoint(above), f"{module} imports upwards"
+
+
+#: Modules of the core that a plugin imports besides the public names.
+PUBLIC = ("ensemble_core", "ensemble_core.cli.toolkit")
+MORE = {
+    # The nodes of pilots run the supervisor of the local executor.
+    "ensemble_pilot": re.compile(r"ensemble_pilot\..* -> ensemble_core\.local\..*"),
+    # It stands in for the runtime, and has the same parts.
+    "ensemble_simulate": re.compile(r"ensemble_simulate\.virtual_runtime -> ensemble_core\..*"),
+    # Suites for plugins on these bases. The contract "testing" has what it imports of the core.
+    "ensemble_testing": re.compile(r"\S+ -> ensemble_(core|batch|programs)\b.*"),
+}
+#: Requirements that a plugin does not import. Of MiniClusters, the operator knows only what is
+#: registered.
+NOT_IMPORTED = {"ensemble_operator": {"ensemble_minicluster"}}
+
+
+def run_time_imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the module and the name of each import that is not only for types; a module imported
+    as such has no name.
+    """
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((each.name, "") for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((node.module, each.name) for each in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            continue
+        else:
+            yield from run_time_imports(node)
+
+
+def forbidden(package: str, module: str, source: str, required: Collection[str]) -> list[str]:
+    """Return imports of our distributions that a module of the plugin ``package`` must not have."""
+    bad = []
+    for other, name in run_time_imports(ast.parse(source)):
+        top = other.partition(".")[0]
+        if not top.startswith("ensemble_") or top == package:
+            continue
+        of_core = other in PUBLIC or f"{other}.{name}" in PUBLIC
+        line = f"{module} -> {other}"
+        if of_core or (top != "ensemble_core" and top in required):
+            continue
+        if package not in MORE or not MORE[package].fullmatch(line):
+            bad.append(line)
+    return bad
+
+
+@pytest.mark.checkout
+def test_plugins_import_public_names_and_the_plugins_that_they_require() -> None:
+    bad: list[str] = []
+    plugins = sorted(ROOT.glob("plugins/*/ensemble_*"))
+    for package in plugins:
+        text = (package.parent / "pyproject.toml").read_text()
+        required = {
+            name.replace("-", "_") for name in re.findall(r'"(ensemble-[a-z]+)>=', text)
+        } - NOT_IMPORTED.get(package.name, set())
+        for file in package.rglob("*.py"):
+            module = ".".join(file.relative_to(package.parent).with_suffix("").parts)
+            bad += forbidden(package.name, module, file.read_text(), required)
+    assert len(plugins) > 20
+    assert bad == []
+
+
+def test_the_core_imports_no_plugin() -> None:
+    assert [
+        f"{file.relative_to(CORE)} -> {other}"
+        for file in CORE.rglob("*.py")
+        for other, _ in run_time_imports(ast.parse(file.read_text()))
+        if re.match(r"ensemble_(?!core\b)", other)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from ensemble_core.engine import engine",
+        "from ensemble_core.cli import options",
+        "def f():\n    import ensemble_core.errors",
+        "try:\n    from ensemble_slurm import names\nexcept ImportError: pass",
+    ],
+)
+def test_a_forbidden_import_of_a_plugin_is_detected(line: str) -> None:
+    assert len(forbidden("ensemble_flux", "ensemble_flux.x", line, {"ensemble_batch"})) == 1
+    fine = "from ensemble_core import Job\nfrom ensemble_core.cli import toolkit\n"
+    types = f"if TYPE_CHECKING:\n    {line.splitlines()[-1].strip()}\n" if "try" not in line else ""
+    assert forbidden("ensemble_flux", "ensemble_flux.x", fine + types, ()) == []
+    assert forbidden("ensemble_pbs", "m", "import ensemble_batch.x", {"ensemble_batch"}) == []
 
 
 def test_the_core_ships_its_types_and_its_schema() -> None:

@@ -21,8 +21,8 @@ PROGRAMS = {name: found for name, found in PROGRAMS.items() if found}
 pytestmark = pytest.mark.checkout
 
 
-def test_the_page_has_nine_programs() -> None:
-    assert len(PROGRAMS) == 9
+def test_the_page_has_as_many_programs_as_it_says() -> None:
+    assert f" for {len(PROGRAMS)} programs" in PAGE.read_text("utf-8")
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r", "\r\n"])

@@ -24,10 +24,15 @@ PAGES = [
 FOLLOWED = {
     "docs/cookbook/": "tests/project/test_cookbook.py",
     "docs/start-laptop.md": "tests/project/test_cookbook.py",
+    "docs/plugin-tutorial-program.md": "tests/plugin/test_tutorial_program.py",
     "docs/plugin-tutorial": "tests/plugin/test_tutorial.py",
     "docs/executor-tutorial.md": "plugins/ensemble-batch/tests/test_executor_tutorial.py",
     "docs/python.md": "tests/project/test_python_page.py",
     "docs/engine-alone.md": "tests/project/test_engine_page.py",
+    "plugins/ensemble-espresso/README.md": "plugins/ensemble-espresso/tests/test_study.py",
+    "plugins/ensemble-gromacs/README.md": "plugins/ensemble-gromacs/tests/test_study.py",
+    "plugins/ensemble-openfoam/README.md": "plugins/ensemble-openfoam/tests/test_study.py",
+    "plugins/ensemble-programs/README.md": "plugins/ensemble-programs/tests/test_contract.py",
     "docs/simulate.md": "plugins/ensemble-simulate/tests/test_worked_case.py",
 }
 #: Pages on the ensemble file, where ``test_docs.py`` also validates parts of files.

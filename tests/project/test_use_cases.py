@@ -19,7 +19,7 @@ from ensemble_core.cli.main import main
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: Folders of use cases.
-FOLDERS = ("ams", "branches", "parameters", "phases", "potential", "retrain", "shape")
+FOLDERS = ("ams", "branches", "parameters", "phases", "potential", "retrain", "shape", "training")
 FILES = [file for folder in FOLDERS for file in sorted((EXAMPLES / folder).glob("*.yaml"))]
 #: Search path of an activated environment.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -29,6 +29,9 @@ LEARNING = ("ams", "parameters/optimise", "retrain")
 needs_sklearn = pytest.mark.skipif(
     importlib.util.find_spec("sklearn") is None,
     reason="no scikit-learn: pip install scikit-learn to test this example",
+)
+needs_numpy = pytest.mark.skipif(
+    importlib.util.find_spec("numpy") is None, reason="no numpy: pip install numpy"
 )
 needs_lammps = pytest.mark.skipif(
     shutil.which("lmp", path=PATH) is None,
@@ -40,6 +43,7 @@ needs_plugins = pytest.mark.skipif(
 )
 NEEDS = {
     **{name: [pytest.mark.checkout, needs_sklearn] for name in LEARNING},
+    "training": [needs_numpy],
     "potential": [pytest.mark.checkout, needs_plugins, needs_lammps],
 }
 
@@ -133,6 +137,28 @@ def test_a_use_case_has_a_page_with_its_figures_and_what_to_change(folder: str) 
     for file in (EXAMPLES / folder).glob("*.yaml"):
         assert f"ensemble run {folder}/{file.name}" in page
     assert f"({folder}/README.md)" in (EXAMPLES / "README.md").read_text()
+
+
+@needs_numpy
+def test_a_training_that_is_stopped_gives_the_same_network(tmp_path: Path) -> None:
+    words = [sys.executable, EXAMPLES / "training/train.py", "--rate", "0.1", "--epochs"]
+    networks = []
+    for name, attempts in (("whole", ["25"]), ("stopped", ["25", "25"])):
+        folder = tmp_path / name
+        folder.mkdir()
+        for left, epochs in zip(range(len(attempts), 0, -1), attempts, strict=True):
+            trained = subprocess.Popen(
+                [*words, epochs], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            assert trained.stdout is not None
+            for line in trained.stdout:
+                if left > 1 and b"'epoch': 13" in line:
+                    trained.kill()
+                    break
+            _, errors = trained.communicate()
+            assert (b"resumes at epoch 11" in errors) == (name == "stopped" and left == 1)
+        networks.append((folder / "model.npz").read_bytes())
+    assert networks[0] == networks[1]
 
 
 def without_sklearn(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:

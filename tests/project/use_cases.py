@@ -115,6 +115,16 @@ def retrain(ran: Ran, short: bool) -> None:
     assert len(ended) == 8, "it is trained while simulations go on"
 
 
+def training(ran: Ran, short: bool) -> None:
+    count = 12 if short else 24
+    assert len([job for job in ran.submitted if job["group"] == "train"]) == count
+    done = ran.of("train")
+    assert 4 <= len(done) < count * 2 / 3, "the others are cancelled"
+    assert min(job["eval_loss"] for job in done) < (0.05 if short else 0.005)
+    (kept,) = [path for path in (ran.folder / "runs").rglob("*.npz") if path.stat().st_size]
+    assert kept.name == "best.npz"
+
+
 def online(ran: Ran, short: bool) -> None:
     lost = failures(ran)
     assert len(lost) == 60
@@ -290,6 +300,17 @@ USE_CASES: Mapping[str, Study] = {
         file="retrain/ensemble.yaml",
         racing=True,
         groups=frozenset({"sim"}),
+        kills=1,
+    ),
+    "training": Study(
+        training,
+        [
+            "generators.search.until=generator.search.suggested >= 12",
+            "jobs.train.parameters.epochs=120",
+        ],
+        file="training/ensemble.yaml",
+        racing=True,
+        groups=frozenset({"train"}),
         kills=1,
     ),
     "retrain/online": Study(online, file="retrain/online.yaml", racing=True, kills=1),

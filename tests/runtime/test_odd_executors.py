@@ -21,6 +21,7 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
+from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.output_tracking import OutputTracker
 
 REGISTRY = discover()
@@ -100,6 +101,29 @@ def test_an_executor_that_calls_sys_exit_fails_its_jobs(tmp_path: Path) -> None:
     outcome = Bench(ONE_JOB, tmp_path, Exits()).end()
     assert outcome.exit_code == 1
     assert outcome.report.groups[0].failed == 1
+
+
+def test_an_executor_is_called_only_while_it_is_open(tmp_path: Path) -> None:
+    executor, run = FakeExecutor(), Run("t", tmp_path, time.time)
+
+    def guard() -> ExecutorGuard:
+        return ExecutorGuard(executor, "fake", lambda events: None, time.time)
+
+    one, other = guard(), guard()
+    for call in (lambda: one.reattach({}), lambda: other.reattach({})):
+        with pytest.raises(ExecutorError, match="the executor fake is not open"):
+            call()
+    one.open(run, lambda events: None)
+    for again in (one, other):
+        with pytest.raises(ExecutorError, match="the executor fake is already open"):
+            again.open(run, lambda events: None)
+    assert one.reattach({}) == {}
+    assert one.close(lambda: False) is None
+    with pytest.raises(ExecutorError, match="not open"):
+        one.reattach({})
+    other.open(run, lambda events: None)
+    assert other.reattach({}) == {}
+    assert other.close(lambda: False) is None
 
 
 class BadResize(FakeExecutor):

@@ -17,6 +17,7 @@ from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.table import Table
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.runtime.tail import Follower
+from ensemble_core.runtime.tail.file import File
 from ensemble_core.runtime.tail.parts import in_order
 
 
@@ -262,6 +263,24 @@ def test_a_deleted_log_is_said(watched: Watched) -> None:
 
     (missed,) = watched.missed
     assert "app.log was deleted while it was read, so rows may be missing" in missed
+
+
+def test_an_empty_log_that_is_deleted_has_lost_nothing(tmp_path: Path) -> None:
+    """Ensemble removes empty files of a job's output."""
+    path = tmp_path / "app.log"
+    path.touch()
+    file = File(
+        "sim.0", "kv", KeyValue(None, ["x"]), path, since=None, taken=0, tell=pytest.fail,
+        clock=lambda: 0.0, warn=pytest.fail, fail=pytest.fail,
+    )  # fmt: skip
+    assert file.look()
+    path.unlink()
+
+    assert not file.read_to_end()
+    file.finish()
+    complaint = file.complaint()
+    assert complaint is not None
+    assert complaint.endswith("no lines")
 
 
 def test_a_file_that_is_written_again_as_a_whole_gives_each_row_once(watched: Watched) -> None:

@@ -23,10 +23,11 @@ from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Event, Resources, Started
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.session import failure_kinds
-from ensemble_core.session import inspection as inspection_module
+from ensemble_core.session import firings as firings_module
 from ensemble_core.session.capacity import Capacity
 from ensemble_core.session.inspection import Inspection
-from ensemble_core.session.job_columns import JobColumns
+from ensemble_core.session.job_timeline import running_and_waiting_by_events
+from ensemble_core.session.jobs_in_memory import JobColumns
 from ensemble_core.session.kept_run import versions
 from ensemble_core.session.suspects import suspects
 
@@ -143,7 +144,7 @@ def test_all_firings_and_values_are_found_by_index(inspected: Inspection) -> Non
     after = journal.rows_of_kind("observed", observed[0], inspected.seq)
     assert [row.seq for row in after if row.type == "observed"] == observed[1:]
     (plan,) = journal._connection.execute(
-        "EXPLAIN QUERY PLAN SELECT list FROM events WHERE instr(list, '\"observed\"') AND first > 1"
+        "EXPLAIN QUERY PLAN SELECT list FROM event_lists WHERE instr(list, '\"observed\"') AND first > 1"
     )
     assert "observed_events" in plan[3]
 
@@ -153,12 +154,12 @@ def test_firings_of_the_most_frequent_rule_are_thinned_out(
 ) -> None:
     everything = inspected.firings()
     often = max(everything, key=lambda each: each["count"])["rule"]
-    monkeypatch.setattr(inspection_module, "_FIRINGS", len(everything) - 1)
+    monkeypatch.setattr(firings_module, "_FIRINGS", len(everything) - 1)
     kept = Inspection(inspected._kept).firings()
     assert len(kept) < len(everything)
     assert {each["rule"] for each in kept} == {each["rule"] for each in everything}
     assert [each["count"] for each in kept if each["rule"] == often] == [1]
-    monkeypatch.setattr(inspection_module, "_FIRINGS", 1)
+    monkeypatch.setattr(firings_module, "_FIRINGS", 1)
     assert len(Inspection(inspected._kept).firings()) == 1
 
 
@@ -166,13 +167,38 @@ def test_the_timeline_sums_to_running_and_waiting_times(inspected: Inspection) -
     found = inspected.timeline(50)
     jobs = inspected.jobs()
     rows = [dict(zip(jobs["names"], row, strict=True)) for row in jobs["rows"]]
+    assert any(row["attempts"] > 1 for row in rows)
     for group, parts in found["groups"].items():
         own = [row for row in rows if row["group"] == group]
-        ran = sum(row["finished"] - row["started"] for row in own)
-        waited = sum(row["started"] - row["submitted"] for row in own)
+        ran = 3600 * sum(row["core_hours"] for row in own)  # of all attempts, on one core each
         assert sum(parts["running"]) * found["width"] == pytest.approx(ran, abs=1e-4)
-        assert sum(parts["waiting"]) * found["width"] == pytest.approx(waited, abs=1e-4)
+        if all(row["attempts"] == 1 for row in own):
+            waited = sum(row["started"] - row["submitted"] for row in own)
+            assert sum(parts["waiting"]) * found["width"] == pytest.approx(waited, abs=1e-4)
         assert min(parts["running"]) >= 0
+
+
+@pytest.mark.parametrize(
+    ("life", "running", "waiting"),
+    [
+        # The numbers of jobs in each second, for ten seconds.
+        ("submit 1, start 3, finish 6", "0001110000", "0110000000"),
+        ("submit 1, start 3, suspend 5, unsuspend 8", "0001100011", "0110000000"),
+        ("submit 0, start 1, suspend 2, finish 5, clean 6", "0100000000", "1000000000"),
+        ("submit 0, start 1, requeue 3, start 7, finish 8", "0110000100", "1001111000"),
+        ("submit 0, start 1, suspend 3, requeue 5", "0110000000", "1000011111"),
+        ("submit 2, clean 5", "0000000000", "0011100000"),
+        ("submit 1, start 2, finish 4, clean 4, submit 6, start 7", "0011000111", "0100001000"),
+    ],
+)
+def test_the_timeline_shows_when_a_job_ran_and_waited(
+    life: str, running: str, waiting: str
+) -> None:
+    words = [each.split() for each in life.split(", ")]
+    events = [("sim.0-1", name, 100.0 + int(second)) for name, second in words]
+    (found,) = running_and_waiting_by_events(events, 100.0, 110.0, 10)["groups"].values()
+    assert "".join(f"{each:.0f}" for each in found["running"]) == running
+    assert "".join(f"{each:.0f}" for each in found["waiting"]) == waiting
 
 
 @pytest.mark.parametrize(
@@ -315,7 +341,7 @@ def test_a_run_without_an_event_is_empty_and_not_damaged(tmp_path: Path) -> None
 def test_a_run_whose_events_are_all_damaged_has_no_jobs_and_says_so(tmp_path: Path) -> None:
     written(tmp_path, [Started(1.0, {}), *failed(0, 2.0)]).__exit__()
     with sqlite3.connect(tmp_path / "runs" / "kept" / NAME) as journal:
-        journal.execute("UPDATE events SET list = 'x'")
+        journal.execute("UPDATE event_lists SET list = 'x'")
         journal.executescript("DROP TABLE job_rows; DROP TABLE job_layouts;")
     with Inspection(KeptRun(str(tmp_path), "kept", salvage=True)) as found:
         assert found.jobs()["total"] == 0

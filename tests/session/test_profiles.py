@@ -125,6 +125,15 @@ def test_the_user_takes_precedence_over_the_site_key_by_key(home: Home) -> None:
     assert home.resolved("--profile", "site-only")["limits.jobs"] == (3, f"{home.site}:5:30")
 
 
+def test_limit_of_the_profile_on_the_whole_run_holds_beside_names_of_the_file(home: Home) -> None:
+    home.write(home.user, LAB.replace("jobs: 7", "jobs: 7, at_once: 5"))
+    assert home.resolved()["limits.at_once"][0] == 5
+    text = STUDY.replace("command:", "uses: gpu, command:")
+    home.file.write_text(text + "limits: {at_once: {gpu: 2}}\n")
+    found = home.resolved()
+    assert (found["limits.at_once.gpu"][0], found["limits.at_once.jobs"][0]) == (2, 5)
+
+
 def test_null_in_the_file_removes_a_value_of_the_profile(home: Home) -> None:
     home.file.write_text(STUDY.replace("{SIZE: 2.50}", "{COLOR: null}, duration: null"))
     found = home.resolved()

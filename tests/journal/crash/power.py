@@ -1,6 +1,7 @@
 """Writes a journal for a test that traces system calls: ``power.py FOLDER MODE``.
 
-The number of each performed event is written to the file ``orders``.
+The number of each performed event is written to the file ``orders``. In the mode ``late``, only every
+other order needs a synced journal.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ def main() -> None:
     writer.text("e.yaml", "jobs: []", ())
     writer.perform = lambda seq: os.write(performed, b"%d\n" % seq)
     writer.begin(1.0, {})
+    if mode == "late":
+        writer.sync_late(lambda seq: bool(seq % 2 == 0))
+        writer.flush(None)
     # Frequent checkpoints of the write-ahead log.
     writer._connection.execute("PRAGMA wal_autocheckpoint=6")
     writer._connection.execute("PRAGMA cache_size=4")

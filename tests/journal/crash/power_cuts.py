@@ -1,14 +1,17 @@
-"""Simulates power cuts of runs on the local executor, with a model of the disk.
+"""Simulates power cuts of runs, with a model of the disk and of a queue.
 
-Each round records the steps of one run: writes and syncs of the ledger, commits of the journal, and
-started processes. A power cut after any step leaves: all finished commits of the journal, and the
-current one completely or not at all (see ``test_power_cut.py``); the synced part of the ledger, and
+Each round records the steps of one run: writes and syncs of the ledger, commits and syncs of the
+journal, and started processes. A power cut after any step leaves: all synced commits of the journal,
+and the later ones up to any of them (see ``test_power_cut.py``); the synced part of the ledger, and
 any sectors and names written since; likewise for the progress note beside the journal. Another
 controller resumes from these files. Its steps are recorded, and may be cut again.
 
-Errors are: a job that began before the cut runs again; a job that did not begin does not run; a
-submitted job has no end; the replay differs; the journal is reported as damaged or truncated.
-Prints one line of JSON for each round:
+Rounds with an even seed use the local executor, whose jobs end with the power; the others use a queue
+that survives with its jobs.
+
+Errors are: a job that began before the cut, according to the journal, the ledger or the queue, runs
+again; a job that did not begin does not run; a submitted job has no end; the replay differs; the
+journal is reported as damaged or truncated. Prints one line of JSON for each round:
 ``power_cuts.py --seed N --rounds N --cuts N --base FOLDER``.
 """
 
@@ -43,6 +46,7 @@ from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.local import ledger as ledger_module
 from ensemble_core.local.launch import Launcher
 from ensemble_core.local.ledger import Ledger
+from ensemble_core.local.ledger_reader import ledger_messages
 from ensemble_core.local.process_tree import become_subreaper
 from ensemble_core.local.protocol import Splitter, to_event
 from ensemble_core.local.slots import Slots
@@ -67,6 +71,8 @@ rules:
 REGISTRY = discover(())
 _SECTOR = 512
 _ALLOTTED = re.compile(rb'\["e","([^"]+)",[\d.]+,"alloc"|\["l","([^"]+)"\]')
+#: The value of ``PRAGMA synchronous`` with which SQLite does not sync each commit.
+_NORMAL = 1
 #: Seconds after which a run counts as stuck.
 _PATIENCE = 120.0
 
@@ -115,14 +121,23 @@ class Disk:
     #: The files now, and at the last sync of the folder.
     names: dict[str, File] = field(default_factory=dict)
     synced: dict[str, File] = field(default_factory=dict)
-    #: The newest committed event, and the newest event of the current commit.
-    committed: int = 0
+    #: The newest synced event of the journal, and those with which the commits since end.
+    commits: list[int] = field(default_factory=lambda: [0])
+    #: The newest event of the current commit.
     committing: int = 0
     #: The progress note beside the journal.
     note: File = field(default_factory=File)
     #: Jobs whose processes were started in this run, and jobs that ever had slots.
     spawned: set[str] = field(default_factory=set)
     allotted: set[str] = field(default_factory=set)
+    #: Events of the jobs of a queue that survives, and those that were submitted twice.
+    queue: dict[str, list[JobEvent]] = field(default_factory=dict)
+    twice: set[str] = field(default_factory=set)
+
+    def submit(self, job: str, events: list[JobEvent]) -> None:
+        if job in self.queue:
+            self.twice.add(job)
+        self.queue[job] = events
 
     def image(self, chance: random.Random) -> dict[str, bytes]:
         found = {}
@@ -142,12 +157,14 @@ class Recorder:
         ledger: Mapping[str, bytes] = NOTHING,
         begun: Iterable[str] = (),
         note: bytes = b"",
+        queue: Mapping[str, list[JobEvent]] = NOTHING,
     ) -> None:
         self.steps: list[Callable[[Disk], object]] = []
         self._committed = committed
         self._ledger = ledger
         self._begun = frozenset(begun)
         self._note = note
+        self.queue = dict(queue)
         self._lock = threading.Lock()
 
     def add(self, step: Callable[[Disk], object]) -> None:
@@ -157,8 +174,9 @@ class Recorder:
     def disk(self, at: int) -> Disk:
         """Return the disk after ``at`` steps."""
         files = {name: File(content) for name, content in self._ledger.items()}
-        disk = Disk(dict(files), files, self._committed, self._committed, File(self._note))
+        disk = Disk(dict(files), files, [self._committed], self._committed, File(self._note))
         disk.allotted.update(self._begun)
+        disk.queue.update(self.queue)
         for step in self.steps[:at]:
             step(disk)
         return disk
@@ -251,6 +269,7 @@ class InProcess(Executor):
     """Executor with the supervisor's loop and ledger in this process."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
+    survives_power_cut: ClassVar[bool] = False
 
     def open(self, run: Run, emit: Emit) -> None:
         self._closing = False
@@ -266,6 +285,10 @@ class InProcess(Executor):
             self.ledger,
         )
         self.loop.start()
+
+    @property
+    def queue_is_new(self) -> bool:
+        return self.ledger.rebooted
 
     def submit(self, jobs: Sequence[Job]) -> None:
         self.loop.post(("submit", jobs))
@@ -288,11 +311,46 @@ class InProcess(Executor):
         self.ledger.close()
 
 
+class Queue(Executor):
+    """Queue that survives power cuts, in which each job ends at once."""
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
+
+    def open(self, run: Run, emit: Emit) -> None:
+        self._run, self._emit = run, emit
+        self._jobs = dict(RECORDED.recorder.queue)
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            now = self._run.clock()
+            status = 256 if job.command == ("false",) else 0
+            names = ("submit", "alloc", "start", "finish", "clean")
+            events = [
+                JobEvent(now + n / 1e6, job.id, name, {"status": status} if n == 3 else {})
+                for n, name in enumerate(names)
+            ]
+            self._jobs[job.id] = events
+            RECORDED.recorder.add(lambda disk, job=job, events=events: disk.submit(job.id, events))
+            self._emit(events)
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        """All jobs are over."""
+
+    def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        for job, since in jobs.items():
+            if events := [each for each in self._jobs.get(job, ()) if each.timestamp > since]:
+                self._emit(events)
+        return {job: job in self._jobs for job in jobs}
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
 def loading(text: Any) -> Any:
     return load_text(text.text, REGISTRY)
 
 
-def play(folder: Path, recorder: Recorder) -> str:
+def play(folder: Path, recorder: Recorder, kind: type[Executor]) -> str:
     """Run or resume the run in a folder to its end; return the error, or an empty text."""
     RECORDED.recorder = recorder
     engine = None
@@ -311,7 +369,7 @@ def play(folder: Path, recorder: Recorder) -> str:
     try:
         runtime = Runtime(
             load_text(TEXT, REGISTRY),
-            InProcess(),
+            kind(),
             actions=REGISTRY.actions,
             observers=REGISTRY.observers,
             folder=folder / "output",
@@ -343,16 +401,18 @@ def cut_power(
 ) -> tuple[int, Any, bytes]:
     """Create the folder after a power cut; return its newest event, ledger files and note."""
     (folder / "executor").mkdir(parents=True)
-    last = chance.choice((disk.committed, disk.committing))
+    last = chance.choice((*disk.commits, disk.committing))
     shutil.copy(source / NAME, folder / NAME)
     with sqlite3.connect(folder / NAME) as journal:
-        journal.execute("DELETE FROM events WHERE first > ?", (last,))
+        journal.execute("DELETE FROM event_lists WHERE first > ?", (last,))
         journal.execute("DELETE FROM snapshots WHERE seq > ?", (last,))
         journal.execute("UPDATE sessions SET ended = NULL, outcome = NULL")
+        # The last value of a row is the number of the event that ended its job.
+        journal.execute("DELETE FROM job_rows WHERE json_extract(row, '$[#-1]') > ?", (last,))
         if not last:
-            journal.executescript("DELETE FROM job_rows; DELETE FROM job_layouts;")
+            journal.executescript("DELETE FROM job_layouts;")
         journal.execute(
-            "UPDATE events SET jobs = (SELECT coalesce(sum(crc + replaced), 0) FROM job_rows)"
+            "UPDATE event_lists SET jobs = (SELECT coalesce(sum(crc + replaced), 0) FROM job_rows)"
             " + (SELECT coalesce(sum(crc), 0) FROM job_layouts)"
         )
         add_functions(journal)
@@ -384,9 +444,29 @@ def job_events(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-def check(folder: Path, before: dict[str, set[str]], disk: Disk, again: Disk, found: Round) -> None:
-    """Check a resumed run against the recorded events and the disk at the power cut."""
+def began(ledger: Mapping[str, bytes]) -> set[str]:
+    """Return the jobs that have begun, or were about to, according to the ledger."""
+    found: set[str] = set()
+    for message in ledger_messages(ledger.get(ledger_module.NAME, b"")):
+        if message is not None and (message[0] == "l" or message[3:4] == ["alloc"]):
+            found.add(message[1])
+    return found
+
+
+def check(
+    folder: Path,
+    before: dict[str, set[str]],
+    ledger: Mapping[str, bytes],
+    disk: Disk,
+    again: Disk,
+    found: Round,
+) -> None:
+    """Check a resumed run against the recorded events, the ledger and the disk at the power cut."""
     after = job_events(folder)
+    for job in sorted(again.twice):
+        found.doubled.append(f"{folder.name}: {job} was in the queue and was submitted again")
+    for job in sorted(again.spawned & began(ledger)):
+        found.doubled.append(f"{folder.name}: {job} has begun according to the ledger")
     found.jobs += len(after)
     for job in sorted(again.spawned):
         if "clean" in before.get(job, ()):
@@ -413,9 +493,10 @@ def one_round(base: Path, seed: int, cuts: int) -> Round:
     chance = random.Random(f"power {seed}")
     first = base / f"{seed}"
     first.mkdir(parents=True)
+    kind = Queue if seed % 2 else InProcess
     ledger_module.boot = lambda: f"{seed}-0"
     recorder = Recorder()
-    if wrong := play(first, recorder):
+    if wrong := play(first, recorder, kind):
         found.other.append(wrong)
         return found
     cases = [(first, recorder)]
@@ -429,12 +510,12 @@ def one_round(base: Path, seed: int, cuts: int) -> Round:
         last, ledger, note = cut_power(source, folder, disk, chance)
         before = job_events(folder)
         ledger_module.boot = lambda number=number: f"{seed}-{number}"
-        again = Recorder(last, ledger, disk.allotted, note)
-        if wrong := play(folder, again):
+        again = Recorder(last, ledger, disk.allotted, note, disk.queue)
+        if wrong := play(folder, again, kind):
             found.other.append(f"{folder.name}: {wrong}")
             break
         good = found.good
-        check(folder, before, disk, again.disk(len(again.steps)), found)
+        check(folder, before, ledger, disk, again.disk(len(again.steps)), found)
         if good and not found.good:
             break
         cases.append((folder, again))
@@ -447,12 +528,19 @@ def instrument() -> None:
     ledger_module.SMALL = 2000
     writer_module._PAUSE = 0.002
     write, noted, spawn = JournalWriter._write, JournalWriter._note, Launcher.spawn
+    synced = JournalWriter._sync_log
 
     def commit(self: JournalWriter, first: int, batch: Any, snapshot: Any) -> None:
         recorder, last = RECORDED.recorder, first + len(batch) - 1
         recorder.add(lambda disk: setattr(disk, "committing", last))
         write(self, first, batch, snapshot)
-        recorder.add(lambda disk: setattr(disk, "committed", last))
+        recorder.add(lambda disk: disk.commits.append(last))
+        if self._connection.execute("PRAGMA synchronous").fetchone() != (_NORMAL,):
+            recorder.add(lambda disk: setattr(disk, "commits", [last]))
+
+    def sync(self: JournalWriter) -> None:
+        synced(self)
+        RECORDED.recorder.add(lambda disk: setattr(disk, "commits", disk.commits[-1:]))
 
     def note(self: JournalWriter, progress: Progress, *, sync: bool = False) -> None:
         noted(self, progress, sync=sync)
@@ -465,6 +553,7 @@ def instrument() -> None:
         return spawn(self, job, *rest)
 
     JournalWriter._write = commit  # type: ignore[method-assign]
+    JournalWriter._sync_log = sync  # type: ignore[method-assign]
     JournalWriter._note = note  # type: ignore[method-assign]
     Launcher.spawn = started  # type: ignore[method-assign]
 

@@ -34,6 +34,7 @@ from click.testing import CliRunner
 from ensemble_testing.allocation import Allocation
 from ensemble_testing.processes import process_files
 
+from ensemble_core.cli import end_at_ctrl_c
 from ensemble_core.cli.command_group import FAULT
 from ensemble_core.cli.main import main as ensemble
 
@@ -212,10 +213,9 @@ def _become(folder: Path, words: Sequence[str], said: Path, program: bool) -> No
             os.dup2(output, descriptor)
         if program:
             os.execv(sys.executable, [sys.executable, "-c", BEGIN, *words])
-        try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        except KeyboardInterrupt:  # sent before the controller began
-            os._exit(128 + signal.SIGINT)
+        # As in a new process: a Ctrl-C before the command line handles it ends the process.
+        signal.signal(signal.SIGINT, end_at_ctrl_c)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         ensemble(words, prog_name="ensemble")
     except SystemExit as end:
         code = end.code
@@ -312,7 +312,7 @@ def play_round(
             other += cancel_jobs(folder, folder / f"said-cancel-{number}", tag, chance)
             killed.append("--cancel-jobs")
     if code and not other:
-        other.append(f"the last controller ended with {code}")
+        other.append(f"the last controller ended with {code}: {said.read_text()[-2000:]}")
     try:
         found = tables(folder)
         wrong = [name for name in TABLES if found[name] != expected[name]]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ensemble_core.journal.job_history import Batch, Jobs
-from ensemble_core.session.job_columns import JobColumns
+from ensemble_core.session.jobs_in_memory import JobColumns
 
 ROWS: list[dict[str, Any]] = [
     {"group": "sim", "index": 0, "outcome": "success", "T": 0.5, "s": "One", "duration": 3.0},
@@ -113,7 +113,7 @@ def test_text_is_found_among_few_and_many_distinct_values(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = names({}, text)
-    monkeypatch.setattr("ensemble_core.session.job_columns._FEW", 0)
+    monkeypatch.setattr("ensemble_core.session.jobs_in_memory._FEW", 0)
     assert names({}, text) == few
 
 
