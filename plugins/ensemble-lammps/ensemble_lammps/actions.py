@@ -7,13 +7,24 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ensemble_programs import Program
+from ensemble_programs.actions import (
+    TEXT,
+    check,
+    event_job,
+    files_option,
+    fill_patterns,
+    log_action,
+    nested_actions,
+    options_schema,
+)
+
 from ensemble_core import (
     Action,
     ActionPlugin,
     CallContext,
     EnsembleError,
     Firing,
-    as_text,
     expression,
 )
 from ensemble_lammps import variables
@@ -21,9 +32,9 @@ from ensemble_lammps.observer import DEFAULT_LOG
 
 if TYPE_CHECKING:
     from ensemble_core import Decision
-    from ensemble_lammps import restarts
+    from ensemble_lammps import outcome, restarts
 
-__all__ = ["actions"]
+__all__ = ["LAMMPS", "actions"]
 
 #: Seconds by which the file system's clock may lag behind the queue's.
 _CLOCKS = 10.0
@@ -105,21 +116,21 @@ def _value(firing: Firing, name: str, value: Any) -> Any:
 
 
 def _continue(context: CallContext) -> Iterable[Action]:
-    options, job = context.options, _job(context, "lammps-continue")
+    options, job = context.options, event_job(context, "lammps-continue")
     name, label = options.get("variable", "restart"), options.get("label") or job["group"]
     began = variables.parse_variables(job["command"]).get(name, ())[:1]
     found = _newest_restart(context, job, began)
     if found.newest is None:
         why = f"{job['job']} cannot continue: {_why_no_restart(job, found)}"
-        yield _log(why, "warning" if "otherwise" in options else "error")
-        yield from _nested_actions(options.get("otherwise"))
+        yield log_action(why, "warning" if "otherwise" in options else "error")
+        yield from nested_actions(options.get("otherwise"))
         return
     path, step = found.newest.path, found.newest.step
     for passed, reason in found.passed:
-        yield _log(f"{passed} skipped: {reason}", "warning")
-    yield _log(f"{job['job']} continues from {path} (step {step})")
+        yield log_action(f"{passed} skipped: {reason}", "warning")
+    yield log_action(f"{job['job']} continues from {path} (step {step})")
     if path in (os.path.join(job["workdir"], word) for word in began):
-        yield _log(
+        yield log_action(
             f"{job['job']} wrote no restart file, so {label} starts where it started. Is the "
             "time limit shorter than the interval of 'restart'?",
             "warning",
@@ -128,7 +139,7 @@ def _continue(context: CallContext) -> Iterable[Action]:
     if script is None and label == job["group"]:
         script = variables.script(job["command"])
     if script is not None and _ignores_variable(os.path.join(job["workdir"], script), name):
-        yield _log(
+        yield log_action(
             f"{script} does not mention ${{{name}}}, so it may not continue from {path}",
             "warning",
         )
@@ -149,27 +160,14 @@ def _newest_restart(
     options, workdir = context.options, job.get("workdir")
     if not workdir:
         return restarts.Found(None)
-    patterns = options.get("restart", [])
     started = job.get("started")
     return restarts.find(
         workdir,
-        [
-            _fill_placeholders(
-                pattern, {**job, "parameters": _escape_patterns(job.get("parameters", {}))}
-            )
-            for pattern in ([patterns] if isinstance(patterns, str) else patterns)
-        ],
+        fill_patterns(options.get("restart", []), job),
         begun=None if started is None else started - _CLOCKS,
         also=began,
         newest=options.get("newest", "step"),
     )
-
-
-def _escape_patterns(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parameters with wildcards of :mod:`glob` escaped."""
-    import glob
-
-    return {name: glob.escape(as_text(value)) for name, value in parameters.items()}
 
 
 def _why_no_restart(job: Mapping[str, Any], found: restarts.Found) -> str:
@@ -204,75 +202,16 @@ def _ignores_variable(path: str, variable: str) -> bool:
 # -- lammps-check ----------------------------------------------------------------------------------
 
 
-def _check(context: CallContext) -> Iterable[Action]:
+def _read(path: str, status: int | None, *, over: bool) -> outcome.Outcome:
     from ensemble_lammps import outcome
 
-    options, job = context.options, _job(context, "lammps-check")
-    name = _fill_placeholders(
-        options.get("log") or variables.log(job["command"]) or DEFAULT_LOG, job
-    )
-    workdir = job.get("workdir")
-    if workdir or os.path.isabs(name):
-        status = job.get("status")
-        over = status is not None or "outcome" in job
-        ended = outcome.read(os.path.join(workdir or "/", name), status, over=over)
-    elif job.get("started") is None:
-        ended = outcome.Outcome("unknown", "the job never ran")
-    else:
-        ended = outcome.Outcome(
-            "unknown",
-            "cannot read its log, because its folder is unknown: give the job "
-            "group a workdir, or the option 'log' an absolute path",
-        )
-    step = "?" if ended.step is None else ended.step
-    told = ended.message
-    if ended.kind != "completed" or told:
-        where = "" if ended.step is None else f" at step {step}"
-        text = f"{job['job']}: {ended.kind}{where}" + (f": {told}" if told else "")
-        yield _log(text, "warning")
-    fields = {"outcome": ended.kind, "message": told, "step": step}
-    chosen = options.get(ended.kind)
-    for action in _nested_actions(options.get("otherwise") if chosen is None else chosen):
-        yield action.knowing(fields)
+    return outcome.read(path, status, over=over)
 
 
-# -- shared parts -------------------------------------------------------------------------------
+LAMMPS = Program(
+    name="lammps", title="LAMMPS", log=DEFAULT_LOG, log_of=variables.log, read=_read, kinds=_KINDS
+)
 
-
-def _job(context: CallContext, action: str) -> Mapping[str, Any]:
-    if context.job is None:
-        raise EnsembleError(
-            f"{action} needs the event's job, but this event has no job",
-            hint="use a trigger that concerns a job, such as job-fail",
-            code="no-job",
-        )
-    return context.job
-
-
-def _fill_placeholders(text: str, job: Mapping[str, Any]) -> str:
-    """Return the text with the job's placeholders replaced by their values."""
-    for name, value in (
-        *job.get("parameters", {}).items(),
-        ("group", job["group"]),
-        ("index", job["index"]),
-        ("id", job["job"]),
-    ):
-        text = text.replace(f"{{{name}}}", as_text(value))
-    return text
-
-
-def _nested_actions(given: Any) -> Iterable[Action]:
-    """Return the actions listed in an option."""
-    if given is None:
-        return []
-    return [Action(spec) for spec in (given if isinstance(given, list) else [given])]
-
-
-def _log(message: str, level: str = "info") -> Action:
-    return Action(name="log", message=variables.as_word(message), level=level)
-
-
-_TEXT = {"type": "string", "minLength": 1}
 _LABEL = {"type": "string", "x-ensemble": "group"}
 _VALUE = {"type": ["number", "string"], "x-ensemble": "expression"}
 _VARIABLES = {
@@ -284,16 +223,7 @@ _VARIABLES = {
     "propertyNames": {"pattern": r"^\w+$"},
     "additionalProperties": {"description": "The value.", **_VALUE},
 }
-_INPUT = {"description": "Script that replaces the one after -in.", **_TEXT}
-
-
-def _options(required: Sequence[str] = (), /, **properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": list(required),
-        "additionalProperties": False,
-        "properties": properties,
-    }
+_INPUT = {"description": "Script that replaces the one after -in.", **TEXT}
 
 
 def actions() -> Iterable[ActionPlugin]:
@@ -304,7 +234,7 @@ def actions() -> Iterable[ActionPlugin]:
         plan=_vary,
         needs=frozenset({"submit"}),
         options={
-            **_options(
+            **options_schema(
                 ["variables"],
                 label={
                     "description": "The job group to submit; default: that of the event's job.",
@@ -329,20 +259,16 @@ def actions() -> Iterable[ActionPlugin]:
         run=_continue,
         needs=frozenset({"submit"}),
         options={
-            **_options(
+            **options_schema(
                 label={
                     "description": "The job group to continue; default: that of the event's job.",
                     **_LABEL,
                 },
-                restart={
-                    "description": "Restart files, relative to the job's workdir: a pattern with * "
-                    "and ?, or several; % as in LAMMPS. May contain {index} and the sweep's "
-                    "parameters. Default: every restart file directly in the workdir.",
-                    "type": ["string", "array"],
-                    "minLength": 1,
-                    "minItems": 1,
-                    "items": {"description": "A pattern.", **_TEXT},
-                },
+                restart=files_option(
+                    "Restart files, relative to the job's workdir: a pattern with * and ?, or "
+                    "several; % as in LAMMPS. May contain {index} and the sweep's parameters. "
+                    "Default: every restart file directly in the workdir."
+                ),
                 newest={
                     "description": "How to find the newest: highest step, or latest time (for "
                     "scripts that reset the step).",
@@ -371,31 +297,4 @@ def actions() -> Iterable[ActionPlugin]:
             "x-ensemble-job-unless": "",
         },
     )
-    yield ActionPlugin(
-        name="lammps-check",
-        summary="read the log of the event's finished LAMMPS job, and act according to its outcome",
-        run=_check,
-        by_outcome=True,
-        options={
-            **_options(
-                log={
-                    "description": "The log's path in the workdir; may contain {index} and the "
-                    "sweep's parameters. Default: the file after -log in the "
-                    f"command, or {DEFAULT_LOG}.",
-                    **_TEXT,
-                },
-                **{
-                    kind: {
-                        "description": f"Actions if {meaning}.",
-                        "x-ensemble": "action",
-                        "x-ensemble-fields": ["outcome", "message", "step"],
-                    }
-                    for kind, meaning in {
-                        **_KINDS,
-                        "otherwise": "no other option applies",
-                    }.items()
-                },
-            ),
-            "x-ensemble-job-unless": "",
-        },
-    )
+    yield check(LAMMPS)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from math import isfinite, prod
 
-__all__ = ["FACTS", "LOOP", "MEMORY", "Facts"]
+__all__ = ["FACTS", "LOOP", "MEMORY", "NO_COLUMNS", "Facts", "is_thermo"]
 
 #: Names of the facts. ``Atoms`` may also be a column.
 FACTS = frozenset({
     "Atoms", "Errors", "LoopSteps", "LoopTime", "NonFinite", "NsPerDay", "Ranks",
     "StepsPerSecond", "TauPerDay", "WallTime", "Warnings",
 })  # fmt: skip
+
+#: Names that the observer adds to rows and that are no columns. ``Atoms`` may be a column too.
+NO_COLUMNS = (FACTS | {"Converged"}) - {"Atoms"}
+#: Each row at the end of a run has at least one of these names.
+_END = frozenset({"LoopSteps", "LoopTime", "Ranks", "StepsPerSecond"})
 
 #: Possible starts of the line before a table.
 MEMORY = (b"Per MPI rank memory allocation", b"Memory usage per processor")
@@ -37,6 +43,11 @@ def _float(text: bytes) -> float | None:
     except ValueError:
         return None
     return value if value is not None and isfinite(value) else None
+
+
+def is_thermo(values: Mapping[str, float]) -> bool:
+    """Return whether these are values of a row of thermo output."""
+    return not values.keys() <= NO_COLUMNS and _END.isdisjoint(values)
 
 
 class Facts:

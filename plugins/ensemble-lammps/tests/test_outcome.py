@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from ensemble_lammps import outcome
 from ensemble_lammps.outcome import KINDS, Outcome, read
+from ensemble_programs import outcome as programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -220,10 +221,10 @@ def test_only_the_relevant_parts_of_a_long_log_are_read(
 ) -> None:
     text = (LOGS / f"log.{name}").read_text()
     expected = read(LOGS / f"log.{name}")
-    monkeypatch.setattr(outcome, "_WHOLE", 1700)
-    monkeypatch.setattr(outcome, "_END", 1700)
-    monkeypatch.setattr(outcome, "_AROUND", 1500)
-    monkeypatch.setattr(outcome, "_BLOCK", 500)
+    monkeypatch.setattr(programs, "_HEAD", 1500)
+    monkeypatch.setattr(programs, "_END", 1700)
+    monkeypatch.setattr(programs, "_PIECE", 500)
+    monkeypatch.setattr(outcome, "_BEFORE", 1500)
     assert read(LOGS / f"log.{name}") == expected
     # The same with a much longer table.
     if name in ("killed", "balance", "timeout"):

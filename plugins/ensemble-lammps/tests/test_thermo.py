@@ -317,7 +317,7 @@ def test_of_duplicate_columns_the_first_counts() -> None:
 def test_a_restarted_log_is_read_from_the_beginning() -> None:
     reader = ThermoReader()
     reader.feed(ONE[: ONE.index("0.63")].encode())
-    reader.reset()
+    reader.truncated()
     assert [*reader.feed(ONE.encode()), *reader.finish()] == read(ONE)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from ensemble_lammps import convergence
-from ensemble_lammps.convergence import (
+from ensemble_programs import convergence
+from ensemble_programs.convergence import (
     FEWEST_BLOCKS,
     FEWEST_CHECKED,
     BlockedMean,

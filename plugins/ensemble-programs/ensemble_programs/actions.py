@@ -1,0 +1,330 @@
+"""The actions ``NAME-check`` and ``NAME-continue``, and what such actions of plugins share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from ensemble_core import (
+    Action,
+    ActionPlugin,
+    CallContext,
+    EnsembleError,
+    as_text,
+    escape_braces,
+)
+
+if TYPE_CHECKING:
+    from ensemble_programs.outcome import Outcome
+    from ensemble_programs.program import Program
+
+__all__ = [
+    "TEXT",
+    "check",
+    "continuation",
+    "event_job",
+    "files_option",
+    "fill_patterns",
+    "fill_placeholders",
+    "log_action",
+    "nested_actions",
+    "options_schema",
+    "split_command",
+]
+
+TEXT: Mapping[str, Any] = {"type": "string", "minLength": 1}
+
+# These actions read files, so they run in another thread than the engine. After a crash of the
+# controller, a resume may call them again: the result is the same, because the job is over and its
+# files stay.
+
+
+def check(program: Program) -> ActionPlugin:
+    """Return the record of the action ``NAME-check``."""
+    action = f"{program.name}-check"
+    good = next(iter(program.kinds))
+
+    def run(context: CallContext) -> Iterable[Action]:
+        options, job = context.options, event_job(context, action)
+        ended = _outcome(program, options, job)
+        step = "?" if ended.step is None else ended.step
+        if ended.kind != good or ended.message:
+            where = "" if ended.step is None else f" at step {ended.step:.15g}"
+            text = f"{job['job']}: {ended.kind}{where}"
+            text += f": {ended.message}" if ended.message else ""
+            yield log_action(text, "info" if ended.kind == "complete" else "warning")
+        fields = {"outcome": ended.kind, "message": ended.message, "step": step}
+        if program.read is None:
+            fields["goal"] = "?" if ended.goal is None else ended.goal
+        chosen = options.get(ended.kind)
+        for each in nested_actions(options.get("otherwise") if chosen is None else chosen):
+            yield each.knowing(fields)
+
+    nested = {**program.kinds, "otherwise": "no other option applies"}
+    fields_known = ["outcome", "message", "step", *(["goal"] if program.read is None else [])]
+    return ActionPlugin(
+        name=action,
+        summary=f"read the log of the event's finished {program.title} job, and act according to "
+        "its outcome",
+        run=run,
+        by_outcome=True,
+        options={
+            **options_schema(
+                log=_log_option(program),
+                **{
+                    kind: {
+                        "description": f"Actions if {meaning}.",
+                        "x-ensemble": "action",
+                        "x-ensemble-fields": fields_known,
+                    }
+                    for kind, meaning in nested.items()
+                },
+            ),
+            "x-ensemble-job-unless": "",
+        },
+    )
+
+
+def continuation(program: Program) -> ActionPlugin:
+    """Return the record of the action ``NAME-continue``."""
+    action = f"{program.name}-continue"
+
+    def run(context: CallContext) -> Iterable[Action]:
+        options, job = context.options, event_job(context, action)
+        try:
+            path, changes, passed = _continued(program, options, job)
+        except EnsembleError as error:
+            why = f"{job['job']} cannot continue: {error}"
+            yield log_action(why, "warning" if "otherwise" in options else "error")
+            yield from nested_actions(options.get("otherwise"))
+            return
+        for other, reason in passed:
+            yield log_action(f"{other} skipped: {reason}", "warning")
+        yield log_action(f"{job['job']} continues from {path}")
+        if stuck := _no_progress(program, options, job):
+            yield log_action(f"{job['job']} {stuck}", "warning")
+        yield Action({"name": "retry", "continue": True, "with": changes})
+
+    return ActionPlugin(
+        name=action,
+        summary=f"submit the event's {program.title} job again, from its newest checkpoint",
+        run=run,
+        needs=frozenset({"submit"}),
+        options={
+            **options_schema(
+                checkpoint=files_option(
+                    "Checkpoint, relative to the job's workdir: a pattern with * and ?, or several "
+                    "in order of preference. May contain {index} and the sweep's parameters. "
+                    f"Default: {', '.join(program.checkpoint)}."
+                ),
+                parameter={
+                    "description": "Parameter that gets the checkpoint's path, for a command that "
+                    "a script hides: the command itself then stays as it is.",
+                    **TEXT,
+                },
+                log=_log_option(program),
+                otherwise={
+                    "description": "Actions if the job cannot continue, or is complete; default: "
+                    "an error in the log.",
+                    "x-ensemble": "action",
+                },
+            ),
+            "x-ensemble-job-unless": "",
+            "x-ensemble-retries": True,
+        },
+    )
+
+
+def _continued(
+    program: Program, options: Mapping[str, Any], job: Mapping[str, Any]
+) -> tuple[str, dict[str, Any], Iterable[tuple[str, str]]]:
+    """Return the checkpoint, the fields of the job to change, and rejected checkpoints."""
+    from ensemble_programs import checkpoints
+    from ensemble_programs.program import Kept
+
+    assert program.resume is not None  # or the action does not exist
+    workdir = job.get("workdir")
+    if not workdir:
+        raise _no_checkpoint("it never ran, or its folder is unknown")
+    if not os.path.isdir(workdir):
+        raise _no_checkpoint(f"its folder {workdir} does not exist on this machine")
+    ended = _outcome(program, options, job)
+    if ended.kind == next(iter(program.kinds)):
+        raise _no_checkpoint(f"it is complete ({ended.message})")
+    patterns = options.get("checkpoint", program.checkpoint)
+    found = checkpoints.find(
+        workdir,
+        fill_patterns(patterns, job),
+        program.reject,
+        begun=job.get("started"),
+        kept={os.path.join(workdir, word) for word in job["command"]},
+    )
+    if found.newest is None:
+        said = "".join(f"; {os.path.basename(path)}: {reason}" for path, reason in found.passed)
+        wanted = patterns if isinstance(patterns, str) else ", ".join(patterns)
+        raise _no_checkpoint(f"no checkpoint {wanted} in {workdir}{said}")
+    if parameter := options.get("parameter"):
+        if parameter not in job.get("parameters", {}):
+            raise EnsembleError(
+                f"the job has no parameter {parameter!r}",
+                hint=f'add it to the group: parameters: {{{parameter}: [""]}}',
+                code="no-such-parameter",
+            )
+        return found.newest, {"parameters": {parameter: found.newest}}, found.passed
+    before, words = split_command(program, job["command"])
+    resumed = program.resume(Kept(words, found.newest, workdir))
+    command = [escape_braces(word) for word in (*before, *resumed)]
+    return found.newest, {"command": command}, found.passed
+
+
+def _no_checkpoint(what: str) -> EnsembleError:
+    return EnsembleError(what, code="no-checkpoint")
+
+
+def split_command(program: Program, command: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words before the program's name, such as ``mpirun -n 4``, and all others."""
+    for at, word in enumerate(command):
+        name = os.path.basename(word)
+        if any(fnmatchcase(name, each) for each in program.executables):
+            return list(command[:at]), list(command[at:])
+    raise EnsembleError(
+        f"{' '.join(command)[:200]!r} does not name {' or '.join(program.executables)}, so the "
+        "checkpoint cannot be added to it",
+        hint="start the program directly in 'command', or write {checkpoint} in it, 'checkpoint: "
+        "[\"\"]' under the group's parameters, and 'parameter: checkpoint' in this action",
+        code="no-program-command",
+    )
+
+
+# -- shared parts ----------------------------------------------------------------------------------
+
+
+def _outcome(program: Program, options: Mapping[str, Any], job: Mapping[str, Any]) -> Outcome:
+    from ensemble_programs import outcome
+
+    workdir, status = job.get("workdir"), job.get("status")
+    over = status is not None or "outcome" in job
+    if path := _log_path(program, options, job):
+        if program.read is not None:
+            return program.read(path, status, over=over)
+        given = [job.get(each, each) for each in program.accounts]
+        accounts = [os.path.join(workdir or "/", each) for each in given if each]
+        return outcome.read(program, path, status, over=over, accounts=accounts)
+    if job.get("started") is None:
+        return outcome.Outcome("unknown", "the job never ran")
+    return outcome.Outcome(
+        "unknown",
+        "cannot read its log, because its folder is unknown: give the job group a workdir, or the "
+        "option 'log' an absolute path",
+    )
+
+
+def _log_path(program: Program, options: Mapping[str, Any], job: Mapping[str, Any]) -> str | None:
+    """Return the path of the job's log, which may be a pattern, if its folder is known."""
+    name = options.get("log") or program.log_of(job["command"]) or program.log
+    name = job.get("stdout") if name is None else fill_placeholders(name, job)
+    if name is None or not (job.get("workdir") or os.path.isabs(name)):
+        return None
+    return os.path.join(job.get("workdir") or "/", name)
+
+
+def _no_progress(
+    program: Program, options: Mapping[str, Any], job: Mapping[str, Any]
+) -> str | None:
+    """Return how the job got no further than the attempt before, or ``None`` if it did."""
+    from ensemble_programs.outcome import step_before
+
+    path, attempt = _log_path(program, options, job), job.get("attempt", 0)
+    # Without a clock, steps may begin at 0 in each attempt.
+    if path is None or not attempt or not program.clock:
+        return None
+    # Without another name, each attempt's output has its own file, named after the attempt.
+    name, before = f"{job['group']}.{job['index']}", f"-{attempt - 1}" if attempt > 1 else ""
+    earlier = path.removesuffix(f"{name}-{attempt}.out")
+    step = step_before(program, path, f"{earlier}{name}{before}.out" if earlier != path else "")
+    now = _outcome(program, options, job).step
+    if step is None or (now is not None and now > step):
+        return None
+    where = "printed no step" if now is None else f"ended at step {now:.15g}"
+    return (
+        f"made no progress: it {where}, and the attempt before at step {step:.15g}. Is its time "
+        "limit shorter than the time between two checkpoints?"
+    )
+
+
+def event_job(context: CallContext, action: str) -> Mapping[str, Any]:
+    """Return the event's job. Raise :class:`EnsembleError` if the event has none."""
+    if context.job is None:
+        raise EnsembleError(
+            f"{action} needs the event's job, but this event has no job",
+            hint="use a trigger that concerns a job, such as job-fail",
+            code="no-job",
+        )
+    return context.job
+
+
+def fill_placeholders(text: str, job: Mapping[str, Any]) -> str:
+    """Return the text with the job's placeholders replaced by their values."""
+    for name, value in (
+        *job.get("parameters", {}).items(),
+        ("group", job["group"]),
+        ("index", job["index"]),
+        ("id", job["job"]),
+    ):
+        text = text.replace(f"{{{name}}}", as_text(value))
+    return text
+
+
+def fill_patterns(patterns: str | Sequence[str], job: Mapping[str, Any]) -> list[str]:
+    """Return patterns of file names with the job's placeholders replaced. Wildcards in parameters
+    match themselves.
+    """
+    import glob
+
+    own = {name: glob.escape(as_text(value)) for name, value in job.get("parameters", {}).items()}
+    given = [patterns] if isinstance(patterns, str) else patterns
+    return [fill_placeholders(each, {**job, "parameters": own}) for each in given]
+
+
+def nested_actions(given: Any) -> Iterable[Action]:
+    """Return the actions listed in an option."""
+    if given is None:
+        return []
+    return [Action(spec) for spec in (given if isinstance(given, list) else [given])]
+
+
+def log_action(message: str, level: str = "info") -> Action:
+    """Return the action that logs a message, whose braces are no placeholders."""
+    return Action(name="log", message=escape_braces(message), level=level)
+
+
+def options_schema(required: Sequence[str] = (), /, **properties: Any) -> dict[str, Any]:
+    """Return the schema of an action's options."""
+    return {
+        "type": "object",
+        "required": list(required),
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def files_option(description: str) -> dict[str, Any]:
+    """Return the schema of an option that is a pattern of file names, or a list of them."""
+    return {
+        "description": description,
+        "type": ["string", "array"],
+        "minLength": 1,
+        "minItems": 1,
+        "items": {"description": "A pattern.", **TEXT},
+    }
+
+
+def _log_option(program: Program) -> dict[str, Any]:
+    default = program.log or "the job's standard output"
+    return {
+        "description": "The log's path in the workdir; may contain {index} and the sweep's "
+        f"parameters. Default: the one that the command names, or {default}.",
+        **TEXT,
+    }

@@ -1,0 +1,66 @@
+"""Finds the newest usable checkpoint of a job."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Search", "find"]
+
+#: Seconds by which the file system's clock may lag behind the queue's.
+_CLOCKS = 10.0
+#: Maximum number of rejected checkpoints to list for the user.
+_MOST_PASSED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Result of a search: the newest checkpoint, and rejected ones with the reasons."""
+
+    newest: str | None
+    passed: tuple[tuple[str, str], ...] = ()
+
+
+def find(
+    folder: str,
+    patterns: Sequence[str],
+    reject: Callable[[str], str | None],
+    *,
+    begun: float | None = None,
+    kept: Collection[str] = (),
+) -> Search:
+    """Return the newest checkpoint of a job in its folder: a file, or a folder.
+
+    The patterns are in order of preference. A checkpoint that matches several of them has the rank
+    of the last one: programs write the older of two checkpoints later, when they rename it.
+    ``begun`` is the start of the job, in seconds since the epoch. Older checkpoints are those of
+    another run, and rejected, unless the job itself continued from one of the ``kept``.
+    """
+    ranks: dict[str, int] = {}
+    for rank, pattern in enumerate(patterns):
+        for path in glob.iglob(os.path.join(glob.escape(folder), pattern), recursive=True):
+            ranks[path] = rank
+    passed: list[tuple[str, str]] = []
+    for path in sorted(ranks, key=lambda path: (ranks[path], -_time(path))):
+        if begun is not None and _time(path) < begun - _CLOCKS and path not in kept:
+            reason: str | None = "it is older than the job"
+        elif not os.access(path, os.R_OK):
+            reason = "it cannot be read"
+        elif os.path.isfile(path) and not os.path.getsize(path):
+            reason = "it is empty"
+        else:
+            reason = reject(path)
+        if reason is None:
+            return Search(path, tuple(passed))
+        if len(passed) < _MOST_PASSED:
+            passed.append((path, reason))
+    return Search(None, tuple(passed))
+
+
+def _time(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
