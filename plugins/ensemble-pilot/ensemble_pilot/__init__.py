@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ensemble_core import Executor, ExecutorPlugin, JobGroup, hookimpl
-from ensemble_pilot.schema import OPTIONS
+from ensemble_core import Executor, ExecutorPlugin, JobGroup, VirtualPilots, hookimpl
+from ensemble_pilot.schema import KIND, OPTIONS
 
 __all__ = ["ensemble_executors"]
 
@@ -24,10 +24,30 @@ def _never(group: JobGroup, options: Mapping[str, Any]) -> tuple[str, str, str] 
     return never(group, options)
 
 
+def _check_kind(name: str, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    from ensemble_pilot.options import check_kind
+
+    return check_kind(name, options)
+
+
+def _virtual(
+    options: Mapping[str, Any], wait: Callable[[int], float], steered: bool
+) -> VirtualPilots:
+    from ensemble_pilot.virtual import Virtual
+
+    return Virtual(options, wait, steered)
+
+
 def _status(folder: Path) -> tuple[Sequence[str], Any]:
     from ensemble_pilot.status import pilot_status
 
     return pilot_status(folder)
+
+
+def _remains(_: str, folder: Path, end: bool) -> int:
+    from ensemble_pilot.leftover import leftover
+
+    return leftover(folder, end=end)
 
 
 @hookimpl
@@ -38,10 +58,14 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             name="pilot",
             summary="Runs jobs inside a few jobs of another queue (pilots)",
             build=_build,
-            capabilities=frozenset({"submit", "cancel", "signal", "reattach", "detach"}),
+            capabilities=frozenset({"submit", "cancel", "resize", "signal", "reattach", "detach"}),
             options=OPTIONS,
             never=_never,
+            kinds=KIND,
+            check_kind=_check_kind,
+            virtual=_virtual,
             status=_status,
+            remains=_remains,
             available=lambda: (False, "select it with --executor pilot"),
         )
     ]

@@ -10,9 +10,11 @@ from typing import Any
 from ensemble_core import Job, JobEvent, Problem
 from ensemble_core.local.protocol import JOB_FIELDS, VERSION, encode_job, line, to_event
 from ensemble_pilot import credentials
-from ensemble_pilot.fleet import Fleet, Node, Pilot
+from ensemble_pilot.fleet import Fleet
+from ensemble_pilot.flux_part import flux_part
 from ensemble_pilot.link import Link, Peer
-from ensemble_pilot.tracking import Tracking
+from ensemble_pilot.pilot import Node, Pilot
+from ensemble_pilot.tracking import FIRST, Tracking
 from ensemble_pilot.turn import Turn
 
 __all__ = ["Connections"]
@@ -46,6 +48,10 @@ class Connections:
         #: Signals to jobs of nodes that are not connected now.
         self._late: dict[Node, list[list[object]]] = {}
         self._hellos: dict[tuple[int, int], Mapping[str, Any]] = {}
+        #: The last events of jobs of which other parts are not over.
+        self._held: dict[str, JobEvent] = {}
+        #: Nodes whose connection has ended since the owner has last emptied this set.
+        self.lost: set[Node] = set()
         context = credentials.server_context(folder)
         self.link = Link(address, context, self._on_message, self._on_lost)
 
@@ -56,8 +62,16 @@ class Connections:
     def submit(self, node: Node, jobs: Sequence[Job]) -> None:
         """Send jobs to a node. If its connection ends before, they are sent at the next one."""
         for begin in range(0, len(jobs), _BATCH):
-            batch = jobs[begin : begin + _BATCH]
+            batch = [self._part(job, node) for job in jobs[begin : begin + _BATCH]]
             self.tell(node, ["submit", [encode_job(job) for job in batch]])
+
+    def _part(self, job: Job, node: Node) -> Job:
+        """Return what a node runs of a job."""
+        if not node.pilot.kind.flux or job.nodes == job.tasks == 1:
+            return job
+        members = self._fleet.members.get(job.id, (node,))
+        folder = self._folder.parent / f"pilot-{node.pilot.number}"
+        return flux_part(job, members.index(node), folder)
 
     def tell(self, node: Node, message: list[object], *, later: bool = False) -> None:
         """Send a message to a node. If it is not connected, send it ``later``, or not at all."""
@@ -89,16 +103,18 @@ class Connections:
         elif node is None:
             self.link.drop(peer)
         elif what == "e":
-            event = to_event(message)
-            if isinstance(event, JobEvent) and self._fleet.placed.get(event.job) is node:
-                self._jobs.deliver(event)
+            if message[3] not in FIRST:
+                event = to_event(message)
+                assert isinstance(event, JobEvent)
+                self._on_event(node, event)
         elif what == "hello":
             self._asked[peer] = []
+            peer.listens = True
             self._ask(peer, [name for name in node.jobs if name in self._jobs])
         elif what == "known":
             self._on_known(peer, node, message[1])
         elif what == "refused":
-            if message[1]["code"] != "keeper-there":  # the supervisor is about to exit
+            if message[1]["code"] != "supervisor-there":  # the supervisor is about to exit
                 where = f"node {node.rank} of pilot {node.pilot.number}"
                 self._turn.problem(f"{where}: {message[1]['what']}")
             self.link.drop(peer)
@@ -107,6 +123,24 @@ class Connections:
             if isinstance(event, Problem):
                 where = f"node {node.rank} of pilot {node.pilot.number}"
                 self._turn.problem(f"{where}: {event.message}")
+
+    def _on_event(self, node: Node, event: JobEvent) -> None:
+        """Deliver an event of a job. Its last one waits until all its parts are over."""
+        name, head = event.job, self._fleet.placed.get(event.job)
+        if head is not node:
+            if event.name == "clean":
+                self._end_part(name, node)
+        elif event.name == "clean" and self._fleet.has_parts(name):
+            self._held[name] = event
+            for other in self._fleet.members[name][1:]:  # they end by themselves if they see it
+                self.tell(other, ["cancel", [name]])
+        else:
+            self._jobs.deliver(event)
+
+    def _end_part(self, name: str, node: Node) -> None:
+        self._fleet.part_over(name, node)
+        if name in self._held and not self._fleet.has_parts(name):
+            self._jobs.deliver(self._held.pop(name))
 
     def _greet(self, peer: Peer, hello: Mapping[str, Any]) -> None:
         number, rank = int(hello["pilot"]), int(hello["rank"])
@@ -122,7 +156,11 @@ class Connections:
             reason = "it is given back"
         elif hello["version"] != VERSION or {*JOB_FIELDS}.difference(hello["job_fields"]):
             reason = "it has another version of Ensemble"
-            self._note(number, f"node {rank} has another version of Ensemble than this machine")
+            self._note(
+                number,
+                f"{hello['host']} has another version of Ensemble than this machine: install the "
+                "same version of ensemble-core and ensemble-pilot on both",
+            )
         if node is None or reason:
             self.link.send(peer, line(["leave", reason]))
             return
@@ -140,24 +178,36 @@ class Connections:
         """Ask a node for jobs. It answers which of them it knows, and sends their newer events."""
         self._asked[peer].append(names)
         found = {name: self._jobs.get(name) for name in names}
-        since = {name: tracked.newest for name, tracked in found.items() if tracked is not None}
+        placed, node = self._fleet.placed, peer.node
+        since = {
+            name: tracked.newest if placed.get(name) is node else 0.0
+            for name, tracked in found.items()
+            if tracked is not None
+        }
         self.link.send(peer, line(["reattach", since]))
 
     def _on_known(self, peer: Peer, node: Node, known: Mapping[str, bool]) -> None:
         names = self._asked[peer].pop(0)
-        bound = [name for name in names if self._fleet.placed.get(name) is node]
+        bound = [name for name in names if name in node.jobs]
         # They have never arrived. The node ignores a job that it has had.
-        self.submit(node, [node.jobs[name] for name in bound if not known.get(name)])
-        found = {name: self._jobs.get(name) for name in bound}
+        missing = [name for name in bound if not known.get(name)]
+        self.submit(node, [node.jobs[name] for name in missing if name not in self._held])
+        heads = [name for name in bound if self._fleet.placed[name] is node]
+        found = {name: self._jobs.get(name) for name in heads}
         cancelled = [name for name, tracked in found.items() if tracked and tracked.cancelled]
+        ended = [name for name in bound if name in self._held and name not in heads]
+        cancelled += [name for name in ended if known.get(name)]
+        for name in ended:
+            if not known.get(name):  # a part that is not needed any more
+                self._end_part(name, node)
         if cancelled:
             self.tell(node, ["cancel", cancelled])
         for message in self._late.pop(node, ()):
             self.tell(node, message)
         if not node.connected:
             size, now = self._hellos[node.key], self._turn.clock()
-            if self._fleet.kind.duration:  # the clock of the outer queue may be wrong
-                ends = now - size["age"] + self._fleet.kind.duration
+            if duration := node.pilot.kind.duration:  # the clock of the outer queue may be wrong
+                ends = now - size["age"] + duration
                 others = any(each.connected for each in node.pilot.nodes)
                 node.pilot.ends = min(ends, node.pilot.ends or ends) if others else ends
             became = self._fleet.connect(node, size["cores"], size["gpus"], size["memory"], now)
@@ -169,3 +219,4 @@ class Connections:
         if self._peers.get(node.key) is peer:
             del self._peers[node.key]
             self._fleet.disconnect(node)
+            self.lost.add(node)

@@ -6,6 +6,7 @@ second thread (:class:`~ensemble_pilot.turn.Worker`). ``fleet`` says why no job 
 | part | knows |
 |---|---|
 | ``Fleet`` | which job is where |
+| ``Resizes`` | which requests of rules have no answer yet |
 | ``Turn`` | what was decided, but is not carried out yet |
 | ``Tracking`` | what the run has heard of its jobs |
 | ``Connections`` | the nodes |
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
 import socket
@@ -25,14 +27,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ensemble_core import Event, Executor, ExecutorError, Job, Run
+from ensemble_core import Event, ExecutorError, Job, ResizeOutcome, Run, WhenBusy
 from ensemble_core.cli.toolkit import count_of
-from ensemble_core.local.ledger_reader import LedgerReading, read_ledger
+from ensemble_core.local.ledger_reader import LedgerReading
 from ensemble_pilot import credentials
 from ensemble_pilot.connections import Connections
-from ensemble_pilot.fleet import Fleet, Kind, Node
+from ensemble_pilot.fleet import Fleet
 from ensemble_pilot.ledger import Entry, PilotLedger
-from ensemble_pilot.pilots import Pilots, Settings
+from ensemble_pilot.pilot import Node
+from ensemble_pilot.pilots import Pilots, Settings, read_node
+from ensemble_pilot.resizes import Answer, Resize, Resizes
 from ensemble_pilot.tracking import Tracking
 from ensemble_pilot.turn import Turn
 
@@ -45,6 +49,13 @@ _T = TypeVar("_T")
 _GIVING_BACK, _LAST_WORDS = 30.0, 5.0
 
 
+#: Seconds between two lines about why no pilot is requested.
+_SAYING = 1.0
+#: Seconds between two lines about how much of each pilot was used: at least, and for each pilot. A
+#: controller that is killed loses what was used since then.
+_USE_LEAST, _USE_PER_PILOT = 5.0, 0.5
+
+
 class Controller:
     """The pilots and jobs of a run. Only :meth:`post` and :meth:`request` are for other threads."""
 
@@ -53,19 +64,18 @@ class Controller:
         run: Run,
         emit: Callable[[Sequence[Event]], None],
         folder: Path,
-        kind: Kind,
         settings: Settings,
         ledger: PilotLedger,
-        outer: Executor,
     ) -> None:
         self._folder, self._settings, self._ledger = folder, settings, ledger
         self._clock = run.clock
-        self.outer = outer
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._closing = False
-        self.fleet = Fleet(kind)
+        self.fleet = Fleet(*(each.kind for each in settings.kinds.values()))
+        self.fleet.steered = run.resizes
+        self.resizes = Resizes(self.fleet)
         self.turn = Turn(ledger, run.clock, emit, self.post)
-        self.jobs = Tracking(self.turn, self.fleet, requeue=settings.requeue)
+        self.jobs = Tracking(self.turn, self.fleet)
         credentials.make(folder / "link")
         try:
             self.nodes = Connections(
@@ -86,10 +96,19 @@ class Controller:
                 hint="choose another address with -o listen=ADDRESS:PORT",
                 code="cannot-listen",
             ) from None
-        self.pilots = Pilots(
-            run, self.turn, self.fleet, self.jobs, folder, settings, outer, self.nodes
-        )
-        self.gauges: Mapping[str, float] = self.fleet.gauges()
+        self.pilots = Pilots(run, self.turn, self.fleet, self.jobs, folder, settings, self.nodes)
+        for request, (_, *rest) in ledger.resizes.items():
+            self.resizes.begin(request, Resize(*rest))
+        for name, target in ledger.targets.items():
+            self.fleet.demands[name].target = target
+        self.gauges: Mapping[str, float] = self.fleet.gauges(self._clock())
+        #: What the ledger says about why no pilot is requested, and when it may say something else;
+        #: when it says again how much of the pilots was used.
+        self._why, self._why_after, self._use_after = "", 0.0, 0.0
+        self._targets = self._targets_now()
+        #: When to decide about pilots again, on the monotonic clock: at the earliest, if something
+        #: has happened since then, and at the latest.
+        self._decide_after, self._undecided, self._decide_at = 0.0, True, math.inf
         self._thread = threading.Thread(target=self._loop, name="ensemble-pilot", daemon=True)
 
     def begin(self, known: Mapping[str, bool]) -> None:
@@ -133,7 +152,7 @@ class Controller:
                 self._plan(self._clock())
                 if self.turn.wait is not None:
                     self.turn.end()
-                self.gauges = self.fleet.gauges()
+            self.turn.flush()
             self.nodes.link.flush()
         self._leave()
 
@@ -145,28 +164,76 @@ class Controller:
         wait = self.turn.wait
         if wait is not None:
             return wait
-        now = self._clock()
-        times = self.pilots.wake_times()
-        wake = self.fleet.wake_time(now)
-        times += [] if wake is None else [wake]
-        return max(0.0, min(times) - now) + 0.001 if times else None
+        when = self._decide_after if self._undecided else self._decide_at
+        return None if when == math.inf else max(0.0, when - time.monotonic()) + 0.001
 
     def _plan(self, now: float) -> None:
         """Place jobs, and decide which pilots come and go."""
         by_node: dict[Node, list[Job]] = {}
-        for job, node in self.fleet.place(now):
+        for job, node in (*self.fleet.place(now), *self.fleet.prefetch(now)):
             by_node.setdefault(node, []).append(job)
         self._send(by_node)
-        for _ in range(self.fleet.requests(now)):
-            self.pilots.request(now)
+        moment = time.monotonic()
+        self._undecided = moment < self._decide_after
+        if not self._undecided:
+            self._decide_after = moment + self.fleet.pause
+            self._decide(now)
+            times = self._wake_times(now)
+            self._decide_at = moment + min(times) - now if times else math.inf
+
+    def _wake_times(self, now: float) -> list[float]:
+        """Return when something has to be decided or written although nothing happens."""
+        wake = self.fleet.wake_time(now)
+        return [
+            *self.pilots.wake_times(),
+            *([] if wake is None else [wake]),
+            *([self._why_after] if self.fleet.why != self._why else []),
+            *([self._use_after] if self.fleet.placed else []),
+        ]
+
+    def _decide(self, now: float) -> None:
+        """Decide which pilots come and go."""
+        for kind in self.fleet.requests(now):
+            self.pilots.request(kind, now)
         for pilot in self.fleet.surplus(now):
             self.pilots.give_back(pilot)
+        for answer in self.resizes.answers():
+            self._answer(answer)
+        before, self._targets = self._targets, self._targets_now()
+        for name, target in self._targets.items():
+            if before[name] != target:
+                self.turn.record("t", target, name)
+        self._record_state(now)
         self.pilots.check(now)
+        self.gauges = self.fleet.gauges(now)
+
+    def _targets_now(self) -> dict[str, int]:
+        return {name: demand.target for name, demand in self.fleet.demands.items()}
+
+    def _record_state(self, now: float) -> None:
+        """Write what only ``ensemble status`` needs to the ledger, from time to time."""
+        if self.fleet.why != self._why and now >= self._why_after:
+            self._why, self._why_after = self.fleet.why, now + _SAYING
+            self.turn.record("y", self._why)
+        if self.fleet.placed and now >= self._use_after:
+            self._use_after = now + max(_USE_LEAST, _USE_PER_PILOT * len(self.fleet.pilots))
+            for number, pilot in self.fleet.pilots.items():
+                if pilot.began is not None:
+                    self.turn.record("u", number, pilot.used_until(now), now)
 
     def _send(self, by_node: Mapping[Node, list[Job]]) -> None:
-        for node, jobs in by_node.items():
-            self.turn.record("p", *node.key, [job.id for job in jobs])
-            self.turn.then(lambda node=node, jobs=jobs: self.nodes.submit(node, jobs))  # type: ignore[misc]
+        members = self.fleet.members
+        for node, every in by_node.items():
+            large = [job for job in every if job.id in members]
+            jobs = [job for job in every if job.id not in members] if large else every
+            if jobs:
+                self.turn.record("p", *node.key, [job.id for job in jobs])
+                self.turn.then(lambda node=node, jobs=jobs: self.nodes.submit(node, jobs))  # type: ignore[misc]
+            for job in large:
+                others = members[job.id][1:]
+                self.turn.record("p", *node.key, [job.id], [each.rank for each in others])
+                for each in (node, *others):
+                    self.turn.then(lambda each=each, job=job: self.nodes.submit(each, [job]))  # type: ignore[misc]
 
     def _on_node(self, node: Node, became_ready: bool) -> None:
         self.pilots.on_node(node, became_ready)
@@ -180,15 +247,20 @@ class Controller:
 
     def submitted(self, entries: Sequence[Entry]) -> None:
         """Take over jobs that are in the ledger, and whose first events have been emitted."""
+        ends = any(each.kind.duration for each in self.fleet.demands.values())
+        reasons: dict[tuple[object, ...], str | None] = {}
         for entry in entries:
             tracked = self.jobs.add(entry)
-            if self.fleet.kind.duration and not entry.job.duration:
+            if ends and not entry.job.duration:
                 self.turn.problem(
                     f"jobs without 'duration', such as {entry.job.id}, may be placed in a pilot "
                     "that ends before they do: give their group one",
                     once="duration",
                 )
-            reason = self.fleet.never(entry.job) or _wrong_sizes(entry.job)
+            size = _size(entry.job)
+            if size not in reasons:
+                reasons[size] = self.fleet.never(entry.job) or _wrong_sizes(entry.job)
+            reason = reasons[size]
             if reason is not None:
                 self.jobs.finish(tracked, "alloc", reason)
             else:
@@ -213,21 +285,54 @@ class Controller:
             if node is not None:
                 self.nodes.tell(node, ["signal", [name], signal], later=True)
 
+    def resize(self, request: str, delta: int, when_busy: WhenBusy) -> None:
+        """Grow or shrink the fleet. The answer follows once the pilots are ready, or over."""
+        given = self._ledger.answers.get(request)
+        if given is not None:  # an earlier controller has answered it
+            now, outcome, size, reason = given
+            self.turn.emit([ResizeOutcome(now, request, outcome, size, reason)])
+        elif request not in self.resizes.pending:
+            resize = self.resizes.plan(delta, when_busy)
+            if isinstance(resize, str):
+                self._answer(Answer(request, "denied", self.fleet.size, resize))
+                return
+            self.resizes.begin(request, resize)
+            for number in resize.leaving:
+                self.pilots.record_drain(self.fleet.pilots[number])
+            self.turn.record(
+                *("g", request, self._clock(), delta, resize.target),
+                *(list(resize.leaving), resize.forced, resize.note, resize.kind),
+            )
+
+    def _answer(self, answer: Answer) -> None:
+        event = ResizeOutcome(
+            self._clock(), answer.request, answer.outcome, answer.size, answer.reason
+        )
+        self.turn.record(
+            "a", event.request, event.timestamp, event.outcome, event.size, event.reason
+        )
+        self.turn.then(lambda: self.turn.emit([event]))
+
     def forget(self, names: Sequence[str]) -> None:
         """Drop jobs that are over from all ledgers."""
         by_node: dict[Node, list[str]] = {}
         for name in names:
             entry = self._ledger.jobs.get(name)
             if entry is not None and entry.place is not None:
-                node = self.fleet.node(*entry.place)
-                if node is not None:
-                    by_node.setdefault(node, []).append(name)
+                pilot, rank = entry.place
+                for each in (rank, *entry.others):
+                    node = self.fleet.node(pilot, each)
+                    if node is not None:
+                        by_node.setdefault(node, []).append(name)
         for node, some in by_node.items():
             self.nodes.tell(node, ["forget", some])
         self.turn.record("f", list(names))
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
-        """Track jobs of an earlier controller. Return which are known; their events follow."""
+        """Track jobs of an earlier controller. Return which are known; their events follow.
+
+        All other jobs of that controller are forgotten: the run does not wait for them.
+        """
         known = {name: name in self._ledger.jobs for name in jobs}
         asked: dict[Node, list[str]] = {}
         over: dict[tuple[int, int], list[str]] = {}
@@ -238,7 +343,9 @@ class Controller:
             tracked = self.jobs.add(entry, since)
             node = self.fleet.placed.get(name)
             if node is not None:
-                asked.setdefault(node, []).append(name)
+                for each in self.fleet.members.get(name, (node,)):
+                    if name in each.jobs:
+                        asked.setdefault(each, []).append(name)
             elif entry.place is not None:  # in a pilot that is over: its ledger is still there
                 over.setdefault(entry.place, []).append(name)
             elif entry.ended:
@@ -251,9 +358,11 @@ class Controller:
             self.nodes.ask(node, names)
         for place, names in over.items():
             self._take_over(place, names)
-        lost = [n for n, e in self._ledger.jobs.items() if n not in self.jobs and e.place is None]
-        if lost:  # the run has never heard of these jobs, or has forgotten them
-            self.turn.record("f", lost)
+        unknown = [name for name in self._ledger.jobs if name not in self.jobs]
+        if unknown:  # they are over, or the run has never heard of them
+            for name in self.fleet.placed.keys() & unknown:
+                self.fleet.release(name, self._clock())
+            self.forget(unknown)
         return known
 
     def _take_over(self, place: tuple[int, int], names: Sequence[str]) -> None:
@@ -261,18 +370,26 @@ class Controller:
 
         The ledger says so, thus the pilot's fence is in place.
         """
-        state = self.pilots.node_folder(*place)
+        number, rank = place
+        others = {other for name in names for other in self._ledger.jobs[name].others}
 
-        def settle(reading: LedgerReading) -> None:
-            for name in self.jobs.settle(names, reading, f"pilot {place[0]} ended"):
+        def read() -> list[LedgerReading]:
+            jobs = {rank: dict.fromkeys(names, 0.0), **{other: {} for other in others}}
+            return [read_node(self.pilots.node_folder(number, r), jobs[r]) for r in (rank, *others)]
+
+        def settle(readings: Sequence[LedgerReading]) -> None:
+            reading, why = readings[0], f"pilot {number} ended"
+            requeue = self.pilots.requeues(number)
+            requeue = requeue and all(each.quit is not None for each in readings)
+            for name in self.jobs.settle(names, reading, why, requeue=requeue):
                 self.turn.record("w", [name])
                 entry = self._ledger.jobs[name]
                 self.fleet.add(entry.job, entry.number)
 
         self.turn.retry(
-            lambda: read_ledger(state, dict.fromkeys(names, 0.0)),
+            read,
             settle,
-            f"the end of {count_of(len(names), 'job')} of pilot {place[0]} is not known until this "
+            f"the end of {count_of(len(names), 'job')} of pilot {number} is not known until this "
             "works",
         )
 
@@ -297,6 +414,7 @@ class Controller:
         self.turn.end()
         if not self.jobs:
             self._wait_for_pilots()
+        self.turn.flush()
         self.turn.worker.close()
         self.nodes.link.close(_LAST_WORDS)
 
@@ -344,6 +462,14 @@ def _hosts(address: str) -> list[str]:
                 found[str(where[0])] = None
         found[name] = None
     return sorted(found, key=lambda host: host.startswith("127."))
+
+
+def _size(job: Job) -> tuple[object, ...]:
+    """Return what decides whether a pilot can run a job."""
+    return (
+        *(job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task, job.memory_per_task),
+        *(job.urgency, job.duration, job.executor),
+    )
 
 
 def _wrong_sizes(job: Job) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import sys
 import tempfile
@@ -14,9 +15,10 @@ from ensemble_core import (
     Emit,
     Event,
     Executor,
-    ExecutorError,
     Job,
+    ResizeOutcome,
     Run,
+    WhenBusy,
     check_new,
     private_folder,
     start_folder,
@@ -38,7 +40,7 @@ class PilotExecutor(Executor):
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"submit", "cancel", "signal", "reattach", "detach"}
+        {"submit", "cancel", "resize", "signal", "reattach", "detach"}
     )
     causes: ClassVar = frozenset(
         {"exit", "signal", "timeout", "memory", "cancelled", "submit", "preempted"}
@@ -46,38 +48,38 @@ class PilotExecutor(Executor):
 
     def __init__(self, **options: Any) -> None:
         self._options = read_options(options)
-        whole = option_defaults(self._options.outer.options, self._options.of_queue)
-        self._outer = self._options.outer.build(whole)
+        #: The executors of the outer queues, and which of them the pilots of each kind use.
+        self._outers: list[Executor] = []
+        self._outer_of: dict[str, Executor] = {}
+        built: dict[str, Executor] = {}
+        for name, kind in self._options.kinds.items():
+            whole = option_defaults(kind.outer.options, kind.of_queue)
+            key = json.dumps([kind.queue, whole], sort_keys=True)
+            if key not in built:
+                built[key] = kind.outer.build(whole)
+                self._outers.append(built[key])
+            self._outer_of[name] = built[key]
         self._controller: Controller | None = None
         self._ledger: PilotLedger
         self._emit: Emit
         self._clock: Any = None
+        #: Whether the run has said which jobs of an earlier controller it waits for.
+        self._reattached = False
         self._temporary: str | None = None
 
     def open(self, run: Run, emit: Emit) -> None:
-        if self._controller is not None:
-            raise ExecutorError("the executor pilot is open already", code="already-open")
         start = start_folder()
         if run.state is None:
             self._temporary = tempfile.mkdtemp(prefix="ensemble-pilot-")
         folder = Path(self._temporary or run.state or "").resolve()
         private_folder(folder)
         self._ledger = PilotLedger(folder / "pilots.log", run.id)
+        self._reattached = not self._ledger.jobs
         options = self._options
-        settings = Settings(
-            options.queue,
-            options.grace,
-            options.orphan,
-            options.requeue,
-            start,
-            self._job,
-            options.address,
-        )
+        settings = Settings(options.kinds, self._outer_of, start, self._job, options.address)
         self._emit, self._clock = emit, run.clock
         try:
-            controller = Controller(
-                run, self._pass_on, folder, options.kind, settings, self._ledger, self._outer
-            )
+            controller = Controller(run, self._pass_on, folder, settings, self._ledger)
         except BaseException:
             self._ledger.close()
             raise
@@ -85,29 +87,40 @@ class PilotExecutor(Executor):
         def on_events(events: Sequence[Event]) -> None:
             controller.post(lambda: controller.pilots.on_outer(events))
 
-        outer_id = hashlib.sha256(f"pilots of {self._ledger.run_id}".encode()).hexdigest()[:16]
-        # A later controller may be in another allocation, where the jobs of this one are unknown.
-        state = folder / (f"outer-{options.here.job}" if options.here else "outer")
+        opened: list[Executor] = []
+        known: dict[str, bool] = {}
         try:
-            self._outer.open(
-                Run(f"{run.tag}.pilots", folder / "output", run.clock, state, outer_id), on_events
-            )
+            for number, outer in enumerate(self._outers):
+                # The first one has the names of a run with one kind.
+                more = f"-{number + 1}" if number else ""
+                name = f"pilots{more} of {self._ledger.run_id}"
+                outer_id = hashlib.sha256(name.encode()).hexdigest()[:16]
+                # A later controller may be in another allocation, where the jobs of this one are
+                # unknown.
+                state = folder / (f"outer-{options.here.name}" if options.here else f"outer{more}")
+                tag = f"{run.tag}.pilots{more}"
+                outer.open(Run(tag, folder / "output", run.clock, state, outer_id), on_events)
+                opened.append(outer)
+            pilots = controller.fleet.pilots.values()
+            for outer in self._outers:
+                mine = [p.job for p in pilots if self._outer_of[p.kind.name] is outer]
+                known.update(outer.reattach(dict.fromkeys(mine, 0.0)) if mine else {})
         except BaseException:
+            for outer in opened:
+                outer.close()
             controller.abandon()
             self._ledger.close()
             raise
-        jobs = [pilot.job for pilot in controller.fleet.pilots.values()]
-        known = self._outer.reattach(dict.fromkeys(jobs, 0.0)) if jobs else {}
         controller.begin(known)
         self._controller = controller
 
     def _pass_on(self, events: Sequence[Event]) -> None:
         self._emit(events)
 
-    def _job(self, number: int, folder: Path) -> Job:
+    def _job(self, name: str, number: int, folder: Path) -> Job:
         """Return the job of a pilot in the outer queue."""
-        options, here = self._options, self._options.here
-        kind, queue = options.kind, options.queue
+        options = self._options.kinds[name]
+        kind, queue, here = options.kind, options.queue, options.here
         command = (sys.executable, "-m", "ensemble_pilot.node", str(folder))
         return Job(
             id=f"pilot.{number}",
@@ -118,6 +131,7 @@ class PilotExecutor(Executor):
             tasks=1 if here else kind.nodes,
             cores_per_task=1 if here else kind.cores,
             gpus_per_task=0 if here else kind.gpus,
+            memory_per_task=0 if here else kind.memory,
             duration=0.0 if here else kind.duration,
             # If the task of a node is gone, so is the pilot.
             environment={"SLURM_KILL_BAD_EXIT": "1"} if queue == "slurm" else {},
@@ -127,12 +141,13 @@ class PilotExecutor(Executor):
         )
 
     def _require_open(self) -> Controller:
-        if self._controller is None:
-            raise ExecutorError("the executor pilot is not open", code="not-open")
+        assert self._controller is not None
         return self._controller
 
     def submit(self, jobs: Sequence[Job]) -> None:
         controller = self._require_open()
+        if not self._reattached:  # it waits for none
+            self.reattach({})
         check_new(jobs, self._ledger.jobs.keys())
         entries = self._ledger.submit(jobs, self._clock())
         self._emit([event for entry in entries for event in entry.first_events()])
@@ -146,16 +161,25 @@ class PilotExecutor(Executor):
         controller, names = self._require_open(), list(jobs)
         controller.post(lambda: controller.signal(names, signal))
 
+    def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
+        controller = self._require_open()
+        if self._options.here:
+            reason = "with queue=here, the allocation is the one pilot"
+            self._emit([ResizeOutcome(self._clock(), request, "denied", reason=reason)])
+        else:
+            controller.post(lambda: controller.resize(request, delta, when_busy))
+
     def forget(self, jobs: Sequence[str]) -> None:
         controller, names = self._require_open(), list(jobs)
         controller.post(lambda: controller.forget(names))
 
     def reattach(self, jobs: Mapping[str, float]) -> Mapping[str, bool]:
+        self._reattached = True
         return self._require_open().request(lambda c: c.reattach(jobs))
 
     def resources(self) -> Mapping[str, float]:
         if self._controller is None:
-            return Fleet(self._options.kind).gauges()
+            return Fleet(*(each.kind for each in self._options.kinds.values())).gauges(0.0)
         return self._controller.gauges
 
     @property
@@ -168,7 +192,8 @@ class PilotExecutor(Executor):
         if controller is None:
             return
         controller.close()
-        self._outer.close()
+        for outer in self._outers:
+            outer.close()
         self._ledger.close()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)

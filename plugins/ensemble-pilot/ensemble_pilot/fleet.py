@@ -2,7 +2,12 @@
 
 The fleet does no input or output and reads no clock: times are arguments, in seconds since the
 epoch. A pilot is a job of the outer queue. A job of the run is *placed* on one of its nodes once
-that node has room for it, and stays bound to it.
+that node has room for it, and stays bound to it. A job of several nodes is placed on nodes of one
+pilot: it starts on the first of them, its *head*, and has a part on each other one, which starts
+nothing of the job by itself.
+
+If jobs are short, a full node has a few more of them, so that it does not wait for the controller
+between two jobs.
 
 **Why no job runs twice.** These laws together are the proof:
 
@@ -10,7 +15,7 @@ that node has room for it, and stays bound to it.
    pilots get jobs (:meth:`Fleet.place`).
 2. *Written first.* A job is sent to a node only after a synced line of the controller's ledger says
    so (``turn``). A later controller reads this line, so it finds each job in the same place.
-3. *Two ways out.* A placed job leaves its node when the node reports its end
+3. *Two ways out.* A placed job leaves its nodes when they report its end and that of its parts
    (:meth:`Fleet.release`), or when its pilot is ``fenced`` and it never started
    (:meth:`Fleet.give_back`, which raises ``ValueError`` in any other state).
 4. *Fence.* ``fenced`` means: the controller created the pilot's fence, a file, and *then* read the
@@ -25,184 +30,67 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
 from ensemble_core import Job
+from ensemble_pilot.demand import FAILURES, Demand, Load, Shape
+from ensemble_pilot.pilot import LIVE, TRANSITIONS, Kind, Node, Pilot, State, never_any, share
 
 __all__ = ["TRANSITIONS", "Fleet", "Kind", "Node", "Pilot", "State"]
 
-State = Literal["requested", "starting", "ready", "draining", "ended", "fenced", "over"]
-
-#: The states of a pilot, and which of them may follow.
-#:
-#: - ``requested``: it waits in the outer queue, or its request is on the way.
-#: - ``starting``: the outer queue has started it; its nodes are not all connected.
-#: - ``ready``: all its nodes have connected. Only now it gets jobs.
-#: - ``draining``: it is given back, and gets no more jobs.
-#: - ``ended``: the outer queue says that it has ended. That may be wrong.
-#: - ``fenced``: its fence is in place, and its ledgers were read after that. Nothing more starts.
-#: - ``over``: no job is bound to its nodes any more.
-TRANSITIONS: Mapping[State, frozenset[State]] = {
-    "requested": frozenset({"starting", "ready", "draining", "ended"}),
-    "starting": frozenset({"ready", "draining", "ended"}),
-    "ready": frozenset({"draining", "ended"}),
-    "draining": frozenset({"ended"}),
-    "ended": frozenset({"fenced"}),
-    "fenced": frozenset({"over"}),
-    "over": frozenset(),
-}
-_LIVE = ("requested", "starting", "ready")
 #: How many jobs of one size are checked for one that fits into the time that a pilot has left.
 _DEPTH = 100
-#: After this many pilots in a row that ended before they were ready, wait before the next request:
-#: so many seconds at first, then twice as long each time, up to the maximum.
-FAILURES, _PAUSE, _LONGEST_PAUSE = 3, 15.0, 900.0
-#: The part of ``margin`` that a pilot keeps at its end. The rest is for its start: a job that takes
-#: ``duration`` minus ``margin`` still fits when the pilot is ready.
-AT_END = 0.5
 #: How many jobs may overtake a job that does not fit yet: at least, and for each core it needs.
 _BYPASS_LEAST, _BYPASS_PER_CORE = 8, 2
-
-_Shape = tuple[int, int, int, int]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of pilot. Durations are in seconds; 0 as ``duration`` means no time limit.
-
-    ``cores`` and ``gpus`` are those of each node.
-    """
-
-    nodes: int = 1
-    cores: int = 1
-    gpus: int = 0
-    duration: float = 0.0
-    most: int = 1
-    least: int = 0
-    idle: float = 300.0
-    margin: float = 120.0
-    backlog: int = 2
-
-    def never(self, job: Job) -> tuple[str, str, str] | None:
-        """Return why no pilot can run a job: the field, the reason, and what to do, or ``None``."""
-        if job.nodes > 1:
-            return (
-                "nodes",
-                f"the job needs {job.nodes} nodes, but a job inside a pilot runs on one node",
-                "request tasks instead of nodes, or run it with the executor of the queue",
-            )
-        for what, need, have in (("cores", job.cores, self.cores), ("gpus", job.gpus, self.gpus)):
-            if need > have:
-                return (
-                    f"{what}_per_task",
-                    f"the job needs {need} {what} on one node, but a node of a pilot has {have}",
-                    f"request less, or larger nodes with -o {what}={need}",
-                )
-        longest = self.duration - self.margin
-        if self.duration and job.duration > longest:
-            why = (
-                f"the job's time limit is {job.duration:g} s, but a pilot has {longest:g} s for "
-                f"jobs ('duration' {self.duration:g} s minus 'margin' {self.margin:g} s)"
-            )
-            return "duration", why, "shorten the job's duration, or lengthen that of the pilots"
-        return None
-
-
-@dataclass(eq=False)
-class Node:
-    """A node of a pilot. ``rank`` counts from 0. ``memory`` is in bytes, ``None`` if unknown."""
-
-    pilot: Pilot
-    rank: int
-    cores: int = 0
-    gpus: int = 0
-    memory: int | None = None
-    connected: bool = False
-    free_cores: int = 0
-    free_gpus: int = 0
-    free_memory: float = math.inf
-    #: Jobs that are placed here and not over.
-    jobs: dict[str, Job] = field(default_factory=dict)
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.pilot.number, self.rank
-
-
-@dataclass(eq=False)
-class Pilot:
-    """A pilot. ``requested``, ``ends`` and ``idle_since`` are times; ``ends`` may be unknown.
-
-    ``was_ready`` is true once the pilot has been ready, also if a later controller asks.
-    """
-
-    number: int
-    requested: float
-    state: State = "requested"
-    nodes: list[Node] = field(default_factory=list)
-    ends: float | None = None
-    idle_since: float = 0.0
-    was_ready: bool = False
-
-    def to(self, state: State) -> None:
-        """Change the state. Raises :class:`ValueError` if :data:`TRANSITIONS` does not allow it."""
-        if state not in TRANSITIONS[self.state]:
-            raise ValueError(f"pilot {self.number} cannot change from {self.state} to {state}")
-        self.state = state
-
-    @property
-    def job(self) -> str:
-        """The pilot's job in the outer queue."""
-        return f"pilot.{self.number}"
-
-    @property
-    def busy(self) -> bool:
-        return any(node.jobs for node in self.nodes)
+#: Jobs are short if so many of their group have ended, and took at most so many seconds. A longer
+#: one counts less with each job that ends after it.
+_SHORT_JOBS, _SHORT, _FORGET = 16, 0.25, 0.98
+#: Seconds between two decisions about pilots: at least, for each pilot, and at most.
+_PAUSE_LEAST, _PAUSE_PER_PILOT, _PAUSE_MOST = 0.02, 0.005, 1.0
 
 
 class Fleet:
-    """The pilots of a run and its waiting jobs."""
+    """The pilots of a run, of one or several kinds, and its waiting jobs.
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
+    A job that names no kind may run in pilots of all kinds. Pilots are requested for it of the
+    first kind that can hold it, and, as far as ``most`` allows no more of these, of the next ones.
+    """
+
+    def __init__(self, *kinds: Kind) -> None:
         self.pilots: dict[int, Pilot] = {}
         self.placed: dict[str, Node] = {}
+        #: Of placed jobs of several nodes: all nodes, the head first; and those other than the head
+        #: whose part is not over.
+        self.members: dict[str, tuple[Node, ...]] = {}
+        self._parts: dict[str, list[Node]] = {}
         self._waiting: dict[str, tuple[int, Job]] = {}
         #: Waiting jobs by size: heaps of (number, id), with entries of jobs that wait no longer.
-        self._lines: dict[_Shape, list[tuple[int, str]]] = {}
-        self._counts: dict[_Shape, int] = {}
+        self._lines: dict[Shape, list[tuple[int, str]]] = {}
+        #: How many jobs wait, by what decides when and where they run.
+        self.loads: dict[Load, int] = {}
         self._numbers: dict[str, int] = {}
         self._bypassed: dict[str, int] = {}
         #: Nodes that may have room. Their number does not depend on that of all nodes.
         self._open: dict[tuple[int, int], Node] = {}
-        self.failures = 0
-        self._not_before = 0.0
-        #: The most memory that a node has had, in bytes; ``None``: not known yet.
-        self.memory: int | None = None
-        #: How many pilots have been ready, and the most time for jobs that one had left then.
-        self.readies, self._longest = 0, 0.0
+        #: Nodes without room, of which at most every second core has a job that waits there.
+        self._low: dict[tuple[int, int], Node] = {}
+        #: Whether rules decide on the number of pilots.
+        self.steered = False
+        #: The demand for pilots, by the name of their kind.
+        self.demands = {kind.name: Demand(kind, self) for kind in kinds}
+        #: Core-seconds of pilots that are over, and how many of them jobs have used.
+        self.past_given = self.past_used = 0.0
+        #: When placed jobs have started, and of each group: how many have ended, after how long in
+        #: total, and how long the longest of the last ones has taken.
+        self._since: dict[str, float] = {}
+        self._lasted: dict[str, tuple[int, float, float]] = {}
 
     # Jobs.
 
     def never(self, job: Job) -> str | None:
         """Return the reason why no pilot can run a job, and what to do, or ``None``."""
-        if self.memory is not None and job.memory > self.memory:
-            return (
-                f"the job needs {job.memory / 2**30:.3g}G of memory, but a node of a pilot has "
-                f"{self.memory / 2**30:.3g}G: request less memory_per_task, or larger nodes"
-            )
-        found = self.kind.never(job)
-        if found is not None:
-            return f"{found[1]}: {found[2]}"
-        if self.readies >= FAILURES and job.duration > self._longest:
-            return (
-                f"the job's time limit is {job.duration:g} s, but {FAILURES} pilots had at most "
-                f"{self._longest:.0f} s left when they were ready: shorten the job's duration, or "
-                "lengthen 'margin' and 'duration' of the pilots by the time that they need to start"
-            )
-        return None
+        found = never_any([*self.demands.values()], job)
+        return None if found is None else f"{found[1]}: {found[2]}"
 
     def impossible(self) -> list[tuple[Job, str]]:
         """Return the waiting jobs that no pilot can run, each with the reason.
@@ -210,16 +98,37 @@ class Fleet:
         Call it when a node has connected, because only then its memory is known, and how long a
         pilot needs to start.
         """
-        small = all(shape[3] <= (self.memory or math.inf) for shape in self._lines)
-        if small and self.readies != FAILURES:
+        largest = max((shape[3] for shape in self._lines), default=0)
+        learned = (
+            each.readies == FAILURES or largest > (each.memory or math.inf)
+            for each in self.demands.values()
+        )
+        if not any(learned):
             return []
-        told = [(job, self.never(job)) for _, job in self._waiting.values()]
-        return [(job, why) for job, why in told if why is not None]
+        checked = [(job, self.never(job)) for _, job in self._waiting.values()]
+        return [(job, why) for job, why in checked if why is not None]
 
     @property
     def waiting(self) -> int:
         """Number of jobs that wait for a node, without those that are held (urgency 0)."""
-        return sum(self._counts.values())
+        return sum(self.loads.values())
+
+    def _shape(self, job: Job) -> Shape:
+        kind = job.executor if job.executor in self.demands else ""
+        return -job.urgency, *share(job), kind or "", job.nodes
+
+    def first_kind(self, load: Load) -> Demand | None:
+        """Return the first kind of pilot that can hold these jobs."""
+        return next((each for each in self.demands.values() if each.can_hold(load)), None)
+
+    def usual_duration(self, group: str) -> float:
+        """Return how long jobs of a group have taken so far: their mean, or 0 if none has ended."""
+        ended, seconds, _ = self._lasted.get(group, (0, 0.0, 0.0))
+        return seconds / ended if ended else 0.0
+
+    def _are_short(self, group: str) -> bool:
+        ended, _, longest = self._lasted.get(group, (0, 0.0, 0.0))
+        return ended >= _SHORT_JOBS and longest <= _SHORT
 
     def waits(self, name: str) -> bool:
         return name in self._waiting
@@ -228,38 +137,87 @@ class Fleet:
         """Add a waiting job. ``number`` is its place in the order of submission."""
         self._waiting[job.id] = number, job
         if job.urgency:  # jobs with urgency 0 are held until they are cancelled
-            shape = _shape(job)
+            shape = self._shape(job)
             heapq.heappush(self._lines.setdefault(shape, []), (number, job.id))
-            self._counts[shape] = self._counts.get(shape, 0) + 1
+            load = shape, job.group, job.duration
+            self.loads[load] = self.loads.get(load, 0) + 1
 
     def remove(self, name: str) -> None:
         """Remove a waiting job."""
         _, job = self._waiting.pop(name)
         self._bypassed.pop(name, None)
         if job.urgency:
-            self._counts[_shape(job)] -= 1
+            load = self._shape(job), job.group, job.duration
+            self.loads[load] -= 1
+            if not self.loads[load]:
+                del self.loads[load]
 
-    def bind(self, job: Job, node: Node, number: int) -> None:
-        """Record that a job is placed on a node, without a check of the room."""
-        node.jobs[job.id] = job
-        node.free_cores -= job.cores
-        node.free_gpus -= job.gpus
-        node.free_memory -= job.memory
+    def started(self, name: str, when: float) -> None:
+        """Record when a placed job has started."""
+        node = self.placed.get(name)
+        if node is not None and name not in self._since:
+            pilot, cores = node.pilot, node.jobs[name].cores
+            self._since[name] = when
+            pilot.running_cores += cores
+            pilot.running_since += cores * max(when, pilot.counted)
+
+    def bind(self, job: Job, node: Node, number: int, *others: Node) -> None:
+        """Record that a job is placed on a node, or several, without a check of the room."""
         self.placed[job.id] = node
         self._numbers[job.id] = number
-        if node.free_cores <= 0:
-            self._open.pop(node.key, None)
+        if others:
+            self.members[job.id] = (node, *others)
+            self._parts[job.id] = [*others]
+        cores, gpus, memory = share(job)
+        for each in (node, *others):
+            each.jobs[job.id] = job
+            each.free_cores -= cores
+            each.free_gpus -= gpus
+            each.free_memory -= memory
+            self._update(each)
 
-    def release(self, name: str, now: float) -> None:
-        """Free what a placed job has held, because it is over."""
-        node = self.placed.pop(name)
+    def has_parts(self, name: str) -> bool:
+        """Return True if a part of a job, other than that on its head, is not over."""
+        return bool(self._parts.get(name))
+
+    def part_over(self, name: str, node: Node) -> None:
+        """Free what a part of a job has held, which is not that on its head."""
+        if node in self._parts.get(name, ()):
+            self._parts[name].remove(node)
+            self._free(name, node)
+
+    def _free(self, name: str, node: Node) -> Job:
         job = node.jobs.pop(name)
-        del self._numbers[name]
-        node.free_cores += job.cores
-        node.free_gpus += job.gpus
-        node.free_memory += job.memory
-        node.pilot.idle_since = now
+        cores, gpus, memory = share(job)
+        node.free_cores += cores
+        node.free_gpus += gpus
+        node.free_memory += memory
         self._update(node)
+        return job
+
+    def release(self, name: str, now: float, ended: float | None = None) -> None:
+        """Free what a placed job has held, because it is over.
+
+        ``ended`` is when it has ended, if that is not now.
+        """
+        node = self.placed.pop(name)
+        job = self._free(name, node)
+        for each in self._parts.pop(name, ()):
+            self._free(name, each)
+        self.members.pop(name, None)
+        del self._numbers[name]
+        node.pilot.idle_since = now
+        since, pilot = self._since.pop(name, None), node.pilot
+        if since is not None:
+            ended, counted = now if ended is None else ended, max(since, pilot.counted)
+            lasted = max(0.0, ended - since)
+            pilot.used += job.cores * max(0.0, ended - counted)
+            pilot.running_cores -= job.cores
+            pilot.running_since -= job.cores * counted
+            if pilot.state in ("ready", "draining"):
+                count, seconds, longest = self._lasted.get(job.group, (0, 0.0, 0.0))
+                longest = max(_FORGET * longest, lasted)
+                self._lasted[job.group] = count + 1, seconds + lasted, longest
 
     def give_back(self, name: str, now: float) -> None:
         """Let a placed job wait again that, by its node's ledger, never started.
@@ -274,10 +232,16 @@ class Fleet:
         self.add(job, number)
 
     def _update(self, node: Node) -> None:
-        if node.connected and node.free_cores > 0 and node.pilot.state == "ready":
-            self._open[node.key] = node
+        pilot, key, free = node.pilot, node.key, node.free_cores
+        able = node.connected and pilot.state == "ready" and pilot.live
+        if able and free > 0:
+            self._open[key] = node
         else:
-            self._open.pop(node.key, None)
+            self._open.pop(key, None)
+        if able and -(node.cores // 2) <= free <= 0:
+            self._low[key] = node
+        else:
+            self._low.pop(key, None)
 
     # Nodes.
 
@@ -293,21 +257,25 @@ class Fleet:
 
         The node must be one of a pilot that is not ``ended``.
         """
+        if limit := node.pilot.kind.memory:
+            memory = min(limit, memory or limit)
         node.free_cores += cores - node.cores
         node.free_gpus += gpus - node.gpus
-        held = sum(job.memory for job in node.jobs.values())
+        held = sum(share(job)[2] for job in node.jobs.values())
         node.free_memory = math.inf if memory is None else memory - held
         node.cores, node.gpus, node.memory, node.connected = cores, gpus, memory, True
-        if memory is not None:
-            self.memory = max(memory, self.memory or 0)
         pilot = node.pilot
+        demand = self.demands[pilot.kind.name]
+        if memory is not None:
+            demand.memory = max(memory, demand.memory or 0)
         became = pilot.state in ("requested", "starting") and all(n.connected for n in pilot.nodes)
         if became:
+            if pilot.state == "requested":  # its start has not been reported yet
+                demand.waited(now - pilot.requested)
+                pilot.began = now
             pilot.to("ready")
             pilot.was_ready, pilot.idle_since = True, now
-            self.failures = 0
-            self.readies += 1
-            self._longest = max(self._longest, self._left(pilot, now))
+            demand.became_ready(pilot.left(now))
         for each in pilot.nodes if became else (node,):
             self._update(each)
         return became
@@ -319,15 +287,27 @@ class Fleet:
 
     # Pilots.
 
-    def add_pilot(self, number: int, now: float) -> Pilot:
+    def add_pilot(self, number: int, kind: Kind, now: float) -> Pilot:
         """Add a pilot that is requested now."""
-        pilot = self.pilots[number] = Pilot(number, now, idle_since=now)
-        pilot.nodes = [Node(pilot, rank) for rank in range(self.kind.nodes)]
+        pilot = self.pilots[number] = Pilot(number, kind, now, idle_since=now)
+        pilot.nodes = [Node(pilot, rank) for rank in range(kind.nodes)]
         return pilot
+
+    def begin(self, pilot: Pilot, began: float) -> None:
+        """Record when the outer queue has started a pilot."""
+        pilot.to("starting")
+        pilot.began = began
+        self.demands[pilot.kind.name].waited(began - pilot.requested)
 
     def drain(self, pilot: Pilot, state: Literal["draining", "ended"] = "draining") -> None:
         """Let a pilot get no more jobs."""
         pilot.to(state)
+        for node in pilot.nodes:
+            self._update(node)
+
+    def leave(self, pilot: Pilot, *, forced: bool) -> None:
+        """Let a pilot get no more jobs, and give it back: after those it has, or if forced, now."""
+        pilot.leaving, pilot.forced = True, forced
         for node in pilot.nodes:
             self._update(node)
 
@@ -340,58 +320,86 @@ class Fleet:
             raise ValueError(f"jobs are bound to pilot {pilot.number}")
         pilot.to("over")
         del self.pilots[pilot.number]
-        if pilot.was_ready or wanted:
-            self._not_before = max(self._not_before, now + self.kind.idle if wanted else 0.0)
-            return False
-        return self.failed(now)
+        self.past_given += self.given(pilot, now)
+        self.past_used += pilot.used
+        done, demand = pilot.was_ready or wanted, self.demands[pilot.kind.name]
+        if done and not demand.is_awaited and not pilot.leaving:  # it is not replaced
+            demand.target = min(demand.target, max(demand.live, demand.target - 1))
+        if wanted:
+            demand.rest(now)
+        return False if done else demand.failed(now)
 
-    def failed(self, now: float) -> bool:
-        """Record that a pilot never became ready. Return whether that is worth a message."""
-        self.failures += 1
-        more = self.failures - FAILURES
-        if more >= 0:
-            self._not_before = now + min(_LONGEST_PAUSE, _PAUSE * 2**more)
-        return more == 0
+    def requests(self, now: float) -> list[Kind]:
+        """Return the kinds of the pilots to request now, one for each pilot.
 
-    def requests(self, now: float) -> int:
-        """Return how many pilots to request now.
-
-        There are at most ``most``, of which ``backlog`` wait in the outer queue. Only waiting jobs
-        count. Call :meth:`place` before, so that jobs for which there is room do not count.
+        Call :meth:`place` before, so that jobs for which there is room do not count.
         """
-        kind = self.kind
-        live = sum(pilot.state in _LIVE for pilot in self.pilots.values())
-        waiting = sum(pilot.state == "requested" for pilot in self.pilots.values())
-        coming = sum(pilot.state in ("requested", "starting") for pilot in self.pilots.values())
-        need = max(math.ceil(self._nodes_needed() / kind.nodes) - coming, kind.least - live)
-        if now < self._not_before and (live or self.failures >= FAILURES):
-            return 0
-        return max(0, min(need, kind.most - len(self.pilots), kind.backlog - waiting))
+        found: list[Kind] = []
+        left: dict[Load, float] = dict(self.loads)
+        for demand in self.demands.values():
+            loads = {load: count for load, count in left.items() if demand.can_hold(load)}
+            number, beyond = demand.requests(loads, now)
+            found += [demand.kind] * number
+            for load, count in loads.items():
+                if beyond:
+                    left[load] = count * beyond
+                else:
+                    del left[load]
+        return found
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two decisions about pilots (requests, surplus, gauges).
+
+        They look at each pilot. With many pilots they are made less often, so that the cost of a
+        job does not depend on their number.
+        """
+        return min(_PAUSE_MOST, max(_PAUSE_LEAST, _PAUSE_PER_PILOT * len(self.pilots)))
+
+    @property
+    def why(self) -> str:
+        """Why no other pilot is requested; empty if one is."""
+        whys = [f"{each.name}: {each.why}" for each in self.demands.values()]
+        if len(whys) == 1:
+            return next(iter(self.demands.values())).why
+        return "; ".join(whys) if all(each.why for each in self.demands.values()) else ""
+
+    @property
+    def size(self) -> int:
+        """Number of nodes of the pilots that are ready."""
+        return sum(demand.kind.nodes * demand.ready for demand in self.demands.values())
 
     def wake_time(self, now: float) -> float | None:
         """Return the next time at which a decision may change although nothing happens."""
-        if self.waiting:
-            return self._not_before if self._not_before > now else None
-        live = [pilot for pilot in self.pilots.values() if pilot.state in _LIVE]
-        if len(live) <= self.kind.least:
-            return self._not_before if self._not_before > now else None
-        times = [pilot.idle_since + self.kind.idle for pilot in live if not pilot.busy]
-        return min(times, default=None)
+        times = (demand.wake_time(now) for demand in self.demands.values())
+        return min((when for when in times if when is not None), default=None)
 
     def surplus(self, now: float) -> list[Pilot]:
-        """Return the pilots to give back: those without work for ``idle`` seconds."""
-        if self.waiting:
-            return []
-        live = [pilot for pilot in self.pilots.values() if pilot.state in _LIVE]
-        rested = [p for p in live if not p.busy and now - p.idle_since >= self.kind.idle]
-        rested.sort(key=lambda pilot: (pilot.state == "ready", -pilot.number))
-        return rested[: max(0, len(live) - self.kind.least)]
+        """Return the pilots to give back."""
+        return [pilot for demand in self.demands.values() for pilot in demand.surplus(now)]
 
-    def gauges(self) -> dict[str, float]:
+    def given(self, pilot: Pilot, now: float) -> float:
+        """Return how many core-seconds a pilot has had so far."""
+        cores = pilot.kind.nodes * pilot.kind.cores
+        return 0.0 if pilot.began is None else cores * max(0.0, now - pilot.began)
+
+    def gauges(self, now: float) -> dict[str, float]:
         """Return the gauges of the nodes that are ready, and of the pilots."""
-        ready = [pilot for pilot in self.pilots.values() if pilot.state == "ready"]
-        nodes = [node for pilot in ready for node in pilot.nodes if node.connected]
-        coming = sum(pilot.state in ("requested", "starting") for pilot in self.pilots.values())
+        given, used = self.past_given, self.past_used
+        states = {"ready": 0, "waiting": 0, "draining": 0}
+        nodes: list[Node] = []
+        for pilot in self.pilots.values():
+            given += self.given(pilot, now)
+            used += pilot.used_until(now)
+            if pilot.state not in LIVE:
+                continue
+            if pilot.leaving:
+                states["draining"] += 1
+            elif pilot.state == "ready":
+                states["ready"] += 1
+                nodes += [node for node in pilot.nodes if node.connected]
+            else:
+                states["waiting"] += 1
         return {
             "nodes.up": float(len(nodes)),
             "nodes.free": float(sum(not node.jobs for node in nodes)),
@@ -399,21 +407,38 @@ class Fleet:
             "cores.free": float(sum(max(0, node.free_cores) for node in nodes)),
             "gpus.up": float(sum(node.gpus for node in nodes)),
             "gpus.free": float(sum(max(0, node.free_gpus) for node in nodes)),
-            "pilots.ready": float(len(ready)),
-            "pilots.waiting": float(coming),
+            **{f"pilots.{state}": float(count) for state, count in states.items()},
+            "pilots.core_hours": given / 3600,
+            "pilots.used_core_hours": used / 3600,
         }
 
-    def _nodes_needed(self) -> float:
-        """Return how many empty nodes the waiting jobs would fill."""
-        kind, needed = self.kind, 0.0
-        for (_, cores, gpus, _), count in self._counts.items():
-            fit = kind.cores // cores
-            if gpus:
-                fit = min(fit, kind.gpus // gpus)
-            needed += count / max(1, fit)
-        return needed
-
     # Placement.
+
+    def prefetch(self, now: float) -> list[tuple[Job, Node]]:
+        """Bind short jobs to nodes that are full, at most one for each core. Return the bindings.
+
+        A node starts such a job without asking for it. Call :meth:`place` before. Nothing is bound
+        if waiting jobs have several sizes, so that no job has to wait for a smaller one, or if
+        fewer jobs wait than are placed, so that none waits here while another node is free.
+        """
+        sizes = [shape for shape in self._lines if self._low and self._first(shape)]
+        if len(sizes) != 1 or sizes[0][2] or sizes[0][5] > 1:
+            return []
+        (shape,) = sizes
+        bound: list[tuple[Job, Node]] = []
+        for key in sorted(self._low):
+            node = self._low[key]
+            while len(self._waiting) > len(self.placed) and _fits(shape, node, 1):
+                number, job = self._waiting[self._lines[shape][0][1]]
+                found = self._in_time((number, job.id), [node], now)
+                if found is None or not self._are_short(job.group):
+                    break
+                self.remove(job.id)
+                self.bind(job, node, number)
+                bound.append((job, node))
+                if not self._first(shape):
+                    return bound
+        return bound
 
     def place(self, now: float, *, ahead: int = 0) -> list[tuple[Job, Node]]:
         """Bind waiting jobs to nodes that have room for them. Return the new bindings.
@@ -425,7 +450,8 @@ class Fleet:
         """
         bound: list[tuple[Job, Node]] = []
         if ahead:
-            extra = [n for p in self.pilots.values() if p.state == "ready" for n in p.nodes]
+            live = [p for p in self.pilots.values() if p.live and p.state == "ready"]
+            extra = [node for pilot in live for node in pilot.nodes]
             nodes = sorted((n for n in extra if n.connected), key=lambda node: node.key)
         else:
             nodes = [self._open[key] for key in sorted(self._open)]
@@ -434,7 +460,7 @@ class Fleet:
         ]
         heapq.heapify(heads)
         blocked: Job | None = None
-        kept: Node | None = None
+        kept: list[Node] = []
         while heads and nodes:
             _, _, shape = heapq.heappop(heads)
             found = self._choose(shape, nodes, now, kept, ahead)
@@ -443,27 +469,32 @@ class Fleet:
                     blocked = self._waiting[self._lines[shape][0][1]][1]
                     kept = self._keep_for(blocked, nodes)
                 continue
-            number, job, node = found
+            number, job, (node, *others) = found
             self.remove(job.id)
-            self.bind(job, node, number)
+            self.bind(job, node, number, *others)
             bound.append((job, node))
             if blocked is not None:
                 self._bypassed[blocked.id] = self._bypassed.get(blocked.id, 0) + 1
                 kept = kept or self._keep_for(blocked, nodes)
-            if node.free_cores <= -ahead * node.cores:
-                nodes.remove(node)
+            for each in (node, *others):
+                if each.free_cores <= -ahead * each.cores:
+                    nodes.remove(each)
             for number in self._first(shape):
                 heapq.heappush(heads, (shape[0], number, shape))
         return bound
 
     def hand_over(self, now: float) -> list[tuple[Job, Node]]:
         """Bind all waiting jobs to the nodes that are ready, because the controller leaves."""
-        ready = [p for p in self.pilots.values() if p.state == "ready"]
-        cores = sum(node.cores for p in ready for node in p.nodes if node.connected)
-        wanted = sum(shape[1] * count for shape, count in self._counts.items())
-        return self.place(now, ahead=1 + wanted // cores) if cores else []
+        ready = [p for p in self.pilots.values() if p.live and p.state == "ready"]
+        cores: dict[str, int] = {}
+        for pilot in ready:
+            here = sum(node.cores for node in pilot.nodes if node.connected)
+            cores[pilot.kind.name] = cores.get(pilot.kind.name, 0) + here
+        fewest = min(filter(None, cores.values()), default=0)
+        wanted = sum(load[0][1] * load[0][5] * count for load, count in self.loads.items())
+        return self.place(now, ahead=1 + wanted // fewest) if fewest else []
 
-    def _first(self, shape: _Shape) -> list[int]:
+    def _first(self, shape: Shape) -> list[int]:
         """Return the number of the first waiting job of this size, in a list, or an empty one."""
         line = self._lines[shape]
         while line and self._waiting.get(line[0][1], (None,))[0] != line[0][0]:
@@ -471,12 +502,18 @@ class Fleet:
         return [line[0][0]] if line else []
 
     def _choose(
-        self, shape: _Shape, nodes: list[Node], now: float, kept: Node | None, ahead: int
-    ) -> tuple[int, Job, Node] | None:
-        line = self._lines[shape]
-        fitting = [node for node in nodes if node is not kept and _fits(shape, node, ahead)]
+        self, shape: Shape, nodes: list[Node], now: float, kept: list[Node], ahead: int
+    ) -> tuple[int, Job, list[Node]] | None:
+        line, wanted = self._lines[shape], shape[5]
+        if wanted > 1:  # parts that wait on a node for room could wait for one another
+            ahead = 0
+        fitting = [node for node in nodes if node not in kept and _fits(shape, node, ahead)]
+        if wanted > 1:
+            fitting = [node for node in fitting if node.pilot.kind.flux]
         if not fitting:
             return None
+        if not shape[2] and len(self.demands) > 1:  # leave GPUs to the jobs that need them
+            fitting.sort(key=lambda node: node.gpus > 0)
         chosen = self._in_time(line[0], fitting, now)
         if chosen is None:  # a later one may have a shorter time limit
             rest = heapq.nsmallest(_DEPTH, line)[1:]
@@ -485,35 +522,53 @@ class Fleet:
 
     def _in_time(
         self, entry: tuple[int, str], nodes: list[Node], now: float
-    ) -> tuple[int, Job, Node] | None:
-        """Return the first of these nodes on which a waiting job can end in time, or ``None``."""
+    ) -> tuple[int, Job, list[Node]] | None:
+        """Return a waiting job and the first of these nodes on which it can end in time."""
         number, job = self._waiting.get(entry[1], (None, None))
         if job is None or number != entry[0]:
             return None
+        found: dict[Pilot, list[Node]] = {}
         for node in nodes:
-            left = self._left(node.pilot, now)
+            left = node.pilot.left(now)
             if left > 0 and job.duration <= left:
-                return entry[0], job, node
+                here = found.setdefault(node.pilot, [])
+                here.append(node)
+                if len(here) == job.nodes:
+                    return entry[0], job, here
         return None
 
-    def _left(self, pilot: Pilot, now: float) -> float:
-        """Return for how many seconds a pilot still runs jobs."""
-        return math.inf if pilot.ends is None else pilot.ends - AT_END * self.kind.margin - now
-
-    def _keep_for(self, job: Job, nodes: list[Node]) -> Node | None:
+    def _keep_for(self, job: Job, nodes: list[Node]) -> list[Node]:
+        """Return nodes to keep for a job that does not fit now, if many have overtaken it."""
         allowed = max(_BYPASS_LEAST, _BYPASS_PER_CORE * job.cores)
         if self._bypassed.get(job.id, 0) < allowed:
-            return None
-        able = [node for node in nodes if node.cores >= job.cores and node.gpus >= job.gpus]
-        return max(able, key=lambda node: (node.free_cores, -node.pilot.number), default=None)
+            return []
+        _, cores, gpus, _, kind, wanted = self._shape(job)
+        able: dict[Pilot, list[Node]] = {}
+        # A node without room now may be one of several that are kept.
+        every = nodes if wanted == 1 else [n for p in self.pilots.values() for n in p.nodes]
+        for node in every:
+            fits = node.cores >= cores and node.gpus >= gpus
+            if fits and kind in ("", node.pilot.kind.name) and node.pilot.live:
+                able.setdefault(node.pilot, []).append(node)
+        best: list[Node] = []
+        for pilot, here in able.items():
+            if len(here) < wanted or (wanted > 1 and not pilot.kind.flux):
+                continue
+            here = sorted(here, key=lambda node: -node.free_cores)[:wanted]
+            if _room(here) > _room(best):
+                best = here
+        return best
 
 
-def _shape(job: Job) -> _Shape:
-    return -job.urgency, job.cores, job.gpus, job.memory
+def _room(nodes: list[Node]) -> float:
+    """Return how many cores are free on nodes, to compare those of different pilots."""
+    return sum(node.free_cores for node in nodes) if nodes else -math.inf
 
 
-def _fits(shape: _Shape, node: Node, ahead: int) -> bool:
-    _, cores, gpus, memory = shape
+def _fits(shape: Shape, node: Node, ahead: int) -> bool:
+    _, cores, gpus, memory, kind, _ = shape
+    if kind not in ("", node.pilot.kind.name):
+        return False
     if ahead:  # the job waits on the node until there is room
         able = cores <= node.cores and gpus <= node.gpus and memory <= (node.memory or math.inf)
         return able and node.free_cores > -ahead * node.cores

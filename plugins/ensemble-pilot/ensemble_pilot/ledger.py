@@ -4,16 +4,23 @@ It is a file of JSON lines with checksums, and each line is synced before anythi
 
 - ``["v",1,RUN_ID]``: the first line
 - ``["j",TIME,JOB]``: a job was submitted
-- ``["n",PILOT,TIME]``: a pilot is requested
+- ``["n",PILOT,TIME,CORES,KIND]``: a pilot of this kind with so many cores is requested
 - ``["s",PILOT,QUEUE_ID]``: the outer queue has it
 - ``["b",PILOT,TIME]``: it has begun
 - ``["r",PILOT,TIME,[HOST,…]]``: all its nodes have connected
+- ``["d",PILOT,TIME]``: it drains: it gets no more jobs, and is given back
 - ``["o",PILOT,TIME,WHY]``: it is over: its ledgers were read, and what followed stands before this
   line
-- ``["p",PILOT,RANK,[ID,…]]``: jobs are sent to a node
+- ``["p",PILOT,RANK,[ID,…],[RANK,…]]``: jobs are sent to a node, and to others for their other parts
 - ``["w",[ID,…]]``: jobs wait again, because they never started
 - ``["e",ID,TIME,NAME,CONTEXT]``: the controller itself has ended a job with this event
 - ``["f",[ID,…]]``: the run needs these jobs no longer
+- ``["g",REQUEST,TIME,DELTA,TARGET,[PILOT,…],FORCED,NOTE,KIND]``: a rule grows or shrinks the fleet
+  to so many pilots of this kind, and these pilots leave
+- ``["a",REQUEST,TIME,OUTCOME,SIZE,REASON]``: this is answered
+- ``["u",PILOT,SECONDS,TIME]``: so many core-seconds of a pilot were used by jobs until then
+- ``["y",WHY]``: why no other pilot is requested; empty: because one is
+- ``["t",TARGET,KIND]``: so many pilots are what rules have asked for, as far as it still holds
 """
 
 from __future__ import annotations
@@ -36,17 +43,27 @@ _NAMES = ("submit", "validate", "depend", "priority")
 
 
 class Entry:
-    """A submitted job. ``place`` is the pilot and the rank of the node to which it was sent."""
+    """A submitted job.
 
-    __slots__ = ("ended", "job", "number", "place", "submitted")
+    ``place`` is the pilot and the rank of the node to which it was sent, and ``others`` has the
+    ranks of its other nodes.
+    """
+
+    __slots__ = ("ended", "job", "number", "others", "place", "submitted")
 
     def __init__(self, job: Job, number: int, submitted: float) -> None:
         self.job = job
         self.number = number
         self.submitted = submitted
         self.place: tuple[int, int] | None = None
+        self.others: Sequence[int] = ()
         #: Events with which the controller itself has ended the job.
         self.ended: list[JobEvent] = []
+
+    @property
+    def last_of_first(self) -> float:
+        """The time of the last event of the submission."""
+        return self.submitted + (len(_NAMES) - 1) * STEP
 
     def first_events(self) -> list[JobEvent]:
         """Return the events of the submission. They are the same at each call."""
@@ -63,26 +80,43 @@ class Entry:
 class PilotRecord:
     """A pilot, as the ledger describes it. Times are seconds since the epoch; ``None``: not yet."""
 
-    __slots__ = ("began", "ended", "hosts", "queue_id", "ready", "requested", "why")
+    __slots__ = (
+        *("began", "cores", "counted", "draining", "ended", "hosts", "kind", "queue_id", "ready"),
+        *("requested", "used", "why"),
+    )
 
-    def __init__(self, requested: float) -> None:
+    def __init__(self, requested: float, cores: int = 0, kind: str = "") -> None:
         self.requested = requested
+        self.kind = kind
+        self.cores = cores
+        self.used = self.counted = 0.0
         self.queue_id: str | None = None
         self.began: float | None = None
         self.ready: float | None = None
+        self.draining: float | None = None
         self.hosts: Sequence[str] = ()
         self.ended: float | None = None
         self.why = ""
 
+    def given(self, now: float) -> float:
+        """Return the core-seconds that the pilot has had until ``now``."""
+        if self.began is None:
+            return 0.0
+        return self.cores * max(0.0, (now if self.ended is None else self.ended) - self.began)
+
     def lines(self, number: int) -> Iterator[list[object]]:
         """Yield the lines from which this record can be read."""
-        yield ["n", number, self.requested]
+        yield ["n", number, self.requested, self.cores, self.kind]
+        if self.used:
+            yield ["u", number, self.used, self.counted]
         if self.queue_id is not None:
             yield ["s", number, self.queue_id]
         if self.began is not None:
             yield ["b", number, self.began]
         if self.ready is not None:
             yield ["r", number, self.ready, self.hosts]
+        if self.draining is not None:
+            yield ["d", number, self.draining]
         if self.ended is not None:
             yield ["o", number, self.ended, self.why]
 
@@ -100,9 +134,20 @@ class Records:
         #: The pilots that are not over, and those that are.
         self.pilots: dict[int, PilotRecord] = {}
         self.past: dict[int, PilotRecord] = {}
+        #: Requests of rules for more or fewer nodes, and the answers, as in the lines.
+        self.resizes: dict[str, Sequence[Any]] = {}
+        self.answers: dict[str, Sequence[Any]] = {}
+        #: How many pilots rules have asked for, by kind.
+        self.targets: dict[str, int] = {}
+        self.why_none = ""
         self._numbers = 0
         if path.exists():
             self._read()
+
+    def core_seconds(self, now: float) -> tuple[float, float]:
+        """Return the core-seconds of all pilots until ``now``, and how many were used by jobs."""
+        every = (*self.past.values(), *self.pilots.values())
+        return sum(each.given(now) for each in every), sum(each.used for each in every)
 
     @property
     def last_pilot(self) -> int:
@@ -133,13 +178,17 @@ class Records:
             job = to_job(rest[0])
             self.jobs[job.id] = Entry(job, self._numbers, first)
         elif what == "n":
-            self.pilots[first] = PilotRecord(rest[0])
-        elif what in ("s", "b", "r", "o") and first in self.pilots:
+            self.pilots[first] = PilotRecord(*rest)
+        elif what in ("s", "b", "r", "d", "o", "u") and first in self.pilots:
             record = self.pilots[first]
             if what == "s":
                 record.queue_id = rest[0]
+            elif what == "u":
+                record.used, record.counted = rest
             elif what == "b":
                 record.began = rest[0]
+            elif what == "d":
+                record.draining = rest[0]
             elif what == "r":
                 record.ready, record.hosts = rest
             else:
@@ -148,6 +197,7 @@ class Records:
         elif what == "p":
             for name in rest[1]:
                 self.jobs[name].place = first, rest[0]
+                self.jobs[name].others = rest[2] if rest[2:] else ()
         elif what == "w":
             for name in first:
                 self.jobs[name].place = None
@@ -158,6 +208,15 @@ class Records:
         elif what == "f":
             for name in first:
                 self.jobs.pop(name, None)
+        elif what == "g":
+            self.resizes[first] = rest
+        elif what == "a":
+            self.answers[first] = rest
+            self.resizes.pop(first, None)
+        elif what == "t":
+            self.targets[rest[0] if rest else ""] = first
+        elif what == "y":
+            self.why_none = first
 
 
 class PilotLedger(Records):
@@ -191,10 +250,14 @@ class PilotLedger(Records):
         for pilots in (self.past, self.pilots):
             texts += [line(each) for number in pilots for each in pilots[number].lines(number)]
         for name, entry in self.jobs.items():
-            texts.append(line(["j", entry.submitted, encode_job(entry.job)]))
+            texts.append(line(["j", entry.submitted, _encode(entry.job)]))
             if entry.place is not None:
-                texts.append(line(["p", *entry.place, [name]]))
+                texts.append(line(["p", *entry.place, [name], [*entry.others]]))
             texts += [encode_event(event) for event in entry.ended]
+        texts += [line(["g", request, *rest]) for request, rest in self.resizes.items()]
+        texts += [line(["a", request, *rest]) for request, rest in self.answers.items()]
+        texts += [line(["t", target, kind]) for kind, target in self.targets.items()]
+        texts.append(line(["y", self.why_none]))
         draft = self._path.with_suffix(".new")
         self._fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._size = 0
@@ -246,7 +309,7 @@ class PilotLedger(Records):
 
     def submit(self, jobs: Iterable[Job], now: float) -> list[Entry]:
         """Write and sync jobs. If this raises :class:`ExecutorError`, none of them is submitted."""
-        messages = [["j", now, encode_job(job)] for job in jobs]
+        messages = [["j", now, _encode(job)] for job in jobs]
         with self._lock:
             size = self._size
             try:
@@ -266,3 +329,8 @@ class PilotLedger(Records):
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _encode(job: Job) -> dict[str, Any]:
+    """Return a job as plain data, with the kind of pilot that it names."""
+    return encode_job(job) | ({"executor": job.executor} if job.executor else {})

@@ -6,6 +6,9 @@ the work of a link, in :meth:`Link.poll`. Only :meth:`Link.wake` may be called f
 
 Until a peer has named its token, it has :data:`_SECONDS` and :data:`_FIRST_LINE` bytes, and there
 are at most :data:`_GUESTS` such peers.
+
+Both ends send a heartbeat each :data:`HEARTBEAT` seconds. A connection that is silent for
+:data:`SILENT` heartbeats counts as broken, also if the other end is gone without a word.
 """
 
 from __future__ import annotations
@@ -19,39 +22,33 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ensemble_core.local.protocol import Splitter
+from ensemble_core.local.protocol import Splitter, line
 
-__all__ = ["Link", "Peer", "keep_alive"]
+__all__ = ["BEAT", "HEARTBEAT", "SILENT", "Link", "Peer"]
+
+#: Seconds between two heartbeats, and after how many of them without a word a connection is broken.
+HEARTBEAT, SILENT = 15.0, 4
+#: A heartbeat. A supervisor, to which it is copied, ignores it.
+BEAT = line(["beat"])
 
 _GUESTS, _SECONDS, _FIRST_LINE = 256, 10.0, 1 << 16
 _PIECE = 1 << 18
-#: Seconds after which the kernel probes a silent connection, and after which it gives up.
-_PROBE, _DEAD = 20, 90
-
-
-def keep_alive(sock: socket.socket) -> None:
-    """Let the kernel probe a silent connection, so that a peer that is gone is noticed."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        (socket.TCP_KEEPIDLE, _PROBE),
-        (socket.TCP_KEEPINTVL, _PROBE),
-        (socket.TCP_KEEPCNT, 3),
-        (socket.TCP_USER_TIMEOUT, _DEAD * 1000),
-    ):
-        sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Peer:
-    """A connection. ``node`` is set once the peer has proved which node it is."""
+    """A connection. ``node`` is set once the peer has proved which node it is.
+
+    ``listens`` is set once it expects heartbeats. ``heard`` is when it has last sent something.
+    """
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self.sock = sock
         self.node: Any = None
         self.splitter = Splitter()
         self.unsent: list[bytes] = []
-        self.began = time.monotonic()
+        self.began = self.heard = time.monotonic()
         self.received = 0
+        self.listens = False
         self.shaking = True
         self.closed = False
 
@@ -81,6 +78,7 @@ class Link:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._guests: set[Peer] = set()
         self._dirty: set[Peer] = set()
+        self._next_beat = time.monotonic() + HEARTBEAT
         self.peers: set[Peer] = set()
 
     def wake(self) -> None:
@@ -90,8 +88,10 @@ class Link:
 
     def poll(self, timeout: float | None) -> None:
         """Handle what has arrived; wait for it at most ``timeout`` seconds."""
-        if self._guests:
-            timeout = min(_SECONDS, timeout if timeout is not None else _SECONDS)
+        if self.peers:
+            longest = _SECONDS if self._guests else HEARTBEAT
+            longest = min(longest, max(0.0, self._next_beat - time.monotonic()))
+            timeout = longest if timeout is None else min(longest, timeout)
         for key, mask in self._selector.select(timeout):
             if key.fileobj is self._listener:
                 self._accept()
@@ -103,10 +103,20 @@ class Link:
                 if mask & selectors.EVENT_WRITE:
                     self._dirty.add(peer)
                 self._read(peer)
-        if self._guests:
-            late = time.monotonic() - _SECONDS
-            for peer in [each for each in self._guests if each.began < late]:
+        now = time.monotonic()
+        for peer in [each for each in self._guests if each.began < now - _SECONDS]:
+            self.drop(peer)
+        if now >= self._next_beat:
+            self._next_beat = now + HEARTBEAT
+            self._beat(now)
+
+    def _beat(self, now: float) -> None:
+        """Send heartbeats, and end the connections that have been silent for too long."""
+        for peer in list(self.peers):
+            if peer.heard < now - SILENT * HEARTBEAT:
                 self.drop(peer)
+            elif peer.listens and not peer.unsent:
+                self.send(peer, BEAT)
 
     def _accept(self) -> None:
         try:
@@ -116,9 +126,15 @@ class Link:
         if len(self._guests) >= _GUESTS:
             sock.close()
             return
-        sock.setblocking(False)
-        keep_alive(sock)
-        wrapped = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            wrapped = self._context.wrap_socket(
+                sock, server_side=True, do_handshake_on_connect=False
+            )
+        except OSError:  # it has been reset already
+            sock.close()
+            return
         peer = Peer(wrapped)
         self._guests.add(peer)
         self.peers.add(peer)
@@ -135,6 +151,7 @@ class Link:
                     self.drop(peer)
                     return
                 peer.received += len(piece)
+                peer.heard = time.monotonic()
                 for message in peer.splitter.feed(piece):
                     if not peer.closed:
                         self._on_message(peer, message)

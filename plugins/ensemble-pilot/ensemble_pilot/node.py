@@ -16,6 +16,7 @@ import json
 import os
 import random
 import select
+import shutil
 import signal
 import socket
 import ssl
@@ -34,20 +35,40 @@ from ensemble_core.local.protocol import JOB_FIELDS, VERSION, line
 from ensemble_core.local.slots import bindable_cores, machine_memory, visible_gpus
 from ensemble_core.local.supervisor_client import StartedSupervisor, address
 from ensemble_pilot.credentials import NAME, client_context, token
-from ensemble_pilot.link import keep_alive
+from ensemble_pilot.flux_part import FLUX
+from ensemble_pilot.link import BEAT, SILENT
 
 __all__ = ["RANKS", "main", "without_queue"]
 
 #: The variable with the rank of a task, for each outer queue.
-RANKS = {"local": "ENSEMBLE_TASK_RANK", "slurm": "SLURM_PROCID", "here": "SLURM_PROCID"}
+RANKS = {
+    "local": "ENSEMBLE_TASK_RANK",
+    "slurm": "SLURM_PROCID",
+    "flux": "FLUX_TASK_RANK",
+    # Their jobs have one node.
+    "pbs": "",
+    "gridengine": "",
+}
 #: Beginnings of the names of variables that describe the pilot's own job to programs in it.
-_QUEUE = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PMI2_", "OMPI_", "PRTE_")
+_QUEUE = (
+    *("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PMI2_", "OMPI_", "PRTE_"),
+    *("FLUX_JOB_", "FLUX_TASK_", "FLUX_KVS_", "FLUX_PMI_", "PBS_", "SGE_"),
+)
 _OWN = (
     *("ENSEMBLE_JOB_ID", "ENSEMBLE_GROUP", "ENSEMBLE_INDEX", "ENSEMBLE_ATTEMPT", "ENSEMBLE_RUN"),
     *("ENSEMBLE_TASK_RANK", "ENSEMBLE_TASK_COUNT", "ENSEMBLE_CORES"),
 )
-#: Variables of Slurm that locate the cluster.
-_WHERE = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_CONF_SERVER"})
+#: Variables with which Grid Engine and PBS describe a job.
+_NAMES = frozenset(
+    {"JOB_ID", "JOB_NAME", "JOB_SCRIPT", "TASK_ID", "NSLOTS", "NHOSTS", "NQUEUES", "NCPUS", "QUEUE",
+     "PE", "PE_HOSTFILE", "RESTARTED", "REQUEST", "REQNAME", "ARC", "ENVIRONMENT"}
+)  # fmt: skip
+#: Variables that locate the cluster.
+_WHERE = frozenset(
+    {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_CONF_SERVER", "PBS_SERVER",
+     "PBS_CONF_FILE", "PBS_EXEC", "PBS_HOME", "SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT",
+     "SGE_EXECD_PORT", "SGE_CLUSTER_NAME"}
+)  # fmt: skip
 _PIECE = 1 << 18
 #: Seconds between two looks at the controller's address, for a connection, and between attempts.
 _LOOK, _CONNECTING, _LONGEST_PAUSE = 5.0, 20.0, 5.0
@@ -55,10 +76,12 @@ _LOOK, _CONNECTING, _LONGEST_PAUSE = 5.0, 20.0, 5.0
 
 def without_queue(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without what describes the pilot's own job."""
+    # On other queues, users may have variables with these names.
+    names = _NAMES if {"SGE_TASK_ID", "PBS_JOBID"} & environment.keys() else frozenset()
     return {
         name: value
         for name, value in environment.items()
-        if name in _WHERE or not (name.startswith(_QUEUE) or name in _OWN)
+        if name in _WHERE or not (name.startswith(_QUEUE) or name in names or name in _OWN)
     }
 
 
@@ -72,7 +95,7 @@ class Task:
     def __init__(self, folder: Path) -> None:
         self._plan = json.loads((folder / "pilot.json").read_text())
         plan, nodes = self._plan, self._plan["nodes"]
-        self._rank = int(os.environ.get(RANKS[plan["queue"]], "0")) if nodes > 1 else 0
+        self._rank = int(os.environ[plan["rank"]]) if nodes > 1 else 0
         self._folder, self._link = folder, folder.parent / "link"
         self._state = os.path.realpath(folder / f"node-{self._rank}")
         self._began = time.monotonic()
@@ -87,8 +110,16 @@ class Task:
         self._woken.setblocking(False)
         self._wake.setblocking(False)
         self._down: socket.socket | None = None
+        bound = bindable_cores()
+        if 0 < plan["allocated"] < len(bound):  # others may have jobs on any of these cores
+            bound = ()
         gpus = visible_gpus(plan["gpus"] or None, os.environ) if plan["gpus"] else ()
         environment = without_queue(job_environment())
+        if plan["flux"]:
+            flux = shutil.which("flux")
+            if flux is None:
+                raise OSError("'flux' is not on its PATH, and jobs start through it (inside=flux)")
+            environment[FLUX] = flux
         os.environ.clear()
         os.environ.update(environment)
         #: The part of the hello that is known here.
@@ -106,7 +137,7 @@ class Task:
             "grace": plan["grace"],
             "pool": None,
             "machine": None,
-            "bound": list(bindable_cores()),
+            "bound": list(bound),
             "memory": machine_memory(),
         }
 
@@ -191,9 +222,19 @@ class Task:
             return True
         with contextlib.suppress(OSError):
             (self._folder / f"idle-{self._rank}").touch()
-        if len(self._marks("idle")) < self._plan["nodes"]:
+        if len(self._marks("idle")) < self._plan["nodes"] and self._folder_exists():
             return False
         self._print("the pilot ends: no controller has connected, and no job is left")
+        return True
+
+    def _folder_exists(self) -> bool:
+        """Return False if the run's files were removed: no controller can come any more."""
+        try:
+            self._folder.stat()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            pass  # the file system is away
         return True
 
     def _marks(self, what: str) -> list[int]:
@@ -211,6 +252,9 @@ class Task:
             self._end("it counts as ended")
         elif gone := self._marks("gone"):
             self._end(f"its node {gone[0]} has ended")
+        elif self._plan["flux"] and (ending := self._marks("ending")):
+            # Its jobs may have tasks here, which have the same time to end.
+            self._end(f"its node {ending[0]} ends")
 
     def _print(self, text: str) -> None:
         print(f"pilot {self._plan['number']}, node {self._rank}: {text}", file=sys.stderr)
@@ -233,7 +277,7 @@ class Task:
         for host, port in json.loads(text)["addresses"]:
             try:
                 plain = socket.create_connection((host, port), _CONNECTING)
-                keep_alive(plain)
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 up = context.wrap_socket(plain, server_hostname=NAME)
             except OSError as error:
                 problem = error
@@ -281,11 +325,12 @@ class Task:
         self._copy(up, down)
 
     def _copy(self, up: ssl.SSLSocket, down: socket.socket) -> None:
-        """Copy bytes both ways until one side ends, or another controller has taken over."""
+        """Copy lines both ways until one side ends, or another controller has taken over."""
         poll = select.poll()
         for each in (up, down, self._woken):
             poll.register(each, select.POLLIN)
-        looked = time.monotonic()
+        looked = heard = told = time.monotonic()
+        heartbeat, unfinished = self._plan["heartbeat"], b""
         while True:
             now = time.monotonic()
             if self._deadline is not None and now >= self._deadline:
@@ -298,21 +343,30 @@ class Task:
                 with contextlib.suppress(OSError):
                     if (self._link / "address.json").read_bytes() != self._address:
                         raise _Gone
-            rest = _LOOK
+            if now - heard >= SILENT * heartbeat:
+                self._print("no word from the controller: connecting again")
+                raise _Gone
+            if now - told >= heartbeat:
+                told = now
+                up.sendall(BEAT)
+            rest = min(_LOOK, heartbeat)
             if self._deadline is not None and not self._ending:
-                rest = max(0.0, self._deadline - now)
-            ready = {fd for fd, _ in poll.poll(1000 * min(_LOOK, rest) + 1)}
+                rest = max(0.0, min(rest, self._deadline - now))
+            ready = {fd for fd, _ in poll.poll(1000 * rest + 1)}
             if self._woken.fileno() in ready:
                 self._read_woken()
             if down.fileno() in ready:
                 piece = down.recv(_PIECE)
                 if not piece:
                     raise _Gone
-                up.sendall(piece)
+                # Only whole lines, because a heartbeat may follow.
+                whole, newline, unfinished = (unfinished + piece).rpartition(b"\n")
+                up.sendall(whole + newline)
             while up.fileno() in ready:
                 piece = up.recv(_PIECE)
                 if not piece:
                     raise _Gone
+                heard = time.monotonic()
                 down.sendall(piece)
                 if not up.pending():
                     break
@@ -364,7 +418,7 @@ def _jobs_left() -> bool:
         return True
     for pid in children:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
-            if not file.read().startswith("ensemble-keeper"):  # it is about to exit
+            if not file.read().startswith("ens-supervisor"):  # it is about to exit
                 return True
     return False
 
@@ -374,7 +428,9 @@ def main() -> None:
     try:
         Task(Path(sys.argv[1])).run()
     except (OSError, ValueError, KeyError) as error:
-        print(f"this pilot cannot work on {socket.gethostname()}: {error}", file=sys.stderr)
+        # A key of the plan that another version writes, or the variable with the task's rank.
+        what = f"{error} is missing" if isinstance(error, KeyError) else f"{error}"
+        print(f"this pilot cannot work on {socket.gethostname()}: {what}", file=sys.stderr)
         sys.exit(1)
 
 

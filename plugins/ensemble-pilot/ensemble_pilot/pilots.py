@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import platform
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +16,7 @@ from ensemble_core import (
     EnsembleError,
     Event,
     Executor,
+    ExecutorError,
     ExecutorLost,
     Job,
     JobEvent,
@@ -23,34 +27,42 @@ from ensemble_core import (
 )
 from ensemble_core.cli.toolkit import count_of, format_duration
 from ensemble_core.local.ledger_reader import LedgerReading, read_ledger, set_fence
-from ensemble_pilot import credentials
+from ensemble_pilot import credentials, link
 from ensemble_pilot.connections import Connections
-from ensemble_pilot.fleet import AT_END, FAILURES, Fleet, Node, Pilot
+from ensemble_pilot.demand import FAILURES
+from ensemble_pilot.fleet import Fleet
+from ensemble_pilot.node import RANKS
+from ensemble_pilot.options import KindOptions
+from ensemble_pilot.pilot import AT_END, Kind, Node, Pilot
 from ensemble_pilot.status import nodes_text
 from ensemble_pilot.tracking import Tracking
 from ensemble_pilot.turn import NotYet, Turn
 
-__all__ = ["Pilots", "Settings"]
+__all__ = ["Pilots", "Settings", "read_node"]
 
-#: Seconds after which a warning says that the nodes of a running pilot have not connected.
+#: Seconds after which a warning says that nodes of a running pilot are not connected.
 _CONNECTING = 60.0
 #: How many seconds a supervisor whose pilot has ended may take to end its jobs and say so. After
 #: that, jobs that had started end without its word.
 _LAST_LINE = 6.0
+#: Why a pilot has ended that this run did not need any more.
+GIVEN_BACK = "given back"
 #: How many bytes of a pilot's stderr a message shows.
 _TAIL = 600
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a run's pilots, apart from their kind."""
+    """Settings of a run's pilots.
 
-    queue: str
-    grace: float
-    orphan: float
-    requeue: bool
+    ``outers`` has the executor of the outer queue for each kind, and ``job`` makes a pilot's job of
+    its kind, number and folder.
+    """
+
+    kinds: Mapping[str, KindOptions]
+    outers: Mapping[str, Executor]
     start: str
-    job: Callable[[int, Path], Job]
+    job: Callable[[str, int, Path], Job]
     address: tuple[str, int]
 
 
@@ -65,37 +77,49 @@ class Pilots:
         jobs: Tracking,
         folder: Path,
         settings: Settings,
-        outer: Executor,
         nodes: Connections,
     ) -> None:
         self._run, self._turn, self._fleet, self._jobs = run, turn, fleet, jobs
-        self._folder, self._settings, self._outer, self._nodes = folder, settings, outer, nodes
+        self._folder, self._settings, self._nodes = folder, settings, nodes
+        #: The executors of the outer queue, by kind.
+        self.outers = settings.outers
         self.addresses = ""
         #: Remarks for the message about a pilot's end.
         self._notes: dict[int, str] = {}
-        #: When pilots have begun whose nodes are not all connected.
-        self._begun: dict[int, float] = {}
+        #: Since when running pilots have had a node that is not connected.
+        self._incomplete: dict[int, float] = {}
         self._given_back: set[int] = set()
         self._load()
 
     def _load(self) -> None:
         """Restore pilots and placements from the ledger of an earlier controller."""
         fleet, ledger, now = self._fleet, self._turn.ledger, self._turn.clock()
-        for number, record in ledger.pilots.items():
-            pilot = fleet.add_pilot(number, record.requested)
-            pilot.idle_since, pilot.was_ready = now, record.ready is not None
+        for record in ledger.past.values():
+            fleet.past_given += record.given(now)
+            fleet.past_used += record.used
+            demand = fleet.demands[record.kind]
             if record.began is not None:
-                self._begin(pilot, record.began)
+                demand.waited(record.began - record.requested)
+            if record.why == GIVEN_BACK and record.ended is not None:
+                demand.rest(record.ended)
+        for number, record in ledger.pilots.items():
+            pilot = fleet.add_pilot(number, fleet.demands[record.kind].kind, record.requested)
+            pilot.idle_since, pilot.was_ready = now, record.ready is not None
+            pilot.used, pilot.counted = record.used, record.counted
+            if record.began is not None:
+                self._begin(pilot, record.began, now)
         for entry in ledger.jobs.values():
             if entry.place is not None and not entry.ended:
                 node = fleet.node(*entry.place)
                 if node is not None:
-                    fleet.bind(entry.job, node, entry.number)
+                    others = [node.pilot.nodes[rank] for rank in entry.others]
+                    fleet.bind(entry.job, node, entry.number, *others)
 
-    def _begin(self, pilot: Pilot, began: float) -> None:
-        pilot.to("starting")
-        if self._fleet.kind.duration and pilot.ends is None:
-            pilot.ends = began + self._fleet.kind.duration
+    def _begin(self, pilot: Pilot, began: float, now: float) -> None:
+        self._fleet.begin(pilot, began)
+        self._incomplete[pilot.number] = now
+        if pilot.kind.duration and pilot.ends is None:
+            pilot.ends = began + pilot.kind.duration
 
     def note(self, number: int, text: str) -> None:
         """Add a remark to the message about a pilot's end."""
@@ -103,35 +127,39 @@ class Pilots:
 
     # Begin.
 
-    def request(self, now: float) -> None:
+    def request(self, kind: Kind, now: float) -> None:
         """Request another pilot, once the ledger says so."""
         number = max(self._turn.ledger.last_pilot, *self._fleet.pilots, 0) + 1
-        self._fleet.add_pilot(number, now)
-        self._turn.record("n", number, now)
-        self._turn.then(lambda: self._turn.worker.post(lambda: self._submit(number)))
+        self._fleet.add_pilot(number, kind, now)
+        self._turn.record("n", number, now, kind.nodes * kind.cores, kind.name)
+        self._turn.then(lambda: self._turn.worker.post(lambda: self._submit(number, kind)))
 
-    def _submit(self, number: int) -> None:
+    def _submit(self, number: int, kind: Kind) -> None:
         """Submit a pilot to the outer queue. The worker calls this."""
-        kind, settings, folder = self._fleet.kind, self._settings, self.folder(number)
+        options, folder = self._settings.kinds[kind.name], self.folder(number)
         plan = {
             "number": number,
-            "queue": settings.queue,
+            "rank": options.here.rank if options.here else RANKS[options.queue],
             "nodes": kind.nodes,
             "cores": kind.cores,
+            "allocated": options.here.cores if options.here else 0,
             "gpus": kind.gpus,
+            "flux": kind.flux,
             "duration": kind.duration,
             "at_end": AT_END * kind.margin,
-            "orphan": settings.orphan,
-            "grace": settings.grace,
+            "orphan": options.orphan,
+            "heartbeat": link.HEARTBEAT,
+            "grace": options.grace,
             "tag": self._run.tag,
             "id": self._turn.ledger.run_id,
-            "start": settings.start,
-            "output": os.path.join(settings.start, self._run.folder),
+            "start": self._settings.start,
+            "output": os.path.join(self._settings.start, self._run.folder),
         }
         try:
             private_folder(folder)
             credentials.write_private(folder / "pilot.json", json.dumps(plan).encode())
-            self._outer.submit([settings.job(number, folder)])
+            job = self._settings.job(kind.name, number, folder)
+            self.outers[kind.name].submit([job])
         except (EnsembleError, OSError) as error:
             why = str(error)
             self._turn.post(lambda: self._on_refused(number, why))
@@ -150,29 +178,32 @@ class Pilots:
             cores = sum(each.cores for each in pilot.nodes)
             where = f" on {nodes_text(hosts)}" if hosts else ""
             waited = format_duration(now - pilot.requested)
-            self._turn.say(
-                f"pilot {pilot.number} ready after {waited}{where}: {count_of(cores, 'core')}"
-            )
+            self._turn.say(f"{pilot.title} ready after {waited}{where}: {count_of(cores, 'core')}")
 
     def check(self, now: float) -> None:
-        """Warn if a pilot runs, but its nodes do not connect."""
-        for number, began in list(self._begun.items()):
+        """Warn if a pilot runs, but some of its nodes are not connected."""
+        while self._nodes.lost:
+            self._incomplete.setdefault(self._nodes.lost.pop().pilot.number, now)
+        for number, since in list(self._incomplete.items()):
             pilot = self._fleet.pilots.get(number)
-            if pilot is None or pilot.state != "starting":
-                del self._begun[number]
-            elif now >= began + _CONNECTING:
-                del self._begun[number]
-                missing = [str(node.rank) for node in pilot.nodes if not node.connected]
+            running = pilot is not None and pilot.state in ("starting", "ready")
+            nodes = pilot.nodes if pilot is not None and running else ()
+            missing = [str(node.rank) for node in nodes if not node.connected]
+            if not missing:
+                del self._incomplete[number]
+            elif now >= since + _CONNECTING:
+                del self._incomplete[number]
                 self._turn.problem(
-                    f"pilot {number} runs, but its nodes {', '.join(missing[:5])} have not "
-                    f"connected to {self.addresses} for {_CONNECTING:g} s: if nodes cannot reach "
-                    "this machine there, name another address with -o listen=ADDRESS; their words "
-                    f"are in {self.folder(number) / 'err'}",
+                    f"pilot {number} runs, but its nodes {', '.join(missing[:5])} have not been "
+                    f"connected to {self.addresses} for {_CONNECTING:g} s; jobs that run there go "
+                    "on, and what they report arrives later. If nodes cannot reach this machine "
+                    "there, name another address with -o listen=ADDRESS; their words are in "
+                    f"{self.folder(number) / 'err'}",
                     once="connecting",
                 )
 
     def wake_times(self) -> list[float]:
-        return [began + _CONNECTING for began in self._begun.values()]
+        return [since + _CONNECTING for since in self._incomplete.values()]
 
     # The outer queue.
 
@@ -196,8 +227,7 @@ class Pilots:
             self._on_submitted(pilot, str(event.context.get("queue_id", "")))
         elif event.name == "start":
             if pilot.state == "requested":
-                self._begin(pilot, event.timestamp)
-                self._begun[number] = self._turn.clock()
+                self._begin(pilot, event.timestamp, self._turn.clock())
             self._turn.record("b", number, event.timestamp)
         elif event.name == "exception":
             kind, note = event.context.get("type"), event.context.get("note", "")
@@ -210,11 +240,15 @@ class Pilots:
         if record is None or record.queue_id is not None:
             return  # an earlier controller has said it
         self._turn.record("s", pilot.number, queue_id)
-        kind = self._fleet.kind
-        parts = [f"{self._settings.queue} job {queue_id}"] if queue_id else []
+        kind = pilot.kind
+        queue = self._settings.kinds[kind.name].queue
+        parts = [f"{queue} job {queue_id}"] if queue_id else []
         parts.append(f"{count_of(kind.nodes, 'node')} of {count_of(kind.cores, 'core')}")
-        parts += [format_duration(kind.duration)] if kind.duration else []
-        self._turn.say(f"pilot {pilot.number} requested ({', '.join(parts)})")
+        if kind.duration:
+            parts.append(format_duration(kind.duration))
+        elif queue == "here":
+            parts.append("its time limit is not known: give it with -o duration=TIME")
+        self._turn.say(f"{pilot.title} requested ({', '.join(parts)})")
 
     # End.
 
@@ -232,18 +266,32 @@ class Pilots:
                 self.on_ended(number)
 
     def give_back(self, pilot: Pilot) -> None:
-        """End a pilot without jobs."""
+        """End a pilot that has no jobs, or that a rule ends by force."""
+        self.record_drain(pilot)
         self._fleet.drain(pilot)
+        self._fleet.demands[pilot.kind.name].rest(self._turn.clock())
         self._given_back.add(pilot.number)
 
         def work() -> None:
             try:
-                self._outer.cancel([pilot.job])
+                self.outers[pilot.kind.name].cancel([pilot.job])
             except EnsembleError:
                 # The task ends by itself when it connects again.
                 self._turn.post(lambda: self._nodes.drop(pilot))
 
         self._turn.worker.post(work)
+
+    def record_drain(self, pilot: Pilot) -> None:
+        """Write that a pilot drains to the ledger, for ``ensemble status``."""
+        record = self._turn.ledger.pilots.get(pilot.number)
+        if record is not None and record.draining is None:
+            self._turn.record("d", pilot.number, self._turn.clock())
+
+    def requeues(self, number: int) -> bool:
+        """Return True if jobs that had started in this pilot run again after its end."""
+        ledger = self._turn.ledger
+        record = ledger.pilots.get(number) or ledger.past[number]
+        return self._settings.kinds[record.kind].requeue
 
     def fence_off(self, number: int) -> None:
         """Forbid every start in a pilot that the run, which is over, leaves behind."""
@@ -256,13 +304,20 @@ class Pilots:
             return
         self._fleet.drain(pilot, "ended")
         self._nodes.drop(pilot)
-        wanted = [(self.node_folder(*n.key), dict.fromkeys(n.jobs, 0.0)) for n in pilot.nodes]
-        folder, deadline = self.folder(number), time.monotonic() + _LAST_LINE
+        placed = self._fleet.placed
+        wanted = [
+            # What happens to the other parts of a job are no events of the job.
+            (self.node_folder(*n.key), {j: 0.0 if placed[j] is n else math.inf for j in n.jobs})
+            for n in pilot.nodes
+        ]
+        folder, sent = self.folder(number), any(jobs for _, jobs in wanted)
+        deadline = time.monotonic() + _LAST_LINE
 
         def read() -> tuple[list[LedgerReading], str]:
-            private_folder(folder)
+            if not sent:  # it may never have had a folder, but may still start
+                private_folder(folder)
             set_fence(folder / "fence")
-            readings = [read_ledger(state, jobs) for state, jobs in wanted]
+            readings = [read_node(state, jobs) for state, jobs in wanted]
             alive = any(reading.unfinished and reading.quit is None for reading in readings)
             if alive and time.monotonic() < deadline:
                 raise NotYet("jobs are being ended")
@@ -282,11 +337,14 @@ class Pilots:
         self._given_back.discard(number)
         why = f"pilot {number} ended" + (f" ({note})" if note else "")
         again: list[str] = []
+        requeue = self.requeues(number)
+        if pilot.kind.flux:  # a process of a job may be left on any of its nodes
+            requeue = requeue and all(reading.quit is not None for reading in readings)
         for node, reading in zip(pilot.nodes, readings, strict=True):
             if reading.problem:
                 self._turn.problem(reading.problem)
-            names = list(node.jobs)
-            waiting = self._jobs.settle(names, reading, why)
+            names = [name for name in node.jobs if self._fleet.placed[name] is node]
+            waiting = self._jobs.settle(names, reading, why, requeue=requeue)
             for name in waiting:
                 self._fleet.give_back(name, now)
             again += waiting
@@ -295,26 +353,58 @@ class Pilots:
         if again:
             self._turn.record("w", again)
         record = self._turn.ledger.pilots.get(number)
-        reason = "given back" if wanted else note or tail.rpartition(" / ")[2]
+        reason = GIVEN_BACK if wanted else note or tail.rpartition(" / ")[2]
+        self._turn.record("u", number, pilot.used, now)
         self._turn.record("o", number, now, reason)
-        self._turn.then(lambda: self._turn.worker.post(lambda: self._outer.forget([pilot.job])))
+        outer = self.outers[pilot.kind.name]
+        self._turn.then(lambda: self._turn.worker.post(lambda: outer.forget([pilot.job])))
         began = None if record is None else record.began
         lasted = "before it began" if began is None else f"after {format_duration(now - began)}"
         said = f": {reason}" if reason else ""
         said += f"; {count_of(len(again), 'job')} that had not started wait again" if again else ""
-        self._turn.say(f"pilot {number} ended {lasted}{said}")
+        self._turn.say(f"{pilot.title} ended {lasted}{said}")
         if self._fleet.end(pilot, now, wanted=wanted):
             said = f": {note}" if note else ""
             said += f"; its last words: {tail}" if tail else ""
-            if self._settings.queue != "local" and shared_storage(self._folder) is None:
-                said += (
-                    f". Its nodes may not see {self._folder}, which is on no network file system: "
-                    "choose another folder with --state"
-                )
+            queue = self._settings.kinds[pilot.kind.name].queue
+            said += _advice(note, tail, self._folder if queue != "local" else None)
             self._turn.problem(
                 f"{FAILURES} pilots in a row ended before they were ready, so the next ones are "
                 f"requested later and later{said}"
             )
+
+
+def read_node(state: Path, jobs: Mapping[str, float]) -> LedgerReading:
+    """Return the ledger of a node to which these jobs were sent.
+
+    Raises :class:`ExecutorError` if it cannot be read. A node that was sent jobs has a ledger, so
+    without one, the file system is not the same: nothing is known.
+    """
+    reading = read_ledger(state, jobs)
+    if jobs and reading.began is None:
+        raise ExecutorError(
+            f"{reading.path} is missing or empty",
+            hint="make the run's folder on the shared file system available again",
+            code="no-ledger",
+        )
+    return reading
+
+
+def _advice(note: str, tail: str, shared: Path | None) -> str:
+    """Return what the user can do about pilots that end at once, if their last words show it."""
+    if not note + tail and shared is not None and shared_storage(shared) is None:
+        return (
+            f". Its nodes may not see {shared}, which is on no network file system: choose another "
+            "folder with --state"
+        )
+    # Words of Python, not of the pilot: it cannot be started, or its modules cannot be imported.
+    if any(name in note + tail for name in (sys.executable, "ensemble_core", "ensemble_pilot")):
+        return (
+            f". Nodes start {sys.executable}, which is Python {platform.python_version()} here: "
+            "install ensemble-pilot in an environment that is the same on the nodes, such as one "
+            "on the shared file system that contains its Python, and run ensemble from there"
+        )
+    return ""
 
 
 def _tail(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["OPTIONS"]
+__all__ = ["KIND", "OPTIONS"]
 
 _COUNT = {"type": "integer", "minimum": 1}
 _TIME = {"type": ["string", "number"]}
@@ -16,24 +16,39 @@ OPTIONS: Mapping[str, Any] = {
         "queue": {
             "type": "string",
             "default": "local",
-            "description": "Executor whose jobs are the pilots: local or slurm; or here: this "
-            "process's own allocation is the one pilot; default local.",
+            "description": "Executor whose jobs are the pilots: local, slurm, flux, pbs or "
+            "gridengine; or here: this process's own allocation is the one pilot; default local.",
         },
         "options": {
             "type": "object",
             "default": {},
             "description": 'Options of this queue and its jobs, such as {"partition": "long"}.',
         },
-        "nodes": {**_COUNT, "default": 1, "description": "Nodes of each pilot; default 1."},
+        "nodes": {
+            **_COUNT,
+            "default": 1,
+            "description": "Nodes of each pilot; only 1 with pbs and gridengine; default 1.",
+        },
         "cores": {
             **_COUNT,
-            "description": "Cores of each node for jobs; required with slurm.",
+            "description": "Cores of each node for jobs; required except with local and here.",
+        },
+        "inside": {
+            "enum": ["local", "flux"],
+            "default": "local",
+            "description": "What starts jobs of several tasks: local, or flux, for MPI and for "
+            "jobs of several nodes; 'flux' must be on the PATH of the nodes; default local.",
         },
         "gpus": {
             "type": "integer",
             "minimum": 0,
             "default": 0,
             "description": "GPUs of each node for jobs; default 0.",
+        },
+        "memory": {
+            "type": ["string", "integer"],
+            "description": "Memory of each node for jobs, such as 240G, which is requested from "
+            "the queue; default: that of the machine, and nothing is requested.",
         },
         "duration": {
             **_TIME,
@@ -68,6 +83,12 @@ OPTIONS: Mapping[str, Any] = {
             "default": 2,
             "description": "Most pilots that wait in the queue at a time; default 2.",
         },
+        "patience": {
+            **_TIME,
+            "default": "1m",
+            "description": "How long a pilot is expected to wait in the queue, until the first one "
+            "of this run has started; default 1m.",
+        },
         "grace": {
             "type": "number",
             "minimum": 0,
@@ -85,5 +106,23 @@ OPTIONS: Mapping[str, Any] = {
             "description": "Whether jobs that had started in a pilot that ended run again, where "
             "it is certain that none of their processes is left; default: only with queue=here.",
         },
+        "kinds": {
+            "type": ["object", "null"],
+            "description": "Several kinds of pilots, by name, each with options as above, except "
+            "'listen'. The other options are their defaults. The file's 'pilots' sets this.",
+        },
     },
 }
+#: Options of the whole run.
+_OF_RUN = ("listen", "kinds")
+#: Schema of an entry under ``pilots:``. The defaults are those of the executor's options.
+KIND: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        name: {key: value for key, value in inner.items() if key != "default"}
+        for name, inner in OPTIONS["properties"].items()
+        if name not in _OF_RUN
+    },
+}
+OPTIONS["properties"]["kinds"]["additionalProperties"] = KIND

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ def nodes_text(hosts: Sequence[str]) -> str:
 def _state(record: PilotRecord) -> str:
     if record.ended is not None:
         return "ended"
+    if record.draining is not None:
+        return "draining"
     if record.ready is not None:
         return "ready"
     return "waiting" if record.began is None else "starting"
@@ -39,6 +42,8 @@ def _text(number: int, record: PilotRecord) -> str:
             lasted = f" after {format_duration(record.ended - record.began)}"
         why = f": {record.why}" if record.why else ""
         told = f"ended at {format_time(record.ended)}{lasted}{why}"
+    elif record.draining is not None:
+        told = f"draining since {format_time(record.draining)}: it gets no more jobs"
     elif record.ready is not None:
         hosts = f" on {nodes_text(record.hosts)}" if record.hosts else ""
         told = f"ready since {format_time(record.ready)}{hosts}"
@@ -46,39 +51,65 @@ def _text(number: int, record: PilotRecord) -> str:
         told = f"starting since {format_time(record.began)}"
     else:
         told = f"waiting in the queue since {format_time(record.requested)}"
-    return f"  pilot {number}{job} {told}"
+    kind = f" {record.kind}" if record.kind else ""
+    return f"  pilot {number}{kind}{job} {told}"
 
 
-def pilot_status(folder: Path) -> tuple[list[str], list[dict[str, Any]]]:
+def pilot_status(folder: Path) -> tuple[list[str], dict[str, Any]]:
     """Return the pilots of a run as lines, and as data. ``folder`` is ``Run.state``.
 
-    A pilot counts as it was when a controller last looked. Raises :class:`ExecutorError` if the
+    A pilot counts as it was when a controller last looked; how much of it was used is written each
+    minute. Raises :class:`ExecutorError` if the
     ledger is damaged.
     """
     records = Records(folder / "pilots.log")
     every = {**records.past, **records.pilots}
+    now = time.time()
+    given, used = records.core_seconds(now)
+    whole = {
+        "core_hours": given / 3600,
+        "used_core_hours": used / 3600,
+        "none_requested": records.why_none or None,
+    }
     if not every:
-        return [" pilots      none requested"], []
-    counts = [f"{sum(_state(each) == name for each in every.values())} {name}"
-              for name in ("ready", "starting", "waiting", "ended")]  # fmt: skip
-    lines = [f" pilots      {', '.join(text for text in counts if not text.startswith('0 '))}"]
+        return [" pilots      none requested"], {**whole, "pilots": []}
+    names = ("waiting", "starting", "ready", "draining", "ended")
+    counts = [(sum(_state(each) == name for each in every.values()), name) for name in names]
+    shown = ", ".join(f"{count} {name}" for count, name in counts if count)
+    lines = [f" pilots      {len(every)} requested: {shown}"]
+    if given:
+        lines.append(
+            f"  {_hours(given)} of pilots; jobs used {_hours(used)} of them "
+            f"({min(1.0, used / given):.0%}), and {_hours(max(0.0, given - used))} were unused"
+        )
+    if records.why_none:
+        lines.append(f"  no other one is requested: {records.why_none}")
     live, past = list(records.pilots.items()), list(records.past.items())
-    shown = [*live[:_LIVE_SHOWN], *reversed(past[-_PAST_SHOWN:])]
-    lines += [_text(number, record) for number, record in shown]
-    if len(shown) < len(every):
-        lines.append(f"  and {len(every) - len(shown)} more; --json has them all")
+    listed = [*live[:_LIVE_SHOWN], *reversed(past[-_PAST_SHOWN:])]
+    lines += [_text(number, record) for number, record in listed]
+    if len(listed) < len(every):
+        lines.append(f"  and {len(every) - len(listed)} more; --json has them all")
     data = [
         {
             "pilot": number,
+            "kind": record.kind or None,
             "state": _state(record),
             "queue_id": record.queue_id or None,
+            "cores": record.cores,
+            "core_hours": record.given(now) / 3600,
+            "used_core_hours": record.used / 3600,
             "requested": record.requested,
             "began": record.began,
             "ready": record.ready,
+            "draining": record.draining,
             "hosts": list(record.hosts),
             "ended": record.ended,
             "why": record.why or None,
         }
         for number, record in sorted(every.items())
     ]
-    return lines, data
+    return lines, {**whole, "pilots": data}
+
+
+def _hours(core_seconds: float) -> str:
+    return f"{core_seconds / 3600:.3g} core-hours"

@@ -10,10 +10,10 @@ from ensemble_pilot.fleet import Fleet
 from ensemble_pilot.ledger import STEP, Entry
 from ensemble_pilot.turn import Turn
 
-__all__ = ["TrackedJob", "Tracking"]
+__all__ = ["FIRST", "TrackedJob", "Tracking"]
 
 #: Events that the controller emits itself at the submission.
-_FIRST = frozenset({"submit", "validate", "depend", "priority"})
+FIRST = frozenset({"submit", "validate", "depend", "priority"})
 
 
 class TrackedJob:
@@ -28,7 +28,7 @@ class TrackedJob:
 
     def __init__(self, entry: Entry, since: float | None) -> None:
         self.entry = entry
-        self.last = entry.first_events()[-1].timestamp
+        self.last = entry.last_of_first
         self.since = self.last if since is None else since
         self.newest = 0.0
         self.names: set[str] = set()
@@ -36,14 +36,10 @@ class TrackedJob:
 
 
 class Tracking:
-    """The jobs that the run waits for.
+    """The jobs that the run waits for."""
 
-    ``requeue`` says whether jobs that had started in a pilot that ended run again, if it is
-    certain that none of their processes is left.
-    """
-
-    def __init__(self, turn: Turn, fleet: Fleet, *, requeue: bool) -> None:
-        self._turn, self._fleet, self._requeue = turn, fleet, requeue
+    def __init__(self, turn: Turn, fleet: Fleet) -> None:
+        self._turn, self._fleet = turn, fleet
         self._jobs: dict[str, TrackedJob] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -65,26 +61,22 @@ class Tracking:
         return tracked
 
     def deliver(self, event: JobEvent) -> None:
-        """Emit an event of a node, and release the job if it is the last one."""
+        """Emit an event of a job's head, and release the job if it is the last one."""
         tracked = self._jobs.get(event.job)
-        if tracked is None:
-            if event.name == "clean" and event.job in self._fleet.placed:
-                # The run does not wait for this job.
-                self._fleet.release(event.job, self._turn.clock())
-                self._turn.record("f", [event.job])
-            return
-        if event.timestamp <= tracked.newest:
+        if tracked is None or event.timestamp <= tracked.newest:
             return
         tracked.newest = event.timestamp
-        if event.name in _FIRST:
+        if event.name in FIRST:
             return
         tracked.names.add(event.name)
         if event.timestamp <= tracked.last:
             event = JobEvent(tracked.last + STEP, event.job, event.name, event.context)
         tracked.last = event.timestamp
         self._emit(tracked, [event])
-        if event.name == "clean":
-            self._over(tracked)
+        if event.name == "start":
+            self._fleet.started(event.job, event.timestamp)
+        elif event.name == "clean":
+            self._over(tracked, event.timestamp)
 
     def finish(self, tracked: TrackedJob, kind: str, note: str) -> None:
         """End a job here: its events are in the ledger before they are emitted."""
@@ -107,9 +99,13 @@ class Tracking:
         self._emit(tracked, tracked.entry.ended)
         self._over(tracked)
 
-    def settle(self, names: Sequence[str], reading: LedgerReading, why: str) -> list[str]:
+    def settle(
+        self, names: Sequence[str], reading: LedgerReading, why: str, *, requeue: bool
+    ) -> list[str]:
         """Take over what a ledger says of jobs, read after the fence of their pilot was set.
 
+        ``requeue``: jobs that had started in the pilot run again, if it is certain that none of
+        their processes is left.
         Return the jobs that never started. All others are over after that.
         """
         for event in reading.events:
@@ -127,7 +123,7 @@ class Tracking:
                 tracked.newest = 0.0  # the clock of the next node may be behind
                 waiting.append(name)
             else:
-                safe = self._requeue and reading.quit is not None
+                safe = requeue and reading.quit is not None
                 self.finish(tracked, "interrupted" if safe else "preempted", why)
         return waiting
 
@@ -137,8 +133,8 @@ class Tracking:
         if new:
             self._turn.emit(new)
 
-    def _over(self, tracked: TrackedJob) -> None:
+    def _over(self, tracked: TrackedJob, ended: float | None = None) -> None:
         name = tracked.entry.job.id
         del self._jobs[name]
         if name in self._fleet.placed:
-            self._fleet.release(name, self._turn.clock())
+            self._fleet.release(name, self._turn.clock(), ended)

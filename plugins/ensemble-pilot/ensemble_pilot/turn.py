@@ -11,7 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from ensemble_core import EnsembleError, Event, ExecutorError, Problem
@@ -58,7 +58,8 @@ class Turn:
         emit: Callable[[Sequence[Event]], None],
         post: Callable[[Callable[[], None]], None],
     ) -> None:
-        self.ledger, self.clock, self.emit = ledger, clock, emit
+        self.ledger, self.clock, self._pass_on = ledger, clock, emit
+        self._events: list[Event] = []
         self.worker = Worker()
         self.post = post
         self._lines: list[list[object]] = []
@@ -73,6 +74,16 @@ class Turn:
     def then(self, effect: Callable[[], None]) -> None:
         """Make a call once the lines so far are synced."""
         self._effects.append(effect)
+
+    def emit(self, events: Iterable[Event]) -> None:
+        """Emit events at the next :meth:`flush`: many at once cost the run less."""
+        self._events += events
+
+    def flush(self) -> None:
+        """Pass events on to the run."""
+        if self._events:
+            events, self._events = self._events, []
+            self._pass_on(events)
 
     @property
     def wait(self) -> float | None:
@@ -99,6 +110,7 @@ class Turn:
         except ExecutorError as error:
             self._stuck = time.monotonic() + _AGAIN
             self.problem(f"no job is placed until this works: {error}", once="ledger")
+            self.flush()
             return False
         if "ledger" in self._said:
             self._said.discard("ledger")
@@ -106,6 +118,7 @@ class Turn:
         effects, self._effects = self._effects, []
         for effect in effects:
             effect()
+        self.flush()
         return True
 
     def say(self, text: str) -> None:
@@ -126,7 +139,8 @@ class Turn:
                 result = work()
             except (EnsembleError, OSError) as error:
                 if not isinstance(error, NotYet):
-                    self.problem(f"{trouble}: {error}", once=trouble)
+                    text = f"{trouble}: {error}"
+                    self.post(lambda: self.problem(text, once=trouble))
                 timer = threading.Timer(_AGAIN, lambda: self.worker.post(attempt))
                 timer.daemon = True
                 timer.start()

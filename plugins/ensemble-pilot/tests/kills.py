@@ -1,11 +1,12 @@
 """Program that kills parts of pilots and their controllers, and prints a line of JSON per run.
 
     plugins/ensemble-pilot/tests/kills.py --seed 7 --rounds 3 -- -o queue=slurm
+    plugins/ensemble-pilot/tests/kills.py -- -o inside=flux -o nodes=2
 
 Arguments after ``--`` are options of ``ensemble run``. Each run has jobs that hold a lock while
 they run, so that two of the same job are seen. It is disturbed several times, and resumed until it
 is over. All jobs must end with success, each attempt at most once, and no process may be left. The
-exit code is 1 if a check failed.
+exit code is 1 if a check failed. The variable ``KILLS_JOBS`` has the number of jobs of a run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ensemble_testing.crash.__main__ import leftover_processes
 from ensemble_testing.crash.rounds import Round
 from ensemble_testing.processes import process_files
 
-JOBS = 12
+JOBS = int(os.environ.get("KILLS_JOBS", "12"))
 #: Jobs are run again if a pilot has taken them along: by a retry, as the study's author decides.
 FILE = f"""
 logging: {{heartbeat: 0}}
@@ -50,12 +51,17 @@ sleep 0.$(($$ % 10))
 sleep 0.2
 echo "$1" >> done
 """
+#: The same with jobs of two nodes: each task holds a lock, and the first one counts.
+FLUX = FILE.replace("count:", "nodes: 2\n    tasks: 2\n    count:")
+FLUX_JOB = JOB.replace("$ENSEMBLE_INDEX", "$ENSEMBLE_INDEX.$FLUX_TASK_RANK").replace(
+    'echo "$1" >> ran', '[ "$FLUX_TASK_RANK" = 0 ] || { sleep 1; exit; }\necho "$1" >> ran'
+)
 OPTIONS = (
     *("--executor", "pilot", "-o", "cores=2", "-o", "most=3", "-o", "idle=2"),
     *("-o", "orphan=2", "-o", "grace=0.3"),
 )
 #: Seconds within which a run must be over, and no process left.
-_PATIENCE, _LEAVING = 240.0, 60.0
+_PATIENCE, _LEAVING = 900.0, 60.0
 
 
 class Stage:
@@ -64,8 +70,9 @@ class Stage:
     def __init__(self, folder: Path, options: Sequence[str], chance: random.Random) -> None:
         self.folder, self.chance = folder, chance
         folder.mkdir(parents=True)
-        (folder / "e.yaml").write_text(FILE)
-        (folder / "job.sh").write_text(JOB)
+        inside = "inside=flux" in options
+        (folder / "e.yaml").write_text(FLUX if inside else FILE)
+        (folder / "job.sh").write_text(FLUX_JOB if inside else JOB)
         self.tag = f"kills-{os.getpid()}-{folder.name}"
         self.controller = self._start("run", "e.yaml", "--tag", self.tag, *options)
         #: When stopped processes continue.
@@ -171,6 +178,24 @@ class Stage:
             self.stopped += [(when, pid) for pid in family]
         return bool(tasks)
 
+    def pause_task(self) -> bool:
+        """A task that hangs for a while, on a node that works otherwise."""
+        tasks = self.parts()[0]
+        for task in self.chance.sample(tasks, min(1, len(tasks))):
+            self.send(signal.SIGSTOP, task)
+            self.stopped.append((time.monotonic() + self.chance.uniform(0.5, 4.0), task))
+        return bool(tasks)
+
+    def cut(self) -> bool:
+        """End all connections between nodes and the controller."""
+        addresses = list(self.folder.glob("state/runs/*/executor/link/address.json"))
+        if not addresses or not shutil.which("ss"):
+            return False
+        port = json.loads(addresses[0].read_text())["addresses"][0][1]
+        words = ["ss", "-K", "dport", "=", str(port)]
+        told = subprocess.run(words, capture_output=True, check=False).stdout
+        return b"ESTAB" in told
+
     def kill_controller(self) -> bool:
         if self.controller.poll() is not None:
             return False
@@ -205,6 +230,19 @@ class Stage:
         if node:
             self.down.append(node)
         return bool(node)
+
+    def queue_away(self) -> bool:
+        """Slurm's controller does not answer for a while."""
+        conf = os.environ["SLURM_CONF"].encode()
+        daemons = [
+            pid
+            for pid, text in process_files("cmdline")
+            if text.startswith(b"slurmctld\0") and conf in text.split(b"\0")
+        ]
+        self.send(signal.SIGSTOP, *daemons)
+        when = time.monotonic() + self.chance.uniform(1.0, 8.0)
+        self.stopped += [(when, pid) for pid in daemons]
+        return bool(daemons)
 
     @staticmethod
     def _slurmd(node: str) -> list[int]:
@@ -244,11 +282,13 @@ class Stage:
 
 KINDS: tuple[Callable[[Stage], bool], ...] = (
     *(Stage.task, Stage.supervisor, Stage.drain, Stage.term, Stage.term_all, Stage.kill_all),
-    *(Stage.node, Stage.kill_controller, Stage.everything),
+    *(Stage.node, Stage.kill_controller, Stage.everything, Stage.pause_task, Stage.cut),
 )
 #: Those that depend on the outer queue.
 LOCAL: tuple[Callable[[Stage], bool], ...] = (Stage.outer,)
-SLURM: tuple[Callable[[Stage], bool], ...] = (Stage.scancel, Stage.node_down)
+SLURM: tuple[Callable[[Stage], bool], ...] = (Stage.scancel, Stage.node_down, Stage.queue_away)
+#: Those in which the end of a job may be seen by nobody.
+UNSEEN = {"supervisor", "kill_all", "everything"}
 
 
 def play(
@@ -273,7 +313,9 @@ def play(
                 if code == 2 and ("no run" in said or "killed before its first event" in said):
                     round_.killed.append("too early")
                     return
-                if code != -signal.SIGKILL and (code == 0 or "'ensemble resume" not in said):
+                # A resume while the queue is away is an error, and is tried again.
+                again = "'ensemble resume" in said or "does not answer" in said
+                if code != -signal.SIGKILL and (code == 0 or not again):
                     break
                 time.sleep(chance.choice((0.0, 0.5, 3.0)))
                 stage.resume()
@@ -323,7 +365,8 @@ def check(stage: Stage, round_: Round) -> None:
     except (ValueError, KeyError) as error:
         round_.other.append(f"status: {error}: {told.stderr}")
         return
-    wrong = group["causes"].keys() - {"preempted", "lost"} or group["cancelled"]
+    causes = {"preempted", "lost"} if UNSEEN.intersection(round_.killed) else {"preempted"}
+    wrong = group["causes"].keys() - causes or group["cancelled"]
     if wrong or group["success"] != JOBS:
         round_.other.append(f"status: {group}")
 
@@ -361,7 +404,7 @@ def main() -> int:
     chosen, options = parser.parse_args(words[:end]), words[end + 1 :]
     base = (chosen.base or Path(tempfile.mkdtemp(prefix="kills-"))).absolute()
     if "queue=slurm" not in options:
-        options += ["-o", 'options={"slots": 8, "pool": "none"}']
+        options += ["-o", 'options={"slots": 12, "pool": "none"}']
     kinds = (*KINDS, *(SLURM if "queue=slurm" in options else LOCAL))
     if chosen.kinds:
         kinds = tuple(kind for kind in every if kind.__name__ in chosen.kinds)

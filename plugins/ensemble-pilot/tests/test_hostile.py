@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import resource
 import signal
 import socket
@@ -12,51 +13,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_pilot import credentials, ensemble_executors
-from ensemble_pilot.controller import Controller
+from ensemble_pilot import credentials
 from ensemble_pilot.node import Task
+from ensemble_pilot.pilot import Kind
 from ensemble_pilot.pilots import Pilots
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 from ensemble_testing.executor_reattach import _run_and_kill
 from ensemble_testing.session import alive
+from pilot_sessions import WORK, controller, new_session, patch_nodes, ran, stop
 
 from ensemble_core import ExecutorError, Job, JobEvent
-from ensemble_core.local.ledger_reader import read_ledger
 from ensemble_core.local.leftover_jobs import supervisor_pid
 from ensemble_core.local.process_tree import parent_of
-
-(PLUGIN,) = ensemble_executors()
-#: A job that notes that it ran, and waits for the file ``go``.
-WORK = 'echo "$ENSEMBLE_JOB_ID" >> ran; until [ -e go ]; do sleep 0.05; done'
-
-
-def new_session(folder: Path, **options: Any) -> Session:
-    local = {"options": {"slots": 4, "pool": "none"}, "cores": 1, "idle": 60, "orphan": 60}
-    return Session(PLUGIN.build({**local, "grace": 0.3, **options}), folder, 60.0, tidy=True)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    (tmp_path / "go").touch()
-
-
-def ran(folder: Path) -> list[str]:
-    file = folder / "ran"
-    return file.read_text().split() if file.exists() else []
-
-
-def controller(session: Session) -> Controller:
-    found: Controller = session.executor._controller  # type: ignore[attr-defined]
-    return found
 
 
 def pilot_folder(session: Session, number: int = 1) -> Path:
@@ -90,15 +64,9 @@ def test_clock_of_the_nodes_may_be_an_hour_off(
     folder: Path, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Times of events are those of the controller, and time limits those of the node's task."""
-    patch = folder / "clock"
-    patch.mkdir()
-    (patch / "sitecustomize.py").write_text(
-        "import sys, time\n"
-        f"if 'ensemble_pilot.node' in sys.orig_argv or 'fence' in sys.orig_argv[-1]:\n"
-        f"    real = time.time\n    time.time = lambda: real() + {3600 * hours}\n"
-    )
-    path = os.environ.get("PYTHONPATH", "")
-    monkeypatch.setenv("PYTHONPATH", f"{patch}{os.pathsep}{path}" if path else str(patch))
+    code = f"import time\nreal = time.time\ntime.time = lambda: real() + {3600 * hours}\n"
+    code += f"import os\nos.mkdir('{folder}/off.%d' % os.getpid())\n"
+    patch_nodes(folder, monkeypatch, code)
     began = time.time()
     (folder / "go").touch()
     with new_session(folder, duration=300, margin=10) as session:
@@ -107,9 +75,10 @@ def test_clock_of_the_nodes_may_be_an_hour_off(
         assert session.cause(job) == "exit"
         times = [event.timestamp for event in session.of(job)]
         ends = controller(session).request(lambda c: [p.ends for p in c.fleet.pilots.values()])
-        # What its own clock says shows that it was off.
-        reading = read_ledger(pilot_folder(session) / "node-0", {})
-        assert reading.began is not None
+        keeper = supervisor(session)
+        assert {*folder.glob("off.*")} == {
+            folder / f"off.{pid}" for pid in (keeper, parent_of(keeper))
+        }
     assert began <= times[0] <= times[-1] <= time.time() + 1
     assert times == sorted(times)
     assert all(began < end < time.time() + 301 for end in ends)
@@ -185,9 +154,9 @@ def test_controller_killed_at_the_request_of_a_pilot_does_not_leave_two(
     first = new_session(folder, most=1)
     request = Pilots._submit
 
-    def killed(pilots: Pilots, number: int) -> None:
+    def killed(pilots: Pilots, number: int, kind: Kind) -> None:
         if moment == "after":
-            request(pilots, number)
+            request(pilots, number, kind)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def control() -> None:
@@ -217,7 +186,7 @@ def test_stopped_pilot_goes_on_if_it_continues_in_time(folder: Path) -> None:
         task = parent_of(keeper)
         assert task is not None
         for pid in (task, keeper):
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
         waiting = submitted(session)
         time.sleep(3.0)
         (folder / "go").touch()
@@ -232,7 +201,7 @@ def test_stopped_pilot_goes_on_if_it_continues_in_time(folder: Path) -> None:
 def test_full_disk_of_a_node_delays_starts_and_doubles_none(folder: Path) -> None:
     with new_session(folder, least=1, cores=2) as session:
         first = submitted(session)
-        session.wait_for(first, "start")
+        wait_until(lambda: ran(folder) == [first.id])
         keeper = supervisor(session)
         size = (pilot_folder(session) / "node-0" / "local.log").stat().st_size
         before = resource.prlimit(keeper, resource.RLIMIT_FSIZE)
@@ -293,7 +262,8 @@ def test_node_with_another_version_is_told_to_leave_and_the_reason_is_said(
         session.wait(session.problems, "the warning")
         (problem,) = session.problems()
         assert "3 pilots in a row ended before they were ready" in problem
-        assert "another version of Ensemble" in problem
+        assert f"{socket.gethostname()} has another version of Ensemble" in problem
+        assert "install the same version" in problem
         session.cancel(job)
         session.wait_clean(job)
 
@@ -306,7 +276,7 @@ def test_refusal_of_the_outer_queue_is_said_in_its_own_words(
         def refuse(jobs: object) -> None:
             raise ExecutorError("sbatch: error: Invalid account", code="refused")
 
-        monkeypatch.setattr(controller(session).outer, "submit", refuse)
+        monkeypatch.setattr(controller(session).pilots.outers[""], "submit", refuse)
         job = submitted(session)
         session.wait(session.problems, "the warning")
         (problem,) = session.problems()
@@ -317,17 +287,36 @@ def test_refusal_of_the_outer_queue_is_said_in_its_own_words(
         session.wait_clean(job)
 
 
-def test_missing_python_on_the_nodes_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        ("", "python3"),
+        ('exec {python} -S "$@"', "No module named"),
+        ("exec {python} -c 'from ensemble_core import nothing'", "cannot import name 'nothing'"),
+    ],
+    ids=["missing", "without packages", "another release"],
+)
+def test_python_of_the_nodes_that_cannot_start_pilots_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, python: str, words: str
+) -> None:
+    """The controller runs in an environment of which the nodes have another one, or nothing."""
+    of_nodes = folder / "python3"
+    if python:
+        of_nodes.write_text(f"#!/bin/sh\n{python.format(python=sys.executable)}\n")
+        of_nodes.chmod(0o700)
     with new_session(folder) as session:
-        monkeypatch.setattr(sys, "executable", "/nowhere/python3")
+        monkeypatch.setattr(sys, "executable", str(of_nodes))
         job = submitted(session)
         session.wait(session.problems, "the warning")
         monkeypatch.undo()
         (problem,) = session.problems()
         assert "3 pilots in a row" in problem
-        assert "/nowhere/python3" in problem
-        session.cancel(job)
+        assert words in problem
+        assert f"is Python {platform.python_version()} here: install ensemble-pilot" in problem
+        (folder / "go").touch()
         session.wait_clean(job)
+        assert session.cause(job) == "exit"
+    assert ran(folder) == [job.id]
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
@@ -355,8 +344,9 @@ def test_pilots_that_cannot_see_the_folder_are_explained(folder: Path) -> None:
     """Then the pilot's own words are unseen, too."""
     with new_session(folder) as session:
         pilots = controller(session).pilots
-        pilots._settings = replace(pilots._settings, queue="slurm")
-        outer = controller(session).outer
+        kind = replace(pilots._settings.kinds[""], queue="slurm")
+        pilots._settings = replace(pilots._settings, kinds={"": kind})
+        outer = controller(session).pilots.outers[""]
         submit = outer.submit
 
         def fail(jobs: list[Job]) -> None:
@@ -379,7 +369,7 @@ def test_started_job_is_not_given_up_while_its_node_is_about_to_end_it(folder: P
         job = submitted(session)
         session.wait_for(job, "start")
         keeper = supervisor(session)
-        os.kill(keeper, signal.SIGSTOP)
+        stop(keeper)
         controller(session).request(lambda c: c.pilots.on_ended(1))
         time.sleep(1.5)
         assert session.names(job)[-1] == "start"
@@ -400,13 +390,16 @@ def tasks_of(session: Session, number: int = 1) -> dict[int, int]:
     return found
 
 
-def test_pilot_of_which_one_node_has_ended_ends_as_a_whole(folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_pilot_of_which_one_node_has_ended_ends_as_a_whole(
+    folder: Path, number: signal.Signals
+) -> None:
     """Otherwise, the jobs of that node would wait for the end of the others."""
     with new_session(folder, nodes=2) as session:
         jobs = [submitted(session) for _ in range(2)]
         for job in jobs:
             session.wait_for(job, "start")
-        os.kill(tasks_of(session)[1], signal.SIGTERM)
+        os.kill(tasks_of(session)[1], number)
         session.wait_clean(*jobs)
         assert {session.cause(job) for job in jobs} == {"preempted"}
 

@@ -2,59 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ensemble_pilot import ensemble_executors
-from ensemble_pilot.controller import Controller
 from ensemble_pilot.ledger import PilotLedger
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 from ensemble_testing.executor_reattach import _run_and_kill
 from ensemble_testing.session import alive
+from pilot_sessions import WORK, controller, new_session, ran, stop
 
 from ensemble_core import ExecutorError, Job
 from ensemble_core.local.leftover_jobs import supervisor_pid
-
-(PLUGIN,) = ensemble_executors()
-#: A job that notes that it ran, and waits for the file ``go``.
-WORK = 'echo "$ENSEMBLE_JOB_ID" >> ran; until [ -e go ]; do sleep 0.05; done'
-
-
-def new_session(folder: Path, **options: Any) -> Session:
-    given = {
-        "options": {"slots": 4, "pool": "none"},
-        "cores": 1,
-        "idle": 60,
-        "orphan": 60,
-        "grace": 0.3,
-    }
-    return Session(PLUGIN.build({**given, **options}), folder, 40.0, tidy=True)
-
-
-def ran(folder: Path) -> list[str]:
-    file = folder / "ran"
-    return file.read_text().split() if file.exists() else []
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    (tmp_path / "go").touch()
-
-
-def controller(session: Session) -> Controller:
-    found: Controller = session.executor._controller  # type: ignore[attr-defined]
-    return found
 
 
 def state_of(session: Session, pilot: int) -> Path:
@@ -69,7 +35,7 @@ def supervisor(session: Session, pilot: int) -> int:
 
 def job_that_is_sent_but_not_started(session: Session, keeper: int) -> Job:
     """Return a job that was sent to a supervisor that is stopped."""
-    os.kill(keeper, signal.SIGSTOP)
+    stop(keeper)
     job = session.job("sh", "-c", WORK)
     session.submit(job)
     wait_until(lambda: controller(session).request(lambda c: job.id in c.fleet.placed))
@@ -105,8 +71,12 @@ def test_job_does_not_run_twice_if_a_pilot_that_counts_as_ended_is_alive(folder:
     assert ran(folder) == [job.id]
 
 
-def test_resume_settles_a_pilot_that_ended_without_a_controller(folder: Path) -> None:
-    """The pilot had one job that was over, one that ran, and one that never started."""
+@pytest.mark.parametrize("late", [False, True])
+def test_resume_settles_a_pilot_that_ended_without_a_controller(folder: Path, late: bool) -> None:
+    """The pilot had one job that was over, one that ran, and one that never started.
+
+    ``late``: it is settled before the run says which jobs it waits for.
+    """
     first = new_session(folder, least=1, cores=2)
     over, running = first.job("true"), first.job("sh", "-c", WORK)
 
@@ -124,6 +94,8 @@ def test_resume_settles_a_pilot_that_ended_without_a_controller(folder: Path) ->
     waiting = first.job()
     with new_session(folder, cores=2).resume(first) as later:
         wait_until(lambda: not supervisor_pid(state_of(later, 1)))
+        if late:
+            wait_until(lambda: controller(later).request(lambda c: 1 not in c.fleet.pilots))
         known = later.executor.reattach(
             {over.id: 0.0, running.id: 0.0, waiting.id: 0.0, "t.9": 0.0}
         )
@@ -139,7 +111,34 @@ def test_resume_settles_a_pilot_that_ended_without_a_controller(folder: Path) ->
     assert ran(folder) == [running.id, waiting.id]
 
 
-def test_pilot_without_a_controller_ends_when_its_jobs_are_over(folder: Path) -> None:
+def test_job_that_was_over_before_a_resume_takes_no_room_in_its_pilot(folder: Path) -> None:
+    """The run has its end, but the earlier controller was killed before it forgot the job."""
+    (folder / "go").touch()
+    first = new_session(folder, least=1)
+
+    def control() -> None:
+        first.__enter__()
+        first.run(first.job("sh", "-c", WORK))
+
+    _run_and_kill(control, folder / "trace")
+    over = first.job("true")
+    with new_session(folder, least=1).resume(first) as later:
+        later.job()  # this name is taken
+        job = later.job("sh", "-c", WORK)
+        later.submit(job)
+        later.wait_clean(job)
+        assert later.cause(job) == "exit"
+        pilots, known = controller(later).request(
+            lambda c: (sorted(c.fleet.pilots), [*c.jobs._jobs])
+        )
+        assert pilots == [1]
+        assert over.id not in known
+    assert ran(folder) == [over.id, job.id]
+
+
+def test_pilot_without_a_controller_ends_when_its_jobs_are_over_and_a_resume_reads_its_ledger(
+    folder: Path,
+) -> None:
     first = new_session(folder, orphan=0.2)
 
     def control() -> None:
@@ -154,6 +153,36 @@ def test_pilot_without_a_controller_ends_when_its_jobs_are_over(folder: Path) ->
     (folder / "go").touch()
     wait_until(lambda: "no job is left" in said.read_text())
     assert ran(folder) == ["t.0", "done"]
+    job = first.job()
+    with new_session(folder).resume(first) as later:
+        later.take_over([job.id])
+        later.wait_clean(job)
+        assert later.cause(job) == "exit"
+        later.check_ended_once()
+    assert ran(folder) == ["t.0", "done"]
+
+
+def test_pilot_without_a_controller_ends_if_the_files_of_the_run_are_gone(folder: Path) -> None:
+    """It cannot leave a file for the tasks of its other nodes."""
+    first = new_session(folder, orphan=0.2, least=1)
+
+    def control() -> None:
+        first.__enter__()
+        supervisor(first, 1)
+
+    _run_and_kill(control, folder / "trace")
+    pilot = folder / "state" / first.tag / "pilot-1"
+    os.rename(folder / "state", folder / "removed")
+    wait_until(
+        lambda: not any(_runs_in(process, pilot) for process in Path("/proc").glob("[0-9]*"))
+    )
+
+
+def _runs_in(process: Path, pilot: Path) -> bool:
+    """Return True if this is a task of the pilot."""
+    with contextlib.suppress(OSError):
+        return str(pilot).encode() in (process / "cmdline").read_bytes().split(b"\0")
+    return False
 
 
 def test_paused_controller_loses_its_nodes_to_a_later_one(folder: Path) -> None:
@@ -166,7 +195,7 @@ def test_paused_controller_loses_its_nodes_to_a_later_one(folder: Path) -> None:
         go_on = threading.Event()
         controller(first).post(lambda: go_on.wait(100.0) and None)  # type: ignore[func-returns-value]
         try:
-            outer = controller(first).outer
+            outer = controller(first).pilots.outers[""]
             outer.close()  # its supervisor serves one controller at a time
             with new_session(folder).resume(first) as later:
                 later.take_over([job.id])

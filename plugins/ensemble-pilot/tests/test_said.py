@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from ensemble_pilot import ensemble_executors
-from ensemble_pilot.ledger import PilotLedger
+from ensemble_pilot.ledger import PilotLedger, Records
 from ensemble_pilot.status import pilot_status
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
@@ -51,7 +51,7 @@ def test_each_step_of_a_pilot_is_said_once_also_if_the_controller_is_killed(tmp_
     said = tmp_path / "said"
     wait_until(lambda: "pilot 1 ready" in said.read_text())
     shown = status(tmp_path)
-    assert " pilots      1 ready" in shown
+    assert " pilots      1 requested: 1 ready" in shown
     assert "  pilot 1 ready since " in shown
     first.send_signal(signal.SIGKILL)
     first.wait()
@@ -62,7 +62,9 @@ def test_each_step_of_a_pilot_is_said_once_also_if_the_controller_is_killed(tmp_
     assert count(r"^   pilot 1 ready after .* on .*: 2 cores$", text) == 1, text
     assert count(r"^   pilot 1 ended after .*: given back$", text) == 1, text
     shown = status(tmp_path)
-    assert " pilots      1 ended" in shown
+    (share,) = re.findall(r"core-hours of them \((\d+)%\)", shown)
+    assert 0 < int(share) <= 100, shown
+    assert " pilots      1 requested: 1 ended" in shown
     assert count(r"^  pilot 1 ended at .* after .*: given back$", shown) == 1, shown
 
 
@@ -89,6 +91,17 @@ def infos(session: Session) -> list[str]:
     return [event.message for event in events if event.level == "info"]
 
 
+def test_use_of_pilots_is_recorded_while_jobs_run(tmp_path: Path) -> None:
+    """A controller that is killed loses at most some seconds of it."""
+    options = {"options": {"slots": 4, "pool": "none"}, "cores": 1, "orphan": 60}
+    with Session(PLUGIN.build(options), tmp_path, 60.0) as session:
+        job = session.job("sh", "-c", "until [ -e go ]; do sleep 0.05; done")
+        session.submit(job)
+        ledger = tmp_path / "state" / session.tag / "pilots.log"
+        wait_until(lambda: Records(ledger).core_seconds(time.time())[1] > 0, 40.0)
+        (tmp_path / "go").touch()
+
+
 def test_pilots_that_do_not_end_are_named_when_the_run_leaves(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """They are fenced off: if the queue starts one later, it ends at once."""
     monkeypatch.setattr("ensemble_pilot.controller._GIVING_BACK", 0.3)
@@ -96,7 +109,7 @@ def test_pilots_that_do_not_end_are_named_when_the_run_leaves(tmp_path: Path, mo
     with Session(PLUGIN.build(options), tmp_path, 60.0) as session:
         controller = session.executor._controller  # type: ignore[attr-defined]
         wait_until(lambda: controller.gauges["pilots.ready"])
-        outer = controller.outer
+        outer = controller.pilots.outers[""]
         cancel = outer.cancel
 
         def lost(jobs: object) -> None:
@@ -115,7 +128,10 @@ def test_pilots_that_do_not_end_are_named_when_the_run_leaves(tmp_path: Path, mo
 
 
 def test_status_shows_pilots_of_a_run_without_a_controller(tmp_path: Path) -> None:
-    assert pilot_status(tmp_path) == ([" pilots      none requested"], [])
+    assert pilot_status(tmp_path) == (
+        [" pilots      none requested"],
+        {"core_hours": 0, "used_core_hours": 0, "none_requested": None, "pilots": []},
+    )
     ledger = PilotLedger(tmp_path / "pilots.log", "0" * 16)
     for number in range(1, 20):
         ledger.add(["n", number, time.time()], ["s", number, f"4{number}"])
@@ -124,15 +140,40 @@ def test_status_shows_pilots_of_a_run_without_a_controller(tmp_path: Path) -> No
     ledger.sync()
     ledger.close()
     lines, data = pilot_status(tmp_path)
-    assert lines[0] == " pilots      1 ready, 1 starting, 11 waiting, 6 ended"
+    assert lines[0] == " pilots      19 requested: 11 waiting, 1 starting, 1 ready, 6 ended"
     assert lines[1].startswith("  pilot 1 (job 41) waiting in the queue since ")
     assert lines[2].startswith("  pilot 2 (job 42) ready since ")
     assert lines[2].endswith(" on n1, n2")
     assert lines[-1] == "  and 6 more; --json has them all"
-    assert [each["state"] for each in data[:4]] == ["waiting", "ready", "starting", "ended"]
-    assert data[3]["why"] == "scancel"
+    pilots = data["pilots"]
+    assert [each["state"] for each in pilots[:4]] == ["waiting", "ready", "starting", "ended"]
+    ledger = PilotLedger(tmp_path / "pilots.log", "")
+    ledger.add(["d", 2, 7.0])
+    ledger.close()
+    lines, data = pilot_status(tmp_path)
+    assert lines[2].startswith("  pilot 2 (job 42) draining since ")
+    pilots = data["pilots"]
+    assert pilots[3]["why"] == "scancel"
     assert json.loads(json.dumps(data)) == data
     again = PilotLedger(tmp_path / "pilots.log", "")
     assert again.last_pilot == 19, "numbers are not used again"
     again.close()
-    assert pilot_status(tmp_path)[1] == data
+    assert pilot_status(tmp_path)[1]["pilots"] == pilots
+
+
+def test_status_shows_how_much_of_the_pilots_was_used_and_why_no_other_one_is_requested(
+    tmp_path: Path,
+) -> None:
+    ledger = PilotLedger(tmp_path / "pilots.log", "0" * 16)
+    ledger.add(["n", 1, 0.0, 36], ["b", 1, 100.0], ["u", 1, 72_000.0, 3000.0])
+    ledger.add(["o", 1, 3700.0, "given back"], ["y", "no job waits"])
+    ledger.close()
+    for _ in range(2):  # the second time, another controller has written the file again
+        lines, data = pilot_status(tmp_path)
+        assert "  36 core-hours of pilots; jobs used 20 core-hours of them (56%)" in lines[1]
+        assert lines[1].endswith(", and 16 core-hours were unused")
+        assert lines[2] == "  no other one is requested: no job waits"
+        assert (data["core_hours"], data["used_core_hours"]) == (36, 20)
+        assert data["none_requested"] == "no job waits"
+        assert data["pilots"][0]["used_core_hours"] == 20
+        PilotLedger(tmp_path / "pilots.log", "").close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +16,17 @@ from typing import Any, ClassVar
 
 import pytest
 from ensemble_pilot import ensemble_executors
-from ensemble_testing import CrashSuite, ExecutorContract, FaultSuite, Session, StopSuite
+from ensemble_testing import (
+    CrashSuite,
+    DecisionSuite,
+    ExecutorContract,
+    FaultSuite,
+    Session,
+    StopSuite,
+)
 from ensemble_testing.crash import seed_and_rounds
 from ensemble_testing.executor import wait_until
+from pilot_sessions import stop
 
 from ensemble_core import Cause, Executor, Job
 from ensemble_core.local.leftover_jobs import supervisor_pid
@@ -106,7 +115,7 @@ class TestPilot(ExecutorContract):
         self.cluster = cluster
 
 
-@pytest.mark.timeout(240 + 60 * seed_and_rounds(2)[1])
+@pytest.mark.timeout(900 + 300 * seed_and_rounds(2)[1])
 class TestCrash(CrashSuite):
     executor = "pilot"
     options = OPTIONS
@@ -119,6 +128,12 @@ class TestStops(StopSuite):
     options = OPTIONS
     on_stop = "keep"
     slots = 8
+
+
+class TestDecisions(DecisionSuite):
+    executor = "pilot"
+    options = OPTIONS
+    files = (Path(__file__).parents[3] / "examples" / "hello-world.yaml",)
 
 
 def test_case_of_many_tiny_jobs_on_whole_nodes(cluster: Any, tmp_path: Path) -> None:
@@ -137,6 +152,33 @@ def test_case_of_many_tiny_jobs_on_whole_nodes(cluster: Any, tmp_path: Path) -> 
     assert len({id_ for id_, _, _ in cluster.jobs()} - before) <= 2
 
 
+def test_jobs_of_several_nodes_start_through_flux_and_end_with_their_pilot(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``scancel`` ends the first; the second never started, and runs in another pilot."""
+    prefix = os.environ.get("ENSEMBLE_FLUX_PREFIX")
+    found = f"{prefix}/bin/flux" if prefix else shutil.which("flux")
+    if found is None:
+        pytest.skip("no Flux: neither on the PATH nor in ENSEMBLE_FLUX_PREFIX")
+    monkeypatch.setenv("PATH", f"{Path(found).parent}:{os.environ['PATH']}")
+    text = "echo $ENSEMBLE_JOB_ID $PMI_RANK $PMI_SIZE ${SLURM_JOB_ID-none} >> ran; "
+    wait = "until [ -e go ]; do sleep 0.05; done"
+    options = {**GIVEN, "idle": 5, "most": 1, "inside": "flux"}
+    with Session(PLUGIN.build(options), tmp_path, 200.0, tidy=True) as session:
+        first, second = (session.job("sh", "-c", text + wait, nodes=2, tasks=4) for _ in "12")
+        session.submit(first, second)
+        wait_until(lambda: (tmp_path / "ran").exists(), 200.0)
+        wait_until(lambda: (tmp_path / "ran").read_text().count("\n") == 4, 200.0)
+        cluster.run("scancel", *[id_ for id_, _, _ in cluster.active()])
+        session.wait_clean(first)
+        assert session.cause(first) == "preempted"
+        (tmp_path / "go").touch()
+        session.wait_clean(second)
+        assert session.cause(second) == "exit"
+    lines = sorted((tmp_path / "ran").read_text().splitlines())
+    assert lines == [f"{job.id} {rank} 4 none" for job in (first, second) for rank in range(4)]
+
+
 def test_node_that_is_down_but_works_starts_nothing_more(cluster: Any, tmp_path: Path) -> None:
     """Its job runs once, elsewhere, although the supervisor has it and continues later."""
     options = {**GIVEN, "nodes": 1, "least": 1}
@@ -145,7 +187,7 @@ def test_node_that_is_down_but_works_starts_nothing_more(cluster: Any, tmp_path:
         wait_until(lambda: controller.gauges["pilots.ready"])
         state = tmp_path / "state" / session.tag / "pilot-1" / "node-0"
         keeper = supervisor_pid(state)
-        os.kill(keeper, signal.SIGSTOP)
+        stop(keeper)
         job = session.job("sh", "-c", "echo $ENSEMBLE_JOB_ID >> ran")
         session.submit(job)
         wait_until(lambda: controller.request(lambda c: job.id in c.fleet.placed))
@@ -160,7 +202,7 @@ def test_node_that_is_down_but_works_starts_nothing_more(cluster: Any, tmp_path:
         finally:
             os.kill(daemon, signal.SIGCONT)
             cluster.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
-        assert session.cause(job) == "exit"
+        assert session.cause(job) == "exit", session.of(job)
     assert (tmp_path / "ran").read_text().split() == [job.id]
 
 

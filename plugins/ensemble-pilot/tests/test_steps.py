@@ -11,22 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-from ensemble_pilot import ensemble_executors
-from ensemble_pilot.turn import Turn
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 from ensemble_testing.executor_reattach import _run_and_kill
+from pilot_sessions import kill_at_line, new_session, stop
 
 from ensemble_core.local.leftover_jobs import supervisor_pid
 
-(PLUGIN,) = ensemble_executors()
-OPTIONS = {
-    "options": {"slots": 4, "pool": "none"},
-    "cores": 1,
-    "idle": 60,
-    "orphan": 60,
-    "grace": 0.3,
-}
 #: Two jobs run, the second in another pilot than the one to which it was sent first.
 JOBS = 2
 LINES = {
@@ -42,27 +33,8 @@ LINES = {
 }
 
 
-def new_session(folder: Path) -> Session:
-    return Session(PLUGIN.build(OPTIONS), folder, 60.0, tidy=True)
-
-
 def work(session: Session, number: int) -> str:
     return f"echo {number} >> {session.folder}/ran"
-
-
-def killed_at(kind: str, moment: str) -> None:
-    """Let this process be killed when a line of this kind is due."""
-    end = Turn.end
-
-    def turn_end(turn: Turn) -> bool:
-        if any(line[0] == kind for line in turn._lines):
-            if moment == "after":
-                turn.ledger.add(*turn._lines)
-                turn.ledger.sync()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return end(turn)
-
-    Turn.end = turn_end  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -74,12 +46,12 @@ def test_each_job_runs_once(
     first = new_session(tmp_path)
 
     def control() -> None:
-        killed_at(kind, moment)
+        kill_at_line(kind, moment)
         first.__enter__()
         one = first.job("sh", "-c", work(first, 0))
         first.run(one)
         keeper = supervisor_pid(tmp_path / "state" / first.tag / "pilot-1" / "node-0")
-        os.kill(keeper, signal.SIGSTOP)
+        stop(keeper)
         two = first.job("sh", "-c", work(first, 1))
         first.submit(two)
         controller = first.executor._controller  # type: ignore[attr-defined]
