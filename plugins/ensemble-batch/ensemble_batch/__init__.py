@@ -10,7 +10,7 @@ The tutorial ``docs/executor-tutorial.md`` develops an executor with each base c
 
 from ensemble_batch.batch_executor import BatchExecutor
 from ensemble_batch.executor import QueueExecutor
-from ensemble_batch.hooks import CannotTake, InvalidJob, QueueJob
+from ensemble_batch.hooks import CannotTake, InvalidJob, QueueJob, reshaped
 from ensemble_batch.job_events import JobEvents
 from ensemble_batch.job_script import Batch, job_lines, job_table, quote
 from ensemble_batch.listener import address_option
@@ -37,6 +37,7 @@ __all__ = [
     "job_lines",
     "job_table",
     "quote",
+    "reshaped",
     "script_of_batch",
     "status_of",
 ]

@@ -90,8 +90,6 @@ class QueueExecutor(QueueHooks):
     # -- opening and closing -------------------------------------------------------------------
 
     def open(self, run: Run, emit: Emit) -> None:
-        if self._polled is not None:
-            raise ExecutorError(f"the executor {self.name} is already open", code="already-open")
         self._commands = QueueCommands(self.rate)
         here = start_folder()
         self.connect()
@@ -191,8 +189,7 @@ class QueueExecutor(QueueHooks):
         self._commands.kill()
 
     def _require_open(self) -> QueueRun:
-        if self._polled is None:
-            raise ExecutorError(f"the executor {self.name} is not open", code="not-open")
+        assert self._polled is not None
         return self._polled
 
     # -- what the run asks for -----------------------------------------------------------------

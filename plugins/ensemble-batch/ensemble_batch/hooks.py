@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -82,6 +82,23 @@ class QueueJob:
     batch: str = ""
 
 
+def reshaped(ids: Collection[str], rows: Iterable[QueueJob], mark: str) -> Iterator[QueueJob]:
+    """Yield a report for each id whose number now belongs to an array, or no longer to one.
+
+    Only a queue that lost its state assigns a number again. A cancel of ``7`` ends all tasks of an
+    array 7, and a cancel of ``7.1`` may end a job 7. The argument ``mark`` separates the number.
+
+    >>> [job.batch for job in reshaped(["7", "8.1"], [QueueJob("7.1", "running")], ".")]
+    ['7.1']
+    """
+    listed = {row.id for row in rows}
+    numbers = {id_.partition(mark)[0]: id_ for id_ in listed}
+    for id_ in ids:
+        other = numbers.get(id_.partition(mark)[0])
+        if other is not None and id_ not in listed and (mark in id_) != (mark in other):
+            yield QueueJob(id_, "unknown", batch=other)
+
+
 class QueueHooks(Executor):
     """Methods that a plugin for a queue overrides.
 
@@ -116,6 +133,10 @@ class QueueHooks(Executor):
         Whether the first copy of a job claims the job in the run's folder, which nodes must see. If
         so, the job runs at most once, whatever the queue does. Otherwise the queue may restart
         only jobs for which :meth:`may_restart` is true, and must report their ``restarts``.
+    knows_ended:
+        Whether :meth:`find_ended_batch` finds jobs that the queue no longer lists. Otherwise, a
+        batch that is submitted again may run twice if nodes do not see the run's folder; a warning
+        says so. ``connect`` may set it.
     listen:
         Without ``claims``, where to listen for reports: an address of this machine (empty: find
         one) and a port (0: any). With ``None``, jobs report only through files.
@@ -125,6 +146,10 @@ class QueueHooks(Executor):
         queue. Do not add shell quotes: ``task_place = "$SGE_TASK_ID"``, or ``"$1"`` if the script's
         first argument is the place. With ``task_id``, a job whose submission got no reply reports
         its own id; use ``"-"`` if jobs do not know their ids.
+    task_cgroup:
+        Without ``claims``: a shell expression for the part of the path of a job's control group
+        that names the job, with slashes at both ends. If the kernel kills a process of the job for
+        lack of memory, the job has failed, even if its command succeeds.
     suspend_notice:
         With ``claims``: the signal (``USR1``) by which the queue announces that it will stop a job.
         Set it if the queue then stops and continues only the wrapper: the wrapper stops and
@@ -153,11 +178,13 @@ class QueueHooks(Executor):
     lanes: ClassVar[Literal[1, 2]] = 1
     explains: ClassVar[bool] = False
     claims: ClassVar[bool] = True
+    knows_ended: bool = False
     listen: tuple[str, int] | None = None
     rate: float = math.inf
     lost_after: float = 600.0
     settle: float = 0.0
     patience: float = 60.0
+    task_cgroup: ClassVar[str] = ""
     suspend_notice: ClassVar[str] = ""
     relay: ClassVar[str] = ""
     warns: ClassVar[bool] = False
@@ -207,7 +234,8 @@ class QueueHooks(Executor):
         is not taken for lost, because queues in maintenance or fail-over list no jobs or only some:
         see :meth:`account` and ``lost_after``. Raises :class:`CannotTake` if the reply is missing
         or incomplete. So check that a reply without jobs really comes from the queue, for example
-        by its first line. The query is repeated after any :class:`ExecutorError`.
+        by its first line. The query is repeated after any :class:`ExecutorError`. Jobs are asked
+        about before each cancel, too: they may belong to others since the queue lost its state.
         """
 
     @abstractmethod
@@ -218,6 +246,16 @@ class QueueHooks(Executor):
         :class:`CannotTake`. A batch need not be visible at once: the executor keeps looking for
         ``settle`` seconds, at least 10, before it resubmits the batch.
         """
+
+    def find_ended_batch(self, name: str, size: int, age: float) -> Sequence[str] | None:
+        """Return the ids of a batch from the queue's accounting, or ``None`` if it is not there.
+
+        Used only without ``claims``, before a batch that :meth:`find_batch` does not find is
+        submitted again: its jobs may have ended so long ago that the queue has forgotten them. The
+        batch was submitted ``age`` seconds ago. Raises :class:`CannotTake` if the accounting gives
+        no answer; the batch then waits.
+        """
+        return None
 
     @abstractmethod
     def end_jobs(self, ids: Collection[str]) -> None:

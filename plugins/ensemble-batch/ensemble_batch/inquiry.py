@@ -47,9 +47,8 @@ class Inquiry:
         Needs the lock.
         """
         polled = self._polled
-        ready = polled.cancels.keys() - polled.unconfirmed_cancels
-        due = sorted(id_ for id_ in ready if polled.cancels[id_] <= now)
-        dues += [polled.cancels[id_] for id_ in ready]
+        due = sorted(id_ for id_, at in polled.cancels.items() if at <= now)
+        dues += polled.cancels.values()
         return partial(self._end, due) if due else None
 
     def due(self, now: float, dues: list[float]) -> Callable[[], None] | None:
@@ -58,8 +57,7 @@ class Inquiry:
         Needs the lock.
         """
         polled = self._polled
-        known = any(life.queue_id is not None for life in polled.lives.values())
-        if not (known or polled.unconfirmed_cancels):
+        if not any(life.queue_id is not None for life in polled.lives.values()):
             polled.ask_at = math.inf
             return None
         if polled.ask_at == math.inf:
@@ -75,7 +73,8 @@ class Inquiry:
     def _end(self, ids: Sequence[str]) -> None:
         polled, hooks = self._polled, self._polled.hooks
         try:
-            polled.call(lambda: hooks.end_jobs(ids))
+            if ours := polled.ours(ids):
+                polled.call(lambda: hooks.end_jobs(ours))
         except ExecutorError as error:
             with polled.lock:
                 polled.outlet.trouble(
@@ -91,6 +90,7 @@ class Inquiry:
             now = time.monotonic()
             for id_ in ids:
                 polled.cancels.pop(id_, None)
+                polled.copies.pop(id_, None)
                 if id_ in running:
                     polled.cancels[id_] = now + timing.HEEDS
                     life = polled.by_id[id_]
@@ -101,7 +101,7 @@ class Inquiry:
         polled, hooks = self._polled, self._polled.hooks
         with polled.lock:
             lives = [life for life in polled.lives.values() if life.queue_id is not None]
-            ids = list({*polled.by_id, *polled.unconfirmed_cancels, *polled.strays})
+            ids = list({*polled.by_id, *polled.strays})
             asked = time.monotonic()
             polled.ask_at = asked + timing.query_interval(hooks.poll)
         rows: dict[str, QueueJob] = {}
@@ -150,8 +150,6 @@ class Inquiry:
             polled.read()  # wrappers' reports written before the queue's reply
             rows = {id_: row for id_, row in rows.items() if polled.owns(row)}
             polled.end_strays(rows)
-            for id_ in ids:
-                polled.unconfirmed.pop(id_, None)
             seconds = asked - (asked if self._saw_at is None else self._saw_at)
             self._saw_at = asked if listed else None
             for life in lives:

@@ -110,11 +110,14 @@ class JobLife(JobEvents):
             kind, why = "timeout", "it reached its time limit"
         elif report.why == "deleted":
             kind, why = "cancel", "deleted in the queue, not by this run"
+        elif report.why == "memory":
+            kind, why = "out-of-memory", "the kernel killed a process of it for lack of memory"
         if kind is not None or status or report.why:
             kind, why = self._own_doing(note) or (kind, why)
         if kind is not None:
             self.fail(kind, why, when, now, **({"by": by} if by else {}))
-            status = status or int(signal.SIGTERM)
+            sent = signal.SIGKILL if kind == "out-of-memory" else signal.SIGTERM
+            status = status or int(sent)
         self.end(status, when, now)
 
     def finished(self, row: QueueJob, now: float, note: str) -> None:

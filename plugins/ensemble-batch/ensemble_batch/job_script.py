@@ -232,6 +232,7 @@ def report_script_of(
         "_ens_messages=" + _quote_path(hooks.messages_file([place for _, place in jobs])),
         f"_ens_launch=({' '.join(map(quote, hooks.launcher(first)))})",
         f"_ens_relay={hooks.relay if hooks.launcher(first) else ''}",
+        f"_ens_cgroup={hooks.task_cgroup}",
     ]
     tables = [[f"_ens_job={quote(job.id)}", *_own_lines(job, place, tag)] for job, place in jobs]
     lines += job_table(tables, "$_ens_place", 1)

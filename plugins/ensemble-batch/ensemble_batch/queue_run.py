@@ -16,6 +16,7 @@ from ensemble_batch import timing
 from ensemble_batch.hooks import QueueHooks, QueueJob
 from ensemble_batch.job_life import JobLife
 from ensemble_batch.outlet import Outlet
+from ensemble_batch.output_claims import OutputClaims
 from ensemble_batch.output_files import OutputFiles, Place
 from ensemble_batch.records import Lost, Records, Sent
 from ensemble_batch.reports import Report
@@ -40,6 +41,11 @@ def index_of(job: str) -> str:
     return f"{group}.{re.split('[-~]', rest)[0]}"
 
 
+def _is_of(row: QueueJob, key: str, names: Sequence[str]) -> bool:
+    """Return whether a report of the queue is about a job of this batch, which may be renamed."""
+    return not row.batch or row.batch in names or os.path.basename(row.batch) == script_name(key)
+
+
 class QueueRun:
     """State of one run. Hold ``lock`` while you use it; only :meth:`call` needs no lock."""
 
@@ -61,7 +67,8 @@ class QueueRun:
         self.run = run
         self.records = records
         self.outlet = Outlet(hooks.name, run.clock, emit, folder)
-        self.output = OutputFiles(*places, records.was_emptied, self._empty_output)
+        claims = None if run.state is None else OutputClaims(run.id, run.tag, folder)
+        self.output = OutputFiles(*places, records.was_emptied, self._empty_output, claims)
         self.note = f"cancelled by run {run.tag}"
         self.lock = threading.Condition()
         self.events: list[JobEvent] = []
@@ -76,9 +83,8 @@ class QueueRun:
         self.cancels: dict[str, float] = {}
         #: Reports of unknown ids, received while a batch is being submitted.
         self.early: dict[str, QueueJob] | None = None
-        #: Ids that an earlier controller recorded, with their batches (``None``: unknown). Such an
-        #: id may now belong to a foreign job, so it is not cancelled before the queue's next reply.
-        self.unconfirmed: dict[str, Sent | None] = {}
+        #: Batches of ids to cancel that belong to no job in ``lives``.
+        self.copies: dict[str, Sent] = {}
         #: Time of the next query, in monotonic seconds (infinite without jobs).
         self.ask_at = math.inf
         #: Jobs that were reported as lost, by name; of those without a newer attempt in the queue,
@@ -109,6 +115,11 @@ class QueueRun:
         with self._calling[lane]:
             return what()
 
+    def find_ended(self, sent: Sent, name: str) -> Sequence[str] | None:
+        """Look for a batch in the queue's accounting."""
+        age = max(0.0, self.now() - sent.at)
+        return self.call(lambda: self.hooks.find_ended_batch(name, len(sent.jobs), age), 1)
+
     def now(self) -> float:
         return self.run.clock()
 
@@ -138,19 +149,30 @@ class QueueRun:
         If not, the queue has assigned the job's id to a foreign job, and the id is forgotten.
         """
         life = self.by_id.get(row.id)
-        sent = self.unconfirmed.get(row.id) if life is None else self.sent.get(life.key)
-        if sent is None or not row.batch or row.batch in sent.names:
-            return True
-        if os.path.basename(row.batch) == script_name(sent.key):
-            return True  # a renamed job of ours
-        self.by_id.pop(row.id, None)
-        self.cancels.pop(row.id, None)
-        return False
+        sent = self.copies.get(row.id) if life is None else self.sent.get(life.key)
+        if life is None and sent is None and row.id in self.strays:
+            life, names = self.strays[row.id]
+            own = _is_of(row, life.key, names)
+        else:
+            own = sent is None or _is_of(row, sent.key, sent.names)
+        if not own:
+            for ids in (self.by_id, self.cancels, self.copies, self.strays):
+                ids.pop(row.id, None)
+            self.soon()
+        return own
 
-    @property
-    def unconfirmed_cancels(self) -> set[str]:
-        """Return the ids of cancelled jobs that the queue must confirm first."""
-        return self.unconfirmed.keys() & self.cancels.keys()
+    def ours(self, ids: Sequence[str]) -> list[str]:
+        """Return those of these ids that are not known to belong to foreign jobs now.
+
+        A queue that lost its state assigns ids again, so ask it just before an id is used in a
+        cancel. Without the lock. Raises :class:`ExecutorError` if the queue does not answer.
+        """
+        rows = self.call(lambda: list(self.hooks.ask(ids)))
+        asked = set(ids)
+        with self.lock:
+            foreign = {row.id for row in rows if row.id in asked and not self.owns(row)}
+            self.lock.notify_all()
+        return [id_ for id_ in ids if id_ not in foreign]
 
     # -- overridden for jobs with a wrapper ------------------------------------------------
 
@@ -265,7 +287,7 @@ class QueueRun:
 
     def send_signal(self, lives: Sequence[JobLife], signal: str) -> None:
         """Send a signal to jobs that have started. Without the lock."""
-        ids = [life.queue_id for life in lives if life.queue_id is not None]
+        ids = self.ours([life.queue_id for life in lives if life.queue_id is not None])
         if ids:
             self.call(lambda: self.hooks.signal_jobs(ids, signal))
 
@@ -343,8 +365,7 @@ class QueueRun:
         """Cancel lost jobs that the queue lists again: their next attempts must run alone."""
         for id_ in self.strays.keys() & rows.keys():
             row, (life, names) = rows[id_], self.strays[id_]
-            script = script_name(life.key)
-            own = not row.batch or row.batch in names or os.path.basename(row.batch) == script
+            own = _is_of(row, life.key, names)
             if id_ in self.by_id or row.state in ("over", "unknown") or not own:
                 del self.strays[id_]  # it has ended, or the queue has assigned its id again
             elif row.state != "ending" and id_ not in self.cancels:
@@ -385,12 +406,15 @@ class QueueRun:
     def _drop(self, life: JobLife) -> None:
         """Remove a job that is over."""
         del self.lives[life.job]
+        self.output.release(life.files)
         self.ids.discard(life.job)
         self.drops += 1
         if life.queue_id is not None and self.has_id(life):
             del self.by_id[life.queue_id]
             if not (life.cancelled and self.ends_copies):
                 self.cancels.pop(life.queue_id, None)
+            elif life.queue_id in self.cancels and life.key in self.sent:
+                self.copies[life.queue_id] = self.sent[life.key]
         sent = self.sent.get(life.key)
         if sent is None:
             return

@@ -47,6 +47,8 @@ def find_again(polled: QueueRun, jobs: Mapping[str, float]) -> dict[str, bool]:
         for life in list(polled.lives.values()):
             if life.cancelled and not life.over:
                 polled.cancel(life)
+            elif life.verdict and polled.has_id(life):
+                polled.cancels[str(life.queue_id)] = 0.0
         polled.ask_at = time.monotonic() + timing.SOON
         polled.publish()
         polled.lock.notify_all()
@@ -73,14 +75,12 @@ def _restore(
     )
     if queue_id is not None:
         polled.learn(life, queue_id)
-        polled.unconfirmed[queue_id] = sent
     elif polled.never_runs(life):
         return False  # not in the queue, and cannot run if it arrives later
     life.cancelled = job in polled.records.cancelled
     life.verdict, life.doomed_at = polled.records.verdicts.get(job, ""), time.monotonic()
-    if life.verdict and queue_id is not None:
-        polled.cancels[queue_id] = 0.0
     polled.lives[job] = life
+    polled.output.hold(life.files)
     if sent is not None:
         polled.sent[sent.key] = sent
         polled.left[sent.key] = polled.left.get(sent.key, 0) + 1
@@ -95,6 +95,8 @@ def _look_for(polled: QueueRun, sent: Sent) -> None:
     while True:
         for name in sent.names:
             ids = _retry_query(polled, partial(polled.hooks.find_batch, name, len(sent.jobs)))
+            if ids is None and void and not polled.claims:
+                ids = _retry_query(polled, partial(polled.find_ended, sent, name))
             if ids is not None:
                 sent.ids = list(ids)
                 polled.outlet.write(partial(polled.records.accept, sent.key, ids))

@@ -171,6 +171,8 @@ class ReportRun(QueueRun):
         if queue_id not in self._twice:
             self._twice.add(queue_id)
             self.cancels[queue_id] = 0.0
+            if (sent := self.sent.get(life.key)) is not None:
+                self.copies[queue_id] = sent
             self.outlet.warn(
                 f"{self.hooks.name} accepted two submissions of the same job: "
                 f"cancelling the second one, {queue_id}"

@@ -72,6 +72,28 @@ _ens_send() {
     if [ -n "$_ens_relay" ]; then eval "$_ens_relay"; else _ens_signal "$1"; fi
 }
 
+# Returns 0 if the kernel has killed a process of this job for lack of memory, by the counters of the
+# job's own control groups. The command may have ended without a failure nevertheless.
+_ens_lacked_memory() {
+    local line path root file word count
+    [ -n "$_ens_cgroup" ] || return 1
+    while IFS= read -r line; do
+        case $line in
+            *:memory:*) root=/sys/fs/cgroup/memory file=memory.oom_control ;;
+            0::*) root=/sys/fs/cgroup file=memory.events ;;
+            *) continue ;;
+        esac
+        path=${line#*:*:}/
+        while [ "${path/"$_ens_cgroup"/}" != "$path" ]; do
+            [ ! -r "$root$path$file" ] || while read -r word count; do
+                [ "$word" != oom_kill ] || [ "$count" = 0 ] || return 0
+            done <"$root$path$file"
+            path=${path%/*/}/
+        done
+    done </proc/self/cgroup
+    return 1
+}
+
 # A queue may restart a job that must not be restarted: its first report stands.
 if [ "$_ens_life" != 0 ] && [ "$_ens_requeue" = 0 ]; then
     _ens_fail requeued "$_ens_queue started it again, which its group does not ask for (requeue): nothing was run" 125
@@ -102,6 +124,7 @@ _ens_now
 # or may even have taken its child's death for a success.
 if [ "$_ens_why" = - ] && { [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; }; then sleep 0.1; fi
 _ens_clear
+[ "$_ens_why" != - ] || ! _ens_lacked_memory || _ens_why=memory
 [ "$SECONDS" -lt 20 ] || _ens_limited=1
 if kill -0 "$_ens_told" 2>/dev/null; then
     # The start is still being reported: give up after some seconds, the controller is unreachable.

@@ -58,6 +58,8 @@ class Submission:
         #: after another job has ended.
         self._full_since: tuple[int, float] | None = None
         self._handing_in = False
+        #: Whether a batch was submitted again that may have run.
+        self._repeated = False
 
     @property
     def waiting(self) -> bool:
@@ -239,6 +241,7 @@ class Submission:
             life = polled.lives.get(job.id)
             if polled.cancel_on_arrival(life):
                 polled.cancels.setdefault(id_, 0.0)
+                polled.copies[id_] = sent
             if life is not None and not life.over:
                 if life.queue_id is None:
                     polled.learn(life, id_)
@@ -253,12 +256,19 @@ class Submission:
         if pending.attempts > 1 or pending.since:
             polled.soon()  # the queue may have reported ids that were still unknown
 
+    def _settled(self, pending: _PendingBatch) -> bool:
+        """Return whether a batch without an answer would have arrived by now."""
+        waited = time.monotonic() - pending.since
+        return waited >= max(timing.SETTLE, self._polled.hooks.settle)
+
     def _look_up(self, pending: _PendingBatch) -> None:
         """Look up a batch that may not have arrived; resubmit it if it is missing."""
         polled, hooks = self._polled, self._polled.hooks
         try:
             for name in reversed(pending.sent.names):
                 ids = polled.call(partial(hooks.find_batch, name, len(pending.orders)), 1)
+                if ids is None and self._settled(pending) and pending.void:
+                    ids = polled.find_ended(pending.sent, name)
                 if ids is not None:
                     with polled.lock:
                         self._accept(pending, ids)
@@ -272,7 +282,7 @@ class Submission:
             if all(life.queue_id for _, _, life in self._lives(pending)):
                 polled.outlet.answered("submit")
                 return  # each job has reported itself
-            settled = time.monotonic() - pending.since >= max(timing.SETTLE, hooks.settle)
+            settled = self._settled(pending)
             if not (settled and pending.void):
                 pending.due = time.monotonic() + timing.SOON_AGAIN
                 if settled and polled.outlet.write(lambda: polled.void(pending.sent.names[-1])):
@@ -290,6 +300,15 @@ class Submission:
                 pending.due = time.monotonic() + timing.SOON_AGAIN
                 self._unsure.append(pending)
                 return
+            if not (polled.claims or hooks.knows_ended or self._repeated):
+                self._repeated = True
+                polled.outlet.warn(
+                    f"{hooks.name} gave no answer when a batch of {len(pending.orders)} was "
+                    "submitted, and does not list it: it is submitted again. Without accounting, "
+                    f"{hooks.name} does not know jobs that have ended. If nodes do not see "
+                    f"{polled.run.folder}, its jobs may run twice (hint: look for the effects of "
+                    "both, or use a folder that nodes see)"
+                )
         self._submit(pending)
 
 
@@ -306,6 +325,7 @@ def _requested(job: Job) -> str:
         "gpus_per_task": job.gpus_per_task or None,
         "memory_per_task": f"{-(-job.memory_per_task // 2**20)}M" if job.memory_per_task else None,
         "duration": f"{job.duration:g}s" if job.duration else None,
+        "avoid": ",".join(job.avoid) or None,
     }
     for options in job.options.values():
         asked |= options

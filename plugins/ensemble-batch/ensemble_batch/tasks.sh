@@ -28,7 +28,8 @@ _ens_open() {
 }
 
 # Starts a task in a process group of its own. If a signal comes while a task ends, bash can lose its
-# exit code ('wait' leaves by a jump). So another shell waits for the task, and writes the code.
+# exit code ('wait' leaves by a jump). So another shell waits for the task, and writes the code. A
+# shell that was just forked loses a signal until its traps are its own: then it writes 'r'.
 _ens_start() {
     set -m
     (
@@ -36,9 +37,10 @@ _ens_start() {
         trap _ens_early=1 TERM
         (
             trap - $_ens_all
+            echo r >&9
             [ -z "$_ens_early" ] || exit 143
-            exec -- "$@"
-        ) >&6 2>&7 6>&- 7>&- 9>&-
+            exec -- "$@" 9>&-
+        ) >&6 2>&7 6>&- 7>&-
         echo $? >&9
     ) 8<&- 2>/dev/null &
     _ens_pids+=($!)
@@ -62,7 +64,7 @@ _ens_signal() {
 }
 
 # Ends the tasks, for the queue or for the clock. They get SIGTERM only once: many programs abort at
-# a second one. A signal that comes while they are started is acted on when all ids are known.
+# a second one. A signal that comes while they are started is acted on when all can get it.
 _ens_stop() {
     [ -n "$_ens_started" ] || { _ens_early=$1; return; }
     if [ "$_ens_why" = - ]; then
@@ -102,16 +104,20 @@ _ens_count() {
 # Waits for the tasks. The highest exit code counts. 'read' returns every two seconds, because bash does
 # not run the trap of a signal that comes just before 'read' blocks. It may then have read a part.
 _ens_wait() {
-    local code part status pid left=${#_ens_pids[@]}
-    _ens_started=1
-    [ -z "$_ens_early" ] || _ens_stop "$_ens_early"
+    local code part status pid left=${#_ens_pids[@]} ready=0
     while read -r -t 2 -u 8 part; status=$?; [ $status = 0 ] || [ $status -gt 128 ]; do
         code+=$part
         [ $status = 0 ] || continue
-        left=$((left - 1))
-        [ "$code" -le "$_ens_rc" ] || _ens_rc=$code
+        if [ "$code" = r ]; then
+            ready=$((ready + 1))
+        else
+            left=$((left - 1))
+            [ "$code" -le "$_ens_rc" ] || _ens_rc=$code
+        fi
         code=
+        [ $ready -lt $left ] || _ens_all_started
     done
+    _ens_all_started
     [ $left != 0 ] || return
     # A task's shell was killed, perhaps before it started the task. A trap would end 'wait' with the
     # signal's number.
@@ -119,6 +125,12 @@ _ens_wait() {
     for pid in "${_ens_pids[@]}"; do
         wait "$pid" || { code=$?; [ $code -le "$_ens_rc" ] || _ens_rc=$code; }
     done
+}
+
+_ens_all_started() {
+    [ -z "$_ens_started" ] || return
+    _ens_started=1
+    [ -z "$_ens_early" ] || _ens_stop "$_ens_early"
 }
 
 # No process may outlive its job. Empty output files are removed.

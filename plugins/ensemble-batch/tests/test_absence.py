@@ -85,9 +85,9 @@ class Forgetful(BatchExecutor):
             if process is None:
                 yield QueueJob(id_, "waiting", restarts=restarts)
             elif process.poll() is None:
-                yield QueueJob(
-                    id_, "suspended" if id_ in self.suspended else "running", restarts=restarts
-                )
+                state = "suspended" if id_ in self.suspended else "running"
+                # On a loaded machine, the list says so before the job itself does.
+                yield QueueJob(id_, state, host="n1", restarts=restarts)  # type: ignore[arg-type]  # is narrower
             elif self.shows_ends:
                 yield QueueJob(
                     id_,

@@ -571,6 +571,39 @@ def test_a_resumed_run_cancels_a_job_only_if_its_queue_id_was_not_reused(
     assert odd.ended == ([] if foreign else ["0"])
 
 
+def test_a_cancel_ends_no_foreign_job_that_got_the_id_since_the_last_query(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Odd, "poll", 1000.0)
+    odd.auto = False
+    with Session(odd, tmp_path) as session:
+        session.submit(job := counted(session, tmp_path))
+        session.wait_for(job, "priority")
+        odd.batches["0"] = replace(odd.batches["0"], name="another")
+        session.cancel(job)
+        session.wait_clean(job)
+        assert session.exception(job) == "cancel"
+    assert odd.ended == []
+
+
+def test_a_late_cancel_of_a_copy_ends_no_foreign_job(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is over for the run, since it can no longer start, but the queue still has it."""
+    odd.auto = False
+    odd.instead["end"] = [CannotTake("busy")]
+    with Session(odd, tmp_path) as session:
+        session.submit(job := counted(session, tmp_path))
+        session.wait_for(job, "priority")
+        session.cancel(job)
+        session.wait_clean(job)
+        wait_until(lambda: not odd.instead["end"])
+        odd.batches["0"] = replace(odd.batches["0"], name="another")
+        answers = odd.answers
+        wait_until(lambda: odd.answers > answers)
+    assert odd.ended == []
+
+
 def test_a_batch_that_never_arrived_is_submitted_again_after_any_number_of_resumes(
     odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -773,3 +806,50 @@ def test_the_place_in_a_script_may_be_an_argument(tmp_path: Path) -> None:
     assert (tmp_path / "t.1.out").exists()
     assert (tmp_path / "reports" / "t.1@k").read_text().split()[2] == "id-2"
     assert not (tmp_path / "t.0.out").exists()
+
+
+def test_a_job_of_another_run_must_not_write_to_an_output_file_in_use(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other run's controller was killed, and its job continues in the queue."""
+    monkeypatch.chdir(tmp_path)
+    gate, log = tmp_path / "gate", tmp_path / "work" / "log"
+    script = f"echo first; until [ -e {gate} ]; do sleep 0.05; done; echo last"
+    with Session(odd, tmp_path / "a") as first:
+        job = first.job("sh", "-c", script, workdir="work", stdout="log", stderr="log")
+        first.submit(job)
+        first.wait_for(job, "start")
+        wait_until(lambda: log.read_text() == "first\n")
+    with Session(Odd(), tmp_path / "b") as second:
+        late = second.job("echo", "second", workdir="work", stdout="log", stderr="log")
+        second.run(late)
+        assert second.exception(late) == "output"
+        assert f"jobs of run {first.tag}" in second.context(late, "exception")["note"]
+        assert log.read_text() == "first\n"
+        again = Session(odd, tmp_path / "a")
+        again.resume(first)
+        with again:
+            assert again.executor.reattach({job.id: 0.0}) == {job.id: True}
+            gate.touch()
+            again.wait_clean(job)
+        assert log.read_text() == "first\nlast\n"
+        free = second.job("echo", "second", workdir="work", stdout="log")
+        second.run(free)
+        assert second.context(free, "finish")["status"] == 0
+    assert log.read_text() == "second\n"
+    assert os.listdir(log.parent) == ["log"]
+
+
+def test_the_output_files_of_a_run_whose_folder_was_removed_are_free(
+    odd: Odd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    odd.auto = False
+    with Session(odd, tmp_path / "a") as first:
+        first.submit(held := first.job("true", stdout="log"))
+        first.wait_for(held, "priority")
+    shutil.rmtree(tmp_path / "a")
+    with Session(Odd(), tmp_path / "b") as second:
+        second.run(job := second.job("echo", "second", stdout="log"))
+        assert second.context(job, "finish")["status"] == 0
+    assert (tmp_path / "log").read_text() == "second\n"

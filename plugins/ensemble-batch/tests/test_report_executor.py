@@ -54,6 +54,8 @@ class Node(BatchExecutor):
         self.gate: threading.Event | None = None
         self.remembers: Mapping[str, str] = {}
         self.looked = 0
+        #: Answers of the accounting, which may be errors.
+        self.accounts: list[list[str] | Exception] = []
 
     def begin(self, id_: str) -> None:
         """Start a job as the queue would."""
@@ -124,6 +126,14 @@ class Node(BatchExecutor):
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         found = [id_ for id_, each in self.batches.items() if each.name == name]
         return found if found and not self.hidden & {*found} else None
+
+    def find_ended_batch(self, name: str, size: int, age: float) -> Sequence[str] | None:
+        found = self.accounts.pop(0) if self.accounts else None
+        if isinstance(found, Exception):
+            raise found
+        if found is not None:
+            self.hidden.clear()
+        return found
 
     def find_jobs(self, run_id: str, age: float) -> Mapping[str, str]:
         self.looked += 1
@@ -232,6 +242,17 @@ def test_a_submission_that_arrives_after_it_was_repeated_runs_nothing(
         session.check_ended_once()
     assert len(node.batches) == 2
     assert ran(tmp_path) == 1
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_submission_is_repeated_with_a_warning_if_ended_jobs_are_not_known(
+    node: Node, tmp_path: Path, knows: bool
+) -> None:
+    node.loses, node.knows_ended = 1, knows
+    with Session(node, tmp_path) as session:
+        session.run(counted(session, tmp_path))
+        told = [text for text in session.problems() if "may run twice" in text]
+    assert len(told) == (not knows)
 
 
 def test_a_submission_that_began_before_it_was_given_up_is_kept(
@@ -444,6 +465,37 @@ def test_a_job_that_began_after_an_unanswered_submission_runs_once(
         assert second.context(job, "finish")["status"] == 0
         assert second.queue_id(job) == "0"
     assert ran(tmp_path) == 1
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_job_that_ended_on_a_node_without_the_folder_runs_once(
+    node: Node, tmp_path: Path, resumed: bool
+) -> None:
+    """Its submission got no answer, it could not report, and only the queue's accounting knows
+    it. The accounting does not answer at first.
+    """
+    node.loses, node.auto = 1, False
+    timing.SETTLE = 60.0
+    with Session(node, tmp_path) as first:
+        job = counted(first, tmp_path)
+        first.submit(job)
+        wait_until(lambda: node.hidden)
+        script = node.kept["0"]
+        unseen = re.sub("_ens_dir=.*", "_ens_dir=/proc/none", script.read_text())
+        script.write_text(re.sub("_ens_port=.*", "_ens_port=0", unseen))
+        node.begin("0")
+        wait_until(lambda: node.processes["0"].poll() is not None)
+        node.accounts = [CannotTake("the accounting does not answer"), ["0"]]
+        timing.SETTLE = 0.3
+        if not resumed:
+            first.wait_clean(job)
+    if resumed:
+        with later(node, first, tmp_path) as second:
+            assert node.reattach({job.id: 0.0}) == {job.id: True}
+            second.wait_clean(job)
+    assert ran(tmp_path) == 1
+    assert len(node.batches) == 1
+    assert not node.accounts
 
 
 def test_a_job_that_begins_just_before_its_batch_is_given_up_runs_once(

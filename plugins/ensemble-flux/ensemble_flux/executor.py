@@ -74,8 +74,6 @@ class FluxExecutor(Executor):
         self._queue_is_new = False
 
     def open(self, run: Run, emit: Emit) -> None:
-        if self._loop is not None:
-            raise ExecutorError("the Flux executor is already open", code="already-open")
         flux = bindings.bindings()
         mine = bindings.version(flux)
         if bindings.release(mine) < bindings.OLDEST:
@@ -99,7 +97,8 @@ class FluxExecutor(Executor):
             loop.close()
             raise _too_old("this Flux instance is", loop.version)
         self._jobspecs = jobspecs
-        self._output = Output(str(run.folder.absolute()), self._output_target(run, loop))
+        target = self._output_target(run, loop)
+        self._output = Output(str(run.folder.absolute()), target, run.state)
         self._loop = loop
         self._last = LastInstance(run.state)
         self._queue_is_new = self._last.is_left_for(loop.instance)
@@ -127,8 +126,7 @@ class FluxExecutor(Executor):
         )
 
     def _require_open(self) -> FluxLoop:
-        if self._loop is None:
-            raise ExecutorError("the Flux executor is not open", code="not-open")
+        assert self._loop is not None
         if self._loop.lost is not None:
             raise ExecutorError(
                 "the Flux instance has ended",

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from ensemble_core import Job, shared_storage
@@ -16,6 +17,7 @@ from ensemble_core import Job, shared_storage
 __all__ = ["Output", "files", "remove_empty", "seen_by_all"]
 
 _ENDINGS = {"stdout": "out", "stderr": "err"}
+_EMPTIED = "flux-emptied"
 
 
 def files(folder: str, job: str, streams: Iterable[str] = _ENDINGS) -> dict[str, str]:
@@ -35,13 +37,21 @@ class Output:
     """Chooses where the job shell writes a job's output, and removes empty files.
 
     If ``keep`` is ``"files"``, the folder ``folder`` receives the output of jobs that name no file.
+    The folder ``state`` has a list of the files that the run has truncated, for later controllers.
     """
 
     folder: str
     keep: Literal["files", "kvs"]
+    state: Path | None = None
     _emptied: set[str] = field(default_factory=set)
     _made: set[str] = field(default_factory=set)
     _used: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.state is not None:
+            with suppress(FileNotFoundError):
+                lines = (self.state / _EMPTIED).read_bytes().split(b"\0")
+                self._emptied.update(map(os.fsdecode, lines))
 
     def prepare(self, job: Job, workdir: str) -> tuple[dict[str, Any], str | None, tuple[str, ...]]:
         """Return the job shell's option ``output``, the file of standard output, and the kept
@@ -96,6 +106,10 @@ class Output:
         # Devices and pipes cannot be truncated; a folder raises an error.
         if not os.path.exists(path) or os.path.isfile(path) or os.path.isdir(path):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666))
+        if self.state is not None:  # before the first job that writes to it is submitted
+            self._make(str(self.state))
+            with open(self.state / _EMPTIED, "ab") as file:
+                file.write(os.fsencode(path) + b"\0")
         self._emptied.add(path)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from conftest import Instance
 
 
-@pytest.mark.timeout(240 + 60 * seed_and_rounds(3)[1])
+@pytest.mark.timeout(900 + 300 * seed_and_rounds(3)[1])
 class TestFlux(CrashSuite):
     executor = "flux"
     rounds = 3

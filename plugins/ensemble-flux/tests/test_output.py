@@ -71,6 +71,17 @@ def test_a_named_file_is_truncated_once_and_shared_after_that(tmp_path: Path) ->
         shared.write_text("of the first job")
 
 
+def test_a_later_controller_truncates_no_file_of_its_run(tmp_path: Path) -> None:
+    state, log = tmp_path / "state", tmp_path / "all.txt"
+    log.write_text("of yesterday")
+    sharing = job(stdout=str(log))
+    Output(str(tmp_path / "run"), "files", state).prepare(sharing, str(tmp_path))
+    assert log.read_text() == ""
+    log.write_text("of the first job")
+    Output(str(tmp_path / "run"), "files", state).prepare(sharing, str(tmp_path))
+    assert log.read_text() == "of the first job"
+
+
 def test_a_device_is_not_truncated_and_a_folder_is_an_error(tmp_path: Path) -> None:
     output = Output(str(tmp_path), "files")
     option, _, _ = output.prepare(job(stdout="/dev/null"), str(tmp_path))

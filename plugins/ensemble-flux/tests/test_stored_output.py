@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from ensemble_testing import Running, wait_until
+from ensemble_testing.printed_output import printed_ensemble, wrong_answers
 
 from ensemble_core.cli.options import KeptRun
 from ensemble_core.journal.replay import Replay
@@ -246,3 +247,27 @@ def test_output_that_flux_drops_is_told_once(work: Work) -> None:
     (told,) = [text for text in run.warnings() if "dropped output" in text]
     assert "work.0" in told
     assert "output.limit" in told
+
+
+@PLACES
+def test_what_is_difficult_to_read_is_read_as_on_this_machine(
+    tmp_path: Path, ensemble: Callable[..., Running], output: str
+) -> None:
+    text = printed_ensemble(tmp_path, named=False).read_text()
+    run = ensemble(text, "-o", f"output={output}")
+    assert run.ended() == 0, run.errors
+    assert wrong_answers(run.lines, named=False) == [], run.lines
+
+
+def test_a_limit_on_output_that_stays_in_the_store_of_flux_is_told(
+    ensemble: Callable[..., Running],
+) -> None:
+    text = """
+limits: {output: 1M}
+jobs: [{name: sim, command: sh -c 'head -c 3000000 /dev/zero'}]
+rules: [{trigger: start, action: {name: submit, label: sim}}]
+"""
+    run = ensemble(text, "-o", "output=kvs")
+    assert run.ended() == 0, run.errors
+    (told,) = [text for text in run.warnings() if "limits.output" in text]
+    assert "no effect" in told

@@ -20,6 +20,23 @@ _RESOURCES = {
     "description": "Other resources, as in qsub -l NAME=VALUE, for the whole job.",
     "additionalProperties": {"type": ["string", "number"]},
 }
+#: Options of ``qsub`` that users may not set, because the run sets them, or would lose track of its
+#: jobs.
+_OURS = r"^-(N|S|r|wd|cwd|notify|o|e|j|t|h|terse|sync|b|now|pe|q|P|clear|verify|V|v|w|i|shell)( |$)"
+_EXTRA = {
+    "type": "array",
+    "description": "Further options of qsub, each '-X VALUE'.",
+    "items": {
+        "type": "string",
+        "description": "an option of qsub, with its value if it has one: -X VALUE",
+        "pattern": "^-[a-zA-Z_]+( .+)?$",
+        "not": {
+            "description": "the run sets this option of qsub: use the fields of the group (tasks, "
+            "duration, workdir, stdout …) or the other options",
+            "pattern": _OURS,
+        },
+    },
+}
 OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
@@ -56,7 +73,12 @@ OPTIONS: Mapping[str, Any] = {
 JOB_OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
-    "properties": {"queue": _QUEUE, "project": _PROJECT, "resources": _RESOURCES},
+    "properties": {
+        "queue": _QUEUE,
+        "project": _PROJECT,
+        "resources": _RESOURCES,
+        "extra": _EXTRA,
+    },
 }
 
 

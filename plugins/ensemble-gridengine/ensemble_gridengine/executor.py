@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import math
+import os
+import pwd
 import re
 import shutil
 from collections import defaultdict
@@ -17,6 +18,7 @@ from ensemble_batch import (
     CannotTake,
     InvalidJob,
     QueueJob,
+    reshaped,
     status_of,
 )
 
@@ -74,6 +76,8 @@ class GridEngineExecutor(BatchExecutor):
         self._memory = [name.strip() for name in memory.split(",")]
         self.poll = poll
         self.lost_after = lost_after
+        # Not LOGNAME or USER, which may name another user.
+        self._user = pwd.getpwuid(os.getuid()).pw_name
 
     # -- the queue -----------------------------------------------------------------------------
 
@@ -164,6 +168,8 @@ class GridEngineExecutor(BatchExecutor):
             value = options.get(name, self._site[name])
             if value is not None:
                 words += [flag, value]
+        for text in options.get("extra", ()):
+            words += text.split(" ", 1)
         return [*words, batch.script]
 
     def submit_batch(self, batch: Batch) -> Sequence[str]:
@@ -175,7 +181,7 @@ class GridEngineExecutor(BatchExecutor):
 
     def _jobs(self) -> Iterator[tuple[str, str, str]]:
         """Yield name, id and state of this user's jobs."""
-        out = self._run_command(["qstat", "-xml", "-g", "d", "-u", getpass.getuser()])
+        out = self._run_command(["qstat", "-xml", "-g", "d", "-u", self._user])
         try:
             rows = list(ET.fromstring(out).iter("job_list"))
         except ET.ParseError as error:
@@ -193,6 +199,7 @@ class GridEngineExecutor(BatchExecutor):
             if id_ in asked and not name.startswith("ens_")
         }
         scripts = self._scripts(sorted(renamed))
+        yield from reshaped(ids, [QueueJob(id_, "running") for _, id_, _ in jobs], ".")
         for name, id_, state in jobs:
             number = id_.partition(".")[0]
             batch = scripts.get(number, name)

@@ -223,3 +223,26 @@ class TestGridEngine(FaultSuite):
         assert session.exception(held) == "lost"
         assert used in [line.split()[0] for line in self.cluster.jobs()]
         self.cluster.run("qdel", used)
+
+    @pytest.mark.parametrize("array", [False, True], ids=["job", "array"])
+    def test_no_foreign_job_that_got_the_id_since_the_last_query_is_cancelled(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch, array: bool
+    ) -> None:
+        held = session.job("true", urgency=0)
+        session.submit(held)
+        session.wait_for(held, "priority")
+        used = session.context(held, "submit")["queue_id"]
+        monkeypatch.setattr(session.executor, "poll", 1000.0)  # no further query
+        asked = self.asked()
+        wait_until(lambda: self.asked() > asked)
+        with self.cluster.crashed():
+            self.cluster.forget(int(used))
+        words = ["-terse", "-h", "-b", "y", "-o", "/dev/null", "-e", "/dev/null"]
+        words += ["-t", "1-2"] if array else []
+        assert self.cluster.run("qsub", *words, "sleep", "1000").strip().partition(".")[0] == used
+        session.cancel(held)
+        session.wait_clean(held)
+        assert session.exception(held) == "cancel"
+        wait_until(lambda: not session.executor._polled.cancels)
+        assert used in [line.split()[0] for line in self.cluster.jobs()]
+        self.cluster.run("qdel", used)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jsonschema_rs
 import pytest
 from ensemble_batch import Batch
-from ensemble_gridengine import ensemble_executors
+from ensemble_gridengine import JOB_OPTIONS, ensemble_executors
 from ensemble_gridengine.executor import GridEngineExecutor
 
 from ensemble_core import Job
@@ -50,3 +51,15 @@ def test_the_job_around_this_process_is_known(monkeypatch: pytest.MonkeyPatch) -
     assert record.inside() == ""  # other programs have such a variable
     monkeypatch.setenv("SGE_JOB_SPOOL_DIR", "/spool")
     assert record.inside() == "Grid Engine job 7 with 1 node"
+
+
+def test_further_options_of_qsub_come_before_the_script() -> None:
+    options = {"gridengine": {"extra": ["-m e", "-hold_jid 17", "-soft"]}}
+    job = Job(id="a.3", group="a", index=3, command=("sim",), options=options)
+    words = GridEngineExecutor().words(Batch("ens_t", (job,), "script"))
+    assert " ".join(words).endswith(" -m e -hold_jid 17 -soft script")
+
+
+@pytest.mark.parametrize("extra", ["-t 1-3", "-sync y", "-pe smp 2", "m e"])
+def test_options_of_qsub_that_the_run_sets_are_rejected(extra: str) -> None:
+    assert not jsonschema_rs.is_valid(dict(JOB_OPTIONS), {"extra": [extra]})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from collections.abc import Sequence
 
 import pytest
@@ -30,6 +32,21 @@ def replying(accounted: str, code: int, said: str) -> GridEngineExecutor:
 
     executor.command = command  # type: ignore[method-assign,assignment]
     return executor
+
+
+def test_jobs_are_listed_for_the_user_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "another")
+    executor = GridEngineExecutor()
+    asked: list[Sequence[str]] = []
+
+    def command(words: Sequence[str], given: bytes = b"") -> tuple[int, str, str]:
+        asked.append(words)
+        return 0, "<job_info/>", ""
+
+    executor.command = command  # type: ignore[method-assign,assignment]
+    assert list(executor.ask([])) == []
+    assert asked[0][-1] == pwd.getpwuid(os.getuid()).pw_name
 
 
 def test_a_job_killed_above_its_h_vmem_ran_out_of_memory() -> None:

@@ -20,6 +20,23 @@ _RESOURCES = {
     "description": "Other resources of a job's chunk, as in qsub -l select=1:NAME=VALUE.",
     "additionalProperties": {"type": ["string", "number"]},
 }
+#: Options of ``qsub`` that users may not set, because the run sets them, or would lose track of its
+#: jobs.
+_OURS = r"^-([NoejJrfhSCIXzVvkqPA]|l (select|nodes|walltime|ncpus|mem)|W (block|umask))\b"
+_EXTRA = {
+    "type": "array",
+    "description": "Further options of qsub, each '-X VALUE'.",
+    "items": {
+        "type": "string",
+        "description": "an option of qsub, with its value if it has one: -X VALUE",
+        "pattern": "^-[a-zA-Z_]+( .+)?$",
+        "not": {
+            "description": "the run sets this option of qsub: use the fields of the group (tasks, "
+            "duration, workdir, stdout …) or the other options",
+            "pattern": _OURS,
+        },
+    },
+}
 OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
@@ -56,6 +73,7 @@ JOB_OPTIONS: Mapping[str, Any] = {
         "project": _PROJECT,
         "account": _ACCOUNT,
         "resources": _RESOURCES,
+        "extra": _EXTRA,
     },
 }
 

@@ -134,6 +134,8 @@ class PBSExecutor(BatchExecutor):
             value = options.get(name, self._site[name])
             if value is not None:
                 words += [flag, value]
+        for text in options.get("extra", ()):
+            words += text.split(" ", 1)
         # Submit a program instead of a script, so that PBS starts no login shell before the
         # wrapper.
         return [*words, "--", "/bin/bash", batch.script]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
 from ensemble_batch import Batch
-from ensemble_pbs import ensemble_executors
+from ensemble_pbs import JOB_OPTIONS, ensemble_executors
 from ensemble_pbs.executor import PBSExecutor
 
 from ensemble_core import Job
@@ -53,3 +54,17 @@ def test_the_job_around_this_process_is_known(
     assert record.inside() == "PBS job 7.server with 1 node"
     monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
     assert record.inside() == "PBS job 7.server with 2 nodes"
+
+
+def test_further_options_of_qsub_come_before_the_script() -> None:
+    options = {"pbs": {"extra": ["-l place=excl", "-W depend=afterok:17"]}}
+    job = Job(id="a.3", group="a", index=3, command=("sim",), options=options)
+    words = PBSExecutor().words(Batch("ens_t", (job,), "script"))
+    assert " ".join(words).endswith(" -l place=excl -W depend=afterok:17 -- /bin/bash script")
+
+
+@pytest.mark.parametrize(
+    "extra", ["-J 1-3", "-l select=2", "-W block=true", "place=excl", "-lwalltime=1"]
+)
+def test_options_of_qsub_that_the_run_sets_are_rejected(extra: str) -> None:
+    assert not jsonschema_rs.is_valid(dict(JOB_OPTIONS), {"extra": [extra]})

@@ -24,6 +24,7 @@ from ensemble_batch import (
     QueueJob,
     address_option,
     quote,
+    reshaped,
     script_of_batch,
 )
 
@@ -91,6 +92,7 @@ class SlurmExecutor(BatchExecutor):
         "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
     )
     task_restarts: ClassVar[str] = "${SLURM_RESTART_COUNT:-0}"
+    task_cgroup: ClassVar[str] = "/job_$SLURM_JOB_ID/"
 
     def __init__(
         self,
@@ -158,6 +160,7 @@ class SlurmExecutor(BatchExecutor):
         self._site = site = read_config(told)
         if site.accounting and shutil.which("sacct") is None:
             self._site = site = replace(site, accounting=False)
+        self.knows_ended = site.accounting
         if site.version and site.version[:2] < OLDEST:
             raise ExecutorError(
                 f"Slurm {'.'.join(map(str, site.version))} is too old; "
@@ -276,16 +279,21 @@ class SlurmExecutor(BatchExecutor):
         if unknown:
             rows = [row for row in rows if row.job not in unknown]
             rows += self._squeue(SQUEUE_SCRIPT, f"--jobs={','.join(sorted(unknown))}")
-        jobs = map(self._queue_job, rows)
-        return [self._explain(job) if job.id in asked else job for job in jobs]
+        jobs = list(map(self._queue_job, rows))
+        return [
+            *(self._explain(job) if job.id in asked else job for job in jobs),
+            *reshaped(ids, jobs, "_"),
+        ]
 
     def _explain(self, job: QueueJob) -> QueueJob:
         return job if job.exception is None else self._messages.explain(job)
 
     def _is_own(self, row: Row) -> bool:
         """Return whether the job belongs to this run, by its name or its comment."""
-        marked = row.name.endswith(self._mark)
-        return marked or Label.from_comment(row.comment, self._run_id) is not None
+        return row.name.endswith(self._mark) or self._labelled(row)
+
+    def _labelled(self, row: Row) -> bool:
+        return Label.from_comment(row.comment, self._run_id) is not None
 
     def _queue_job(self, row: Row) -> QueueJob:
         return replace(queue_job(row), batch="" if self._is_own(row) else row.script or row.name)
@@ -344,15 +352,33 @@ class SlurmExecutor(BatchExecutor):
             job = max(jobs, key=int, default=None)  # the last submission of the batch
         return None if job is None else _ids(job, size)
 
+    def find_ended_batch(self, name: str, size: int, age: float) -> Sequence[str] | None:
+        if not self._site.accounting:
+            return None
+        marked, script = f" {name} ", script_of_batch(name)
+        named: set[str] = set()
+        others: set[str] = set()  # accounting may keep no comments, or the site's
+        for row in self._recent(age):
+            if marked in row.comment:
+                named.add(row.job)
+            elif os.path.basename(row.script) == script and not self._labelled(row):
+                others.add(row.job)
+        job = max(named or others, key=int, default=None)
+        return None if job is None else _ids(job, size)
+
+    def _recent(self, age: float) -> Iterator[Row]:
+        """Return this user's jobs of the past ``age`` seconds, and some more, from accounting."""
+        since = int(max(86_400.0, age + 3_600.0))
+        return self._sacct(f"--user={self._user}", f"--starttime=now-{since}seconds")
+
     def find_jobs(self, run_id: str, age: float) -> Mapping[str, str]:
         rows = list(self._squeue(SQUEUE_COMMENT))
         if self._site.accounting:
-            since = int(max(86_400.0, age + 3_600.0))
-            rows = [*self._sacct(f"--user={self._user}", f"--starttime=now-{since}seconds"), *rows]
+            rows = [*self._recent(age), *rows]
         found: dict[str, str] = {}
         for row in rows:
             label = Label.from_comment(row.comment, run_id)
-            if label is None and not row.comment:
+            if label is None:  # accounting may keep no comments, or the site's
                 label = Label.from_name(row.name, run_id)
             job = None if label is None else label.job(row.task)
             if job is not None:

@@ -27,6 +27,11 @@ _NAME = re.compile(
     r"(?P<group>[^.]+)\.(?P<indices>[0-9,-]+)(?P<suffix>[+~][0-9+~]+)?@(?P<mark>[0-9a-f]{8})"
 )
 
+_COMMENT = re.compile(
+    rf"\b{_WORD} (?P<tag>\S+) (?P<run>\S+) (?P<attempt>\S+) (?P<group>\S+) (?P<indices>[0-9,-]+)"
+    r"(?: (?P<suffix>[-~][0-9~-]+))?(?![\w~,-])(?! [-~])"
+)
+
 
 def mark_of(run_id: str) -> str:
     """Return the part of a run's identity that is in the names of its jobs."""
@@ -118,16 +123,19 @@ class Label:
 
     @classmethod
     def from_comment(cls, comment: str, run_id: str) -> Label | None:
-        """Return the batch that a comment describes; ``None`` if it is not a batch of this run."""
-        words = comment.split()
-        if len(words) not in (6, 7) or words[0] != _WORD or words[2] != run_id:
+        """Return the batch that a comment describes; ``None`` if it is not a batch of this run.
+
+        A site may have added words before and after ours.
+        """
+        match = _COMMENT.search(comment)
+        if match is None or match["run"] != run_id:
             return None
         try:
-            indices = tuple(parse_indices(words[5]))
+            indices = tuple(parse_indices(match["indices"]))
         except ValueError:
             return None
-        tag, group = unquote(words[1]), unquote(words[4])
-        return cls(tag, run_id, words[3], group, indices, "".join(words[6:]))
+        tag, group = unquote(match["tag"]), unquote(match["group"])
+        return cls(tag, run_id, match["attempt"], group, indices, match["suffix"] or "")
 
     @classmethod
     def from_name(cls, name: str, run_id: str) -> Label | None:

@@ -102,7 +102,8 @@ JOB_OPTIONS: Mapping[str, Any] = {
             "description": "Further options of sbatch, each --NAME=VALUE.",
             "items": {
                 "type": "string",
-                "pattern": "^--[a-z]",
+                "description": "an option of sbatch in its long form: --NAME or --NAME=VALUE",
+                "pattern": "^--[a-z][a-z-]*(=.*)?$",
                 "not": {
                     "description": "the run sets this option of sbatch: use the fields of the "
                     "group (nodes, tasks, duration, workdir, stdout …)",

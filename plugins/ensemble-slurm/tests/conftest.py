@@ -86,13 +86,16 @@ def _free_ports(count: int) -> list[int]:
 class Cluster:
     """A separate Slurm cluster on this machine.
 
-    The text ``conf`` is added to its configuration, and ``changes`` replaces parts of it.
+    The text ``conf`` is added to its configuration, and ``changes`` replaces parts of it. The text
+    ``cgroup`` is its ``cgroup.conf``.
     """
 
     #: Folder in which the site's script records ended jobs.
     ended: Path
 
-    def __init__(self, conf: str = "", changes: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, conf: str = "", changes: Mapping[str, str] | None = None, cgroup: str = ""
+    ) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="ens-slurm-", dir="/tmp"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         for name in ("munge", "state", "spool", "log"):
@@ -117,6 +120,8 @@ class Cluster:
         self.conf = self.base / "slurm.conf"
         self.conf.write_text(text + conf)
         self.conf.chmod(0o644)
+        if cgroup:
+            (self.base / "cgroup.conf").write_text(cgroup)
         try:
             self._start("munged", self._munged())
             self._wait(lambda: (self.base / "munge" / "s").exists(), "munged's socket")
@@ -310,6 +315,24 @@ def memory_cluster(slurm_programs: None, monkeypatch: pytest.MonkeyPatch) -> Ite
     _enter(cluster, monkeypatch)
     yield cluster
     cluster.close()
+
+
+@pytest.fixture
+def cgroup_cluster(slurm_programs: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Make this process submit to a cluster that limits memory by control groups."""
+    root = Path("/sys/fs/cgroup/memory")
+    if os.getuid() != 0 or not os.access(root / "memory.oom_control", os.W_OK):
+        pytest.skip("only root can limit memory, with the control groups of version 1")
+    cgroup = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes\n"
+    changes = {"=CR_Core\n": "=CR_Core_Memory\n", "task/none": "task/cgroup"}
+    cluster = Cluster(changes=changes, cgroup=cgroup)
+    _enter(cluster, monkeypatch)
+    yield cluster
+    cluster.close()
+    for node in NODES:
+        for folder, _, _ in os.walk(root / f"slurm_{node}", topdown=False):
+            with suppress(OSError):
+                os.rmdir(folder)
 
 
 @pytest.fixture(scope="session")

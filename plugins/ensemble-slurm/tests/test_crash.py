@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from conftest import Cluster
 
 
-@pytest.mark.timeout(240 + 60 * seed_and_rounds(2)[1])
+@pytest.mark.timeout(900 + 300 * seed_and_rounds(2)[1])
 class TestSlurm(CrashSuite):
     executor = "slurm"
     options = ("-o", "look=1", "-o", "rate=50")

@@ -195,6 +195,38 @@ def test_a_batch_is_found_although_its_name_and_comment_were_changed(
     assert executor.find_batch("ens_bd94cc00_abcdef6789_1", 1) is None
 
 
+@pytest.mark.parametrize("comments", ["kept", "none", "changed"])
+def test_a_batch_that_slurmctld_has_forgotten_is_found_in_accounting(
+    comments: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has ended, and no controller was active. If it is not found, its jobs run again."""
+    name = "ens_bd94cc00_0123456789_1"
+    comment = f"ensemble t bd94cc0001234567 {name} sim 0-1"
+    comment = {"kept": comment, "none": "", "changed": "project x"}[comments]
+    script = "sbatch --chdir=/home/me /home/me/a run/scripts/0123456789.sh"
+    end = ["COMPLETED", "0:0", "1", "1", "1", "n1"]
+    records = [
+        ["8_0", *end, "job-8", "project x", "sbatch /home/me/other.sh"],
+        *([f"9_{task}", *end, "job-9", comment, script] for task in range(2)),
+        ["10", *end, "sim.7@bd94cc00", "", "sbatch /b/abcdef6789.sh"],
+    ]
+    asked: list[str] = []
+
+    def command(words: Sequence[str], **options: object) -> tuple[int, str, str]:
+        asked.append(words[0])
+        return 0, "\n".join(map(SEPARATOR.join, records)) + "\n", ""
+
+    executor = SlurmExecutor()
+    executor._run_id, executor._mark = "bd94cc0001234567", "@bd94cc00"
+    monkeypatch.setattr(executor, "command", command)
+    assert executor.find_ended_batch(name, 2, 600.0) is None
+    assert not asked  # a site without accounting
+    executor._site = Site(accounting=True)
+    assert executor.find_ended_batch(name, 2, 600.0) == ["9_0", "9_1"]
+    assert executor.find_ended_batch("ens_bd94cc00_fedcba9876_1", 1, 600.0) is None
+    assert asked == ["sacct", "sacct"]
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_machine_without_sacct_has_no_accounting(
     exists: bool, monkeypatch: pytest.MonkeyPatch
@@ -411,6 +443,9 @@ def test_every_reason_to_wait_forever_has_a_hint() -> None:
         ("sbatch: error: invalid partition specified: nope\nsbatch: error: Batch job submission failed: Invalid partition name specified", Refusal.FINAL, "sinfo"),
         ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", Refusal.BUSY, None),
         ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", Refusal.BUSY, None),
+        ("sbatch: error: Batch job submission failed: Unexpected message received", Refusal.BUSY, None),
+        ("sbatch: error: Batch job submission failed: Insane message length", Refusal.BUSY, None),
+        ("sbatch: error: Batch job submission failed: Invalid license specification", Refusal.FINAL, "licenses"),
         ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", Refusal.FULL, None),
         ("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", Refusal.FULL, "others end"),
         ("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", Refusal.FULL, "others end"),

@@ -5,6 +5,7 @@ A test follows the page ``docs/start-slurm.md`` on a real cluster.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,27 @@ def test_invalid_options_of_a_group_are_rejected_before_submitting(options: str,
         "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
     )
     with pytest.raises(Exception, match=word):
+        load_text(text, discover(), file="e.yaml")
+
+
+@pytest.mark.parametrize(
+    ("keys", "hint"),
+    [
+        ("options: {slurm: {begin: now}}", "extra (Further options of sbatch, each --NAME=VALUE)"),
+        ("options: {slurm: {acount: a}}", "did you mean 'account'?"),
+        ("options: {slurm: {exclude: n1}}", "it is a key of the job group: avoid"),
+        ("options: {slurm: {time: 1h}}", "it is a key of the job group: duration"),
+        ("partition: short", "it is an option of slurm: write 'options: {slurm: {partition: …}}'"),
+        ("options: {slurm: {extra: ['-N2']}}", "an option of sbatch in its long form"),
+        ("options: {slurm: {nice: '= 50 * attempt'}}", "may stand under 'with'"),
+    ],
+)
+def test_options_of_sbatch_in_another_place_or_form_have_a_hint(keys: str, hint: str) -> None:
+    text = (
+        f"jobs: [{{name: sim, command: 'true', {keys}}}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+    )
+    with pytest.raises(Exception, match=re.escape(hint)):
         load_text(text, discover(), file="e.yaml")
 
 

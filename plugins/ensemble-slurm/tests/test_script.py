@@ -72,6 +72,14 @@ def test_retried_and_resubmitted_jobs_are_recognized_by_comment_and_name(
     assert (by_name.indices, by_name.suffix) == (label.indices, suffix)
 
 
+@pytest.mark.parametrize("suffix", ["", "-3~2"])
+@pytest.mark.parametrize("form", ["{} cost=3", "project:x {}", "a {} 7", "{}; checked", "({})"])
+def test_a_site_may_add_to_the_comment(form: str, suffix: str) -> None:
+    label = Label("r", RUN, "k_1", "sim-a", (5, 6, 7), suffix)
+    assert Label.from_comment(form.format(label.comment), RUN) == label
+    assert Label.from_comment(form.format(label.comment), OTHER) is None
+
+
 @pytest.mark.parametrize(
     "indices", [[0], [0, 1], [3, 5, 6, 7, 9], [7, 3, 4], list(range(0, 50, 2))]
 )
@@ -164,7 +172,8 @@ def test_urgency_becomes_hold_and_nice() -> None:
 @pytest.mark.parametrize(
     ("extra", "good"),
     [("--switches=1", True), ("--comment-like=1", True), ("--comment=x", False), ("--array=0-9", False),
-     ("--output=/x", False), ("--wait", False), ("-W", False), ("--requeue", False), ("rm -rf", False)],
+     ("--output=/x", False), ("--wait", False), ("-W", False), ("--requeue", False), ("rm -rf", False),
+     ("--signal=B:USR1@120", True), ("--comment-like=a b", True), ("--mail-type END", False), ("-N2", False)],
 )  # fmt: skip
 def test_options_that_would_lose_jobs_are_rejected(extra: str, good: bool) -> None:
     assert jsonschema_rs.is_valid(dict(JOB_OPTIONS), {"extra": [extra]}) is good
