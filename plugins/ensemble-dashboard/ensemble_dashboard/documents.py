@@ -39,7 +39,7 @@ CLIENT = {
 #: Documents that need no argument.
 NAMES = (
     *("overview", "failures", "costs", "capacity", "tables"),
-    *("curves", "firings", "timeline", "nodes", "reasons"),
+    *("curves", "firings", "timeline", "nodes", "reasons", "queue"),
 )
 #: Maximum number of jobs in one document.
 _PAGE = 1_000_000
@@ -60,7 +60,12 @@ def document(inspection: Inspection, name: str, query: Mapping[str, str]) -> Any
         rules = zip(found["rules"], reported, strict=True)
         reasons = [(each, "" if rule.fired else why_not_fired(rule)) for each, rule in rules]
         rules_with_reasons = [{**each, "reason": reason} for each, reason in reasons]
-        return {**found, "rules": rules_with_reasons, "state_option": _state_option(inspection)}
+        return {
+            **found,
+            "rules": rules_with_reasons,
+            "has_pilots": "pilots" in inspection.queue(),
+            "state_option": _state_option(inspection),
+        }
     if name == "reasons":
         return _reasons(inspection)
     if name in NAMES:

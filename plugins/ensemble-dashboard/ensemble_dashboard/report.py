@@ -6,7 +6,6 @@ import base64
 import hashlib
 import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator
 from itertools import chain
@@ -15,7 +14,7 @@ from typing import Any
 
 import click
 
-from ensemble_core import EnsembleError, UsageError
+from ensemble_core import UsageError
 from ensemble_core.cli.toolkit import (
     Inspection,
     KeptRun,
@@ -24,6 +23,7 @@ from ensemble_core.cli.toolkit import (
     print_line,
     print_warning,
     printable,
+    replace_file,
     run_argument,
     state_option,
     to_json,
@@ -72,8 +72,7 @@ def report(run: str, output: str | None, with_logs: bool, state: str | None, as_
     the jobs' environment, and writes your home folder as ~.
     """
     with errors_as_json(as_json):
-        path, tag, problem = write_report(state, run, output, with_logs=with_logs)
-        size = path.stat().st_size
+        path, tag, problem, size = write_report(state, run, output, with_logs=with_logs)
         if as_json:
             told = {"run": tag, "file": str(path.absolute()), "bytes": size, "problem": problem}
             print_line(to_json(told))
@@ -85,8 +84,9 @@ def report(run: str, output: str | None, with_logs: bool, state: str | None, as_
 
 def write_report(
     state: str | None, run: str, output: str | None, *, with_logs: bool = False
-) -> tuple[Path, str, str]:
-    """Write a report. Return its path, the run's tag, and the damage of the journal, if any.
+) -> tuple[Path, str, str, int]:
+    """Write a report. Return its path, the run's tag, the damage of the journal, if any, and the
+    size in bytes.
 
     Raises :class:`EnsembleError` if the run cannot be read or the file cannot be written.
     """
@@ -97,10 +97,10 @@ def write_report(
             raise UsageError(
                 f"{path} is a folder", hint="name a file: -o report.html", code="bad-option"
             )
-        text = page_of(_data(inspection, with_logs))
+        page = page_of(_data(inspection, with_logs)).encode()
         problem = inspection.problem
-    _write(path, text)
-    return path, tag, problem
+    _write(path, page)
+    return path, tag, problem, len(page)
 
 
 def _data(inspection: Inspection, with_logs: bool) -> dict[str, Any]:
@@ -186,24 +186,11 @@ def page_of(data: dict[str, Any]) -> str:
     return head.replace("<title>", meta, 1) + data_element + scripts
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically."""
+def _write(path: Path, page: bytes) -> None:
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            try:
-                file.write(text)
-                file.flush()
-                mask = os.umask(0)
-                os.umask(mask)
-                os.chmod(file.name, 0o666 & ~mask)
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        replace_file(path, page)
     except OSError as error:
-        raise EnsembleError(
+        raise UsageError(
             f"cannot write the report {path}",
             cause=error.strerror or str(error),
             hint="write to another file: -o FILE",

@@ -308,6 +308,30 @@ def test_the_timeline_has_a_lane_for_each_node(altered: Any) -> None:
     assert labels[:4] == ["node0", "node1", "node2", "unknown"]
 
 
+def test_pilots_are_shown_with_their_states_and_how_much_of_them_was_used(altered: Any) -> None:
+    pilot = {"kind": "cpu", "queue_id": "17", "cores": 4, "core_hours": 2.0, "hosts": ["n1", "n2"],
+             "used_core_hours": 0.5, "requested": 0.0, "began": 10.0, "ready": 12.0,
+             "ended": None, "why": None}  # fmt: skip
+    pilots = [{**pilot, "pilot": n, "state": name} for n, name in enumerate(("ready", "draining"))]
+    queue = {"core_hours": 4.0, "used_core_hours": 1.0, "none_requested": "two wait",
+             "pilots": pilots}  # fmt: skip
+
+    def change(data: dict[str, Any]) -> None:
+        data["queue"] = queue
+        data["overview"].update(has_pilots=True, state="running", began=0.0, until=7210.0)
+
+    page = altered(change, "pilots")
+    text = page.locator("main").inner_text()
+    assert "2 pilots requested so far." in text, text
+    assert "Jobs used 1 of the 4 core-hours of pilots (25 %); 3 were unused." in text
+    assert "No other pilot is requested: two wait." in text
+    assert page.locator(".bar").first.get_attribute("aria-label") == "1 ready, 1 draining"
+    assert page.locator("figure rect").count() == 8
+    assert "17" in page.locator("table").inner_text()
+    page = altered(lambda data: data["overview"].update(has_pilots=False), "overview")
+    assert page.get_by_role("link", name="Pilots").count() == 0
+
+
 def test_tables_have_error_bars_if_the_file_says_so(altered: Any) -> None:
     table = {
         "name": "binder",
@@ -323,6 +347,25 @@ def test_tables_have_error_bars_if_the_file_says_so(altered: Any) -> None:
     assert "U[32]: 2.2, 0.4 ± 0.02" in titles
     page.get_by_role("combobox", name="y", exact=True).first.select_option("U[16]")
     page.get_by_text("binder: U[16] against T").wait_for()
+
+
+def test_the_reader_chooses_the_error_bars_of_a_table(altered: Any) -> None:
+    table = {
+        "name": "curve",
+        "kind": "table",
+        "of": "sim",
+        "names": ["T", "U", "spread"],
+        "rows": [[2.1, 0.6, 0.01], [2.2, 0.5, 0.02]],
+        "plot": {},
+    }
+    page = altered(lambda data: data.update(tables=[table]), "results")
+    figure = page.locator("figure").first
+    assert not [t for t in figure.locator("g title").all_text_contents() if "±" in t]
+    choice = page.get_by_role("combobox", name="errors", exact=True).first
+    choice.select_option("spread")
+    page.get_by_text("U: 2.1, 0.6 ± 0.01", exact=True).wait_for(state="attached")
+    choice.select_option("")
+    page.get_by_text("U: 2.1, 0.6", exact=True).wait_for(state="attached")
 
 
 def test_a_generator_shows_its_best_point_so_far(altered: Any) -> None:
@@ -462,7 +505,7 @@ def test_every_view_reports_damage_of_the_run(page: Page, state: Path, tmp_path:
     with sqlite3.connect(tmp_path / "runs" / "study" / "journal.db") as journal:
         # The engine's state comes from a later snapshot, firings do not.
         journal.execute(
-            "UPDATE events SET list = replace(list, 'submit', 'sxbmit') WHERE first = 1"
+            "UPDATE event_lists SET list = replace(list, 'submit', 'sxbmit') WHERE first = 1"
         )
     with served("study", tmp_path) as url:
         page.show(url, "rules")

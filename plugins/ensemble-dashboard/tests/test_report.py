@@ -8,6 +8,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_output_of_a_job_cannot_end_the_element_with_the_data() -> None:
 
 def test_logs_are_added_only_on_request(page: Path, state: Path, tmp_path: Path) -> None:
     assert data_of(page)["logs"] == {}
-    path, _, _ = write_report(None, "study", str(tmp_path / "logs.html"), with_logs=True)
+    path, *_ = write_report(None, "study", str(tmp_path / "logs.html"), with_logs=True)
     logs = data_of(path)["logs"]
     assert len(logs) == 3
     assert all("lost atoms" in each["stderr"]["text"] for each in logs.values())
@@ -117,8 +118,8 @@ def test_the_log_of_a_repeated_job_is_from_its_last_attempt(tmp_path: Path) -> N
 def test_a_damaged_run_is_reported_as_far_as_it_is_readable(state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "damaged")
     with sqlite3.connect(tmp_path / "runs" / "damaged" / "journal.db") as journal:
-        last = journal.execute("SELECT max(first) FROM events").fetchone()[0]
-        journal.execute("UPDATE events SET list = 'x' WHERE first = ?", (last,))
+        last = journal.execute("SELECT max(first) FROM event_lists").fetchone()[0]
+        journal.execute("UPDATE event_lists SET list = 'x' WHERE first = ?", (last,))
     found = call("damaged", "--state", str(tmp_path), "-o", str(tmp_path / "d.html"))
     assert found.exit_code == 0
     overview = data_of(tmp_path / "d.html")["overview"]
@@ -135,7 +136,8 @@ def test_a_folder_as_output_is_rejected(state: Path, tmp_path: Path) -> None:
 def test_an_output_that_cannot_be_written_is_an_error(state: Path, tmp_path: Path) -> None:
     with pytest.raises(EnsembleError, match="cannot write the report") as raised:
         write_report(None, "study", str(tmp_path / "none" / "x.html"))
-    assert "No such file" in (raised.value.cause or "")
+    assert f"the folder {tmp_path / 'none'} does not exist" in (raised.value.cause or "")
+    assert raised.value.exit_code == 2
 
 
 def test_a_deleted_log_is_reported_as_missing(state: Path, tmp_path: Path) -> None:
@@ -227,7 +229,7 @@ def test_a_run_without_jobs_is_reported(tmp_path: Path) -> None:
     ensemble_core.run(
         study, executor="local", tag="empty", state=str(tmp_path), allow_idle=True, wait=True
     )
-    path, _, _ = write_report(str(tmp_path), "empty", str(tmp_path / "empty.html"))
+    path, *_ = write_report(str(tmp_path), "empty", str(tmp_path / "empty.html"))
     data = data_of(path)
     assert (data["jobs"]["total"], data["failures"]) == (0, [])
     assert list(jsonschema_rs.validator_for(schema()).iter_errors(data)) == []
@@ -238,5 +240,31 @@ def test_a_run_of_another_user_is_reported(state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "theirs")
     for path in [tmp_path / "runs" / "theirs", *(tmp_path / "runs" / "theirs").iterdir()]:
         os.chown(path, 12345, 12345)
-    path, _, _ = write_report(str(tmp_path), "theirs", str(tmp_path / "theirs.html"))
+    path, *_ = write_report(str(tmp_path), "theirs", str(tmp_path / "theirs.html"))
     assert data_of(path)["jobs"]["total"] == 12
+
+
+def test_a_report_is_written_where_a_link_points_and_into_a_pipe(tmp_path: Path) -> None:
+    published = tmp_path / "published.html"
+    published.write_text("old")
+    (tmp_path / "latest.html").symlink_to(published)
+    assert call("study", "-o", str(tmp_path / "latest.html")).exit_code == 0
+    assert (tmp_path / "latest.html").is_symlink()
+    assert "study" in published.read_text()
+    pipe = tmp_path / "pipe.html"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(pipe.read_bytes)
+        assert call("study", "-o", str(pipe)).exit_code == 0
+        assert b'id="data"' in sent.result(60)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_report_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    full = tmp_path / "full.html"
+    full.symlink_to("/dev/full")
+    with pytest.raises(EnsembleError, match="cannot write the report") as raised:
+        write_report(None, "study", str(full))
+    assert raised.value.cause == "No space left on device"
+    assert Path("/dev/full").is_char_device()

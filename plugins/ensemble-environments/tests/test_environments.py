@@ -77,7 +77,7 @@ esac
 kept=()
 while [ "${1#--}" != "$1" ]; do
   case $1 in
-    --rm | --network=host | --cgroups=* | --security-opt=* | --userns=* | --shm-size=1g) ;;
+    --rm | --init | --network=host | --cgroups=* | --security-opt=* | --userns=* | --shm-size=1g) ;;
     --volume=*:*) volumes+=" ${1#*=}" ;;
     --workdir=*) folder=${1#*=} ;;
     --env=*\\*) for n in $(compgen -e "$(x=${1#*=}; echo "${x%?}")"); do kept+=("$n=${!n}"); done ;;

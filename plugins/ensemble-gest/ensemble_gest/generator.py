@@ -91,7 +91,7 @@ class GestGenerator(Generator):
             return
         self._new_generator()
         for exchange in exchanges:
-            self.ingest(exchange.told)
+            self.ingest(exchange.ingested)
             self._next += len(exchange.suggested)
 
     def _repeats(self, exchanges: Sequence[Exchange]) -> bool:

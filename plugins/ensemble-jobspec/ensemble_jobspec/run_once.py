@@ -87,9 +87,9 @@ def _wait_for(record: Path, held: TextIO, duration: float | None) -> None:
     deadline = None if duration is None else time.monotonic() + duration
     while _is_running(record, held):
         if deadline is not None and time.monotonic() > deadline:
-            keeper = _shell_pid(record)
-            if keeper is not None:
-                _kill(keeper)
+            shell = _shell_pid(record)
+            if shell is not None:
+                _kill(shell)
             raise TimeoutError
         time.sleep(_LOOK)
 

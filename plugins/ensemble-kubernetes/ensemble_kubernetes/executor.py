@@ -44,8 +44,6 @@ class KubernetesExecutor(Executor):
         self._run: KubernetesRun | None = None
 
     def open(self, run: Run, emit: Emit) -> None:
-        if self._run is not None:
-            raise ExecutorError("the executor kubernetes is already open", code="already-open")
         here, folder = start_folder(), os.path.abspath(run.folder)
         api = Api(*self._place)
         place = None
@@ -77,8 +75,7 @@ class KubernetesExecutor(Executor):
             run.close()
 
     def _require_open(self) -> KubernetesRun:
-        if self._run is None:
-            raise ExecutorError("the executor kubernetes is not open", code="not-open")
+        assert self._run is not None
         return self._run
 
     def submit(self, jobs: Sequence[Job]) -> None:

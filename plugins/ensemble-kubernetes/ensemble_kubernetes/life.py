@@ -100,6 +100,8 @@ class Life(JobEvents):
         if failure is not None:
             more = {"cause": failure.cause} if failure.cause else {}
             self.fail(failure.kind, failure.note, when, now, **more)
+            if failure.kind == "out-of-memory":
+                status = status or None  # the exit code 0 hides that a process was killed
         elif not pods:  # the job succeeded, but no pod was observed
             self.begin(when, now, "")
             status = 0
@@ -107,7 +109,8 @@ class Life(JobEvents):
 
     def _failure(self, status: int | None) -> Failure | None:
         pods = self.pods.values()
-        all_done = len(pods) >= self.tasks and all(pod.over and pod.status == 0 for pod in pods)
+        good = [pod for pod in pods if pod.over and pod.status == 0 and pod.failure is None]
+        all_done = len(pods) >= self.tasks and len(good) == len(pods)
         # The log of a deleted pod may be gone, so a cancelled job's success may lack output.
         if all_done and not (self.verdict and self.incomplete):
             return None

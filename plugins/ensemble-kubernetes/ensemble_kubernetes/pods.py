@@ -99,10 +99,10 @@ def failure_of(
     """Return why an ended pod failed; ``None`` if its exit code explains the failure."""
     status = pod.get("status") or {}
     reason, message = status.get("reason", ""), status.get("message", "")
+    if ended.get("reason") == "OOMKilled":  # also if only a child was killed: exit code 0
+        return Failure("out-of-memory", "OOMKilled: it exceeded its memory limit")
     if status.get("phase") == "Succeeded":
         return None
-    if ended.get("reason") == "OOMKilled":
-        return Failure("out-of-memory", "OOMKilled: it exceeded its memory limit")
     if reason == "DeadlineExceeded":
         return Failure("timeout", "it exceeded its time limit")
     if target.get("status") == "True":

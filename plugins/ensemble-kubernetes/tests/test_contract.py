@@ -74,6 +74,13 @@ class TestKubernetes(ExecutorContract):
         killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
         return self._ended(session, lambda pod: pod.end(killed))
 
+    @pytest.mark.parametrize("code", [0, 1])
+    def test_a_job_that_lost_a_process_to_the_kernel_has_failed(
+        self, session: Session, code: int
+    ) -> None:
+        killed = {"terminated": {"exitCode": code, "reason": "OOMKilled"}}
+        assert self._ended(session, lambda pod: pod.end(killed)) == "memory"
+
     def end_by_node_failure(self, session: Session) -> Cause:
         return self._ended(session, lambda pod: pod.disrupt("DeletionByTaintManager"))
 

@@ -107,8 +107,6 @@ class MiniCluster(Executor):
         self._memory = RequestLog(None)
 
     def open(self, run: Run, emit: Emit) -> None:
-        if self._resizing is not None:
-            raise ExecutorError("the minicluster executor is already open", code="already-open")
         memory = RequestLog(run.state)
         troubles = [memory.trouble]
         begun = memory.executor
@@ -209,8 +207,7 @@ class MiniCluster(Executor):
 
     def resize(self, request: str, delta: int, *, when_busy: WhenBusy = "wait") -> None:
         """Accept the request and return. An event reports the outcome, perhaps minutes later."""
-        if self._resizing is None:
-            raise ExecutorError("the minicluster executor is not open", code="not-open")
+        assert self._resizing is not None
         if self._part.resizes:
             self._inner.resize(request, delta, when_busy=when_busy)
         else:

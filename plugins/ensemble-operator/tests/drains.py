@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # for kills
 
-from kills import Scene, arguments, free_ports, on_real, place_of, rounds, verdict
+from operator_kills import Scene, arguments, free_ports, on_real, place_of, rounds, verdict
 
 __all__ = ["played"]
 

@@ -21,8 +21,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # for kills and stand
 
-from kills import Scene, arguments, free_ports, on_real, place_of, rounds, verdict
 from kubernetes_stand_in.node import python
+from operator_kills import Scene, arguments, free_ports, on_real, place_of, rounds, verdict
 
 __all__ = ["played"]
 

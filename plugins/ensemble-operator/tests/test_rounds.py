@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 
-import kills
+import operator_kills
 import suspends
 
 # The service needs the Kubernetes client, which the operator does not.
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.checkout
 
 
 def test_a_run_loses_and_repeats_nothing_whoever_is_killed(tmp_path: Path) -> None:
-    found = kills.played(tmp_path / "round", 1, len(kills.WHAT))
-    assert sorted(found["killed"]) == sorted(kills.WHAT)
+    found = operator_kills.played(tmp_path / "round", 1, len(operator_kills.WHAT))
+    assert sorted(found["killed"]) == sorted(operator_kills.WHAT)
     assert found["good"], json.dumps(found, indent=1)
 
 

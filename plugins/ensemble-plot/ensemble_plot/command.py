@@ -250,7 +250,7 @@ def _timeline(kept: KeptRun, groups: Iterable[str], title: str | None) -> Timeli
 
     from ensemble_plot.timeline import timeline_of
 
-    with closing(kept.jobs()) as jobs:
+    with closing(kept.jobs(attempts=True)) as jobs:
         return timeline_of(jobs.rows(), kept.journal, _names(groups), title)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ensemble_core import EnsembleError, UsageError
+from ensemble_core.cli.toolkit import replace_file
 
 if TYPE_CHECKING:
     from ensemble_plot.parallel_picture import ParallelPicture
@@ -110,21 +108,9 @@ def check_place(path: Path) -> None:
 
 def write(path: Path, content: bytes) -> None:
     """Replace a file atomically. Raises :class:`UsageError`."""
-    name = None
     try:
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name[:40]}.", delete=False
-        ) as file:
-            name = file.name
-            file.write(content)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
+        replace_file(path, content)
     except OSError as error:
-        if name is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
         raise _unwritable(path, error.strerror or str(error)) from error
 
 

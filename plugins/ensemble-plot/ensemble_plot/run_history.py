@@ -225,7 +225,7 @@ class _JournalReader:
             if len(self._shapes) >= _SHAPES:
                 self._shapes.clear()
             curves = self._shapes[shape] = self._choose(track.group, *shape)
-        clock, time, restarted = event.clock, event.timestamp, event.anew
+        clock, time, restarted = event.clock, event.timestamp, event.restarted
         for name, curve in curves:
             try:
                 curve.add(clock, time, values[name], restarted=restarted)

@@ -110,7 +110,7 @@ def table_picture(
         )
     x, given = str(plot["x"]), plot["y"]
     ys = (given,) if isinstance(given, str) else tuple(given)
-    errors = plot.get("errors") or {}
+    errors = table.errors
     others = [parameter for parameter in table.by if parameter not in (x, *ys)]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:

@@ -70,7 +70,7 @@ def timeline_of(
     groups: Sequence[str],
     title: str | None,
 ) -> Timeline:
-    """Return the timeline of these jobs, or only of those in ``groups`` if given.
+    """Return the timeline of these attempts of jobs, or only of those in ``groups`` if given.
 
     Raises :class:`UsageError` if there is nothing to draw.
     """
@@ -82,8 +82,7 @@ def timeline_of(
         began = row.time if began is None else began
         last = max(last, row.time - began)
         if row.name == "alloc" and row.job is not None and (row.data or {}).get("nodes"):
-            group, _, number = row.job.rpartition(".")
-            places[f"{group}.{number.partition('-')[0]}"] = (row.data or {})["nodes"]
+            places[row.job] = (row.data or {})["nodes"]
         if row.decisions is not None and '"type":"fired"' in row.decisions:
             for decision in json.loads(row.decisions):
                 if decision["type"] == "fired":
@@ -107,6 +106,8 @@ def timeline_of(
         if start is None:
             end = submitted
         name = f"{job['group']}.{job['index']}"
+        if job["attempts"] > 1:
+            name += f"-{job['attempts'] - 1}"
         # Jobs whose nodes are unknown are drawn as if on one large node.
         for node in places.get(name, (-1,)) if start is not None or not places else (-1,):
             line = lanes.setdefault(node, _Lanes()).take(submitted if start is None else start, end)

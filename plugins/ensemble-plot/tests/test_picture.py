@@ -45,15 +45,15 @@ class Kept(KeptStory):
         super().__init__(state, text, "told", name="story")
 
     def row(
-        self, job: str, clock: float | None, *, anew: bool = False, **values: float
+        self, job: str, clock: float | None, *, restarted: bool = False, **values: float
     ) -> list[Decision]:
-        return self.named(job, clock, values, anew=anew)
+        return self.named(job, clock, values, restarted=restarted)
 
     def named(
-        self, job: str, clock: float | None, values: Mapping[str, float], *, anew: bool = False
+        self, job: str, clock: float | None, values: Mapping[str, float], *, restarted: bool = False
     ) -> list[Decision]:
         """Append a row with these values."""
-        return self.tell(Observed(self.now, job, "test", values, clock, anew))
+        return self.tell(Observed(self.now, job, "test", values, clock, restarted))
 
     def keep(self, *, over: bool = True) -> None:
         if over:
@@ -328,14 +328,16 @@ def test_a_rule_that_fires_on_a_nan_is_marked_on_that_row(tmp_path: Path) -> Non
     assert (mark["x"], mark["y"]) == (4, 1.25)
 
 
-@pytest.mark.parametrize("anew", [True, False])
-def test_a_step_that_goes_back_starts_a_new_piece_of_the_curve(tmp_path: Path, anew: bool) -> None:
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_step_that_goes_back_starts_a_new_piece_of_the_curve(
+    tmp_path: Path, restarted: bool
+) -> None:
     told = Kept(tmp_path)
     told.start()
     told.begin("sim.0")
     for step in (0, 10, 20):
         told.row("sim.0", step, a=1.0)
-    told.row("sim.0", 5, a=2.0, anew=anew)
+    told.row("sim.0", 5, a=2.0, restarted=restarted)
     told.row("sim.0", 15, a=3.0)
     told.keep()
     (panel,) = shown(tmp_path)["panels"]
@@ -531,7 +533,7 @@ def test_a_damaged_journal_is_shown_up_to_the_damage(tmp_path: Path) -> None:
     told.keep()
     with sqlite3.connect(told.folder / NAME) as connection:
         connection.execute(
-            "UPDATE events SET list = 'x' WHERE first = (SELECT max(first) FROM events)"
+            "UPDATE event_lists SET list = 'x' WHERE first = (SELECT max(first) FROM event_lists)"
         )
     connection.close()
     result = plot(tmp_path, "--json")

@@ -67,6 +67,21 @@ def test_a_table_has_a_panel_for_each_y_and_a_curve_for_each_other_parameter(sta
     assert [c["label"] for c in data(state, "one")["curves"]] == [""]
 
 
+def test_the_column_with_the_error_of_a_mean_gives_error_bars(state: Path) -> None:
+    file = state / "study.yaml"
+    shorter = STUDY.replace(", errors: {m: e}", "")
+    assert shorter.count("errors") == 0
+    file.write_text(shorter)
+    run = ensemble.run(file, executor="local", state=state, tag="default")
+    assert run.exit_code == 0
+    for table in ("curve", "sizes"):
+        found = CliRunner().invoke(
+            main, ["plot", "default", table, "--json", "--state", str(state)]
+        )
+        curves = json.loads(found.stdout)["curves"]
+        assert [c["errors"] for c in curves] == [[0.0] * 3, [0.0] * 3, None, None]
+
+
 def test_a_column_with_pivot_values_has_a_curve_for_each(state: Path) -> None:
     curves = data(state, "sizes")["curves"]
     assert [(c["y"], c["label"], c["ys"]) for c in curves] == [
@@ -237,3 +252,16 @@ def test_a_generator_with_two_objectives_has_a_pareto_front(tmp_path: Path) -> N
     file = tmp_path / "front.svg"
     assert plot(state, "low", "-o", str(file)).exit_code == 0
     assert "<!-- Pareto front -->" in file.read_text()
+
+
+def test_a_timeline_has_a_bar_for_each_attempt(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(
+        "jobs: [{name: sim, command: 'false', retry: {times: 2}}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: sim}}]\n"
+    )
+    state = ["--state", str(tmp_path / "state")]
+    CliRunner().invoke(main, ["run", str(tmp_path / "study.yaml"), "--tag", "one", *state])
+    told = CliRunner().invoke(main, ["plot", "one", "--timeline", "--json", *state])
+    bars = json.loads(told.stdout)["bars"]
+    assert [bar["job"] for bar in bars] == ["sim.0", "sim.0-1", "sim.0-2"]
+    assert all(a["end"] <= b["start"] for a, b in pairwise(bars))

@@ -123,8 +123,6 @@ class RemoteExecutor(Executor):
         from ensemble_service.member_proxy import RunContext
         from ensemble_service.proto import ensemble_pb2 as pb
 
-        if self._run is not None:
-            raise ExecutorError("the executor is already open", code="already-open")
         self._membership = Membership(run)
         epoch = self._membership.epoch
         self._run, self._emit = run, emit
@@ -213,8 +211,7 @@ class RemoteExecutor(Executor):
     # -- requests of the run -------------------------------------------------------------------
 
     def _require_open(self) -> None:
-        if self._run is None:
-            raise ExecutorError("the executor is not open", code="not-open")
+        assert self._run is not None
         if self._over.is_set():
             raise takeover_error(self._run)
 

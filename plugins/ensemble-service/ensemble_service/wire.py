@@ -173,7 +173,7 @@ def _check(event: Event) -> None:
             and _is_name(given.observer)
             and _are_values(given.values)
             and (given.clock is None or _is_number(given.clock))
-            and type(given.anew) is bool
+            and type(given.restarted) is bool
             and isinstance(given.unreadable, tuple)
             and all(isinstance(name, str) and name in given.values for name in given.unreadable)
         )

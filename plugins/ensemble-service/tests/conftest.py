@@ -1,20 +1,28 @@
-"""Fixtures of the service's tests: a temporary home folder and no user settings."""
+"""Fixtures of the service's tests: a temporary home folder, no user settings, a service, a world
+of members and runs; and the import path of their shared modules.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import resource
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ensemble_service.agent import Agent
 from ensemble_service.client import open_channel
-from ensemble_service.server import Settings, serving
+from ensemble_service.server import Service, Settings, serving
 from ensemble_service.tokens import TokenFile
 from ensemble_testing.isolation import isolated
 
 from ensemble_core.local.executor import LocalExecutor
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from remote_world import World
 
 __all__ = ["isolated"]
 
@@ -66,3 +74,23 @@ def full_disk() -> Callable[[], contextlib.AbstractContextManager[None]]:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     return full
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, dict[str, str]]]:
+    """Yield a service and its tokens."""
+    settings = Settings(state=tmp_path_factory.mktemp("service"), port=0, grace=1)
+    file = TokenFile(settings.token_path)
+    tokens = {name: file.add("member", name)[0] for name in ("a", "b")}
+    tokens["controller"], _ = file.add("controller", "default")
+    with serving(settings) as service:
+        yield service, tokens
+
+
+@pytest.fixture
+def world(service: tuple[Service, dict[str, str]], tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path, *service)
+    try:
+        yield world
+    finally:
+        world.close()

@@ -29,6 +29,7 @@ from ensemble_service.client import open_channel
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
 from ensemble_testing.allocation import Allocation
+from ensemble_testing.printed_output import printed_ensemble, wrong_answers
 
 from ensemble_core.cli.main import main
 from ensemble_core.local.executor import LocalExecutor
@@ -409,44 +410,10 @@ rules:
     assert log.read_text().split().count("+") == 20
 
 
-#: What jobs print, how they end, and their last value.
-_PRINTED = {
-    r"x=1\rx=2\rx=3\n": ("exit", "3"),
-    r"x=1\nx=nan\n": ("exit", "nan"),
-    r"x=5\nx=*****\n": ("exit", "nan"),
-    r"x=0,253\nx=1.0D+03\n": ("exit", "1000"),
-    r"\033[31mx=9.5\033[0m \377": ("exit", "9.5"),
-    r"x=1.5\nx=15": ("kill -9 $$", "1.5"),
-}
-
-
 def test_what_a_members_jobs_print_is_read_as_on_this_machine(world: World) -> None:
     world.serve()
     world.agent("left", "-o", "slots=2")
     world.connected("left")
-    for number, (text, (end, _)) in enumerate(_PRINTED.items()):
-        (world.folder / f"job{number}").write_text(f"printf '{text}'\n{end}\n")
-    file = world.folder / "printed.yaml"
-    file.write_text(
-        f"""
-jobs:
-  - name: work
-    command: bash {world.folder}/job{{index}}
-    count: {len(_PRINTED)}
-    workdir: {world.folder}
-    stdout: "out.{{index}}"
-    observe: {{key-value: {{fields: [x]}}}}
-rules:
-  - {{trigger: start, action: {{name: submit, label: work}}}}
-  - {{trigger: job-done, name: work, repetitions: unlimited, action: &say {{name: log, message: "{{job}} {{last.x}}"}}}}
-  - {{trigger: job-lost, name: work, repetitions: unlimited, action: *say}}
-"""
-    )
-    world.run(file)
+    world.run(printed_ensemble(world.folder, named=True))
     _, lines = world.finish()
-    said = [line["message"] for line in lines if "message" in line]
-    expected = {f"work.{n} {last}" for n, (_, last) in enumerate(_PRINTED.values())}
-    assert expected <= {*said}, (said, world.logs())
-    warnings = "; ".join(said)
-    assert "x could not be read in 1 of" in warnings
-    assert "its last line has no end and may be incomplete, so it was not read: 'x=15'" in warnings
+    assert wrong_answers(lines, named=True) == [], (lines, world.logs())

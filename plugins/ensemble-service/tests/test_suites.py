@@ -40,5 +40,5 @@ class TestRemoteStops(Remote, StopSuite):
     slots = 8
 
 
-@pytest.mark.timeout(240 + 60 * seed_and_rounds(2)[1])
+@pytest.mark.timeout(900 + 300 * seed_and_rounds(2)[1])
 class TestRemoteCrash(Remote, CrashSuite): ...

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ensemble_core import EnsembleError, Expression, UsageError
+from ensemble_core import EnsembleError, ExecutorPlugin, Expression, UsageError
 from ensemble_core.cli.toolkit import (
     Call,
     Display,
@@ -22,6 +22,7 @@ from ensemble_core.cli.toolkit import (
     Registry,
     display_options,
     find_profile,
+    key_value_option,
     load_plugins,
     load_text,
     parse_duration,
@@ -30,16 +31,18 @@ from ensemble_core.cli.toolkit import (
     print_warning,
     read_document,
     read_file,
+    read_options,
     require_code,
     set_option,
     state_option,
     to_json,
 )
 from ensemble_simulate.distributions import formula, parse
-from ensemble_simulate.executor import Machine, Simulator
+from ensemble_simulate.executor import Machine
 from ensemble_simulate.forecast import COST_NAMES, Figures, Study, simulate_all
 from ensemble_simulate.model_file import read
 from ensemble_simulate.models import Model, without_model
+from ensemble_simulate.pilots import simulator_for
 from ensemble_simulate.recorded_calls import Result
 from ensemble_simulate.recorded_model import learn
 from ensemble_simulate.report import compare_studies, figures_of, forecast_lines, once_lines, shown
@@ -81,8 +84,15 @@ _MOST_TICKS, _SHORTEST = 100_000_000, 1e-6
 @click.option(
     "--wait",
     metavar="DRAW",
-    help="Delay of each job by other users' jobs: 5m, lognormal(5m, 1.0) …",
+    help="Delay of each job by other users' jobs: 5m, lognormal(5m, 1.0) … With pilots: how long "
+    "each pilot waits in the queue.",
 )
+@click.option(
+    "--executor",
+    metavar="NAME",
+    help="Simulate the pilots of this executor, such as 'pilot', instead of a cluster.",
+)
+@key_value_option("An option of this executor, as for 'ensemble run'.")
 @click.option(
     "--model",
     "model_file",
@@ -148,6 +158,8 @@ def simulate(
     max_nodes: int | None,
     backfill: Any,
     wait: str | None,
+    executor: str | None,
+    options: tuple[str, ...],
     model_file: str | None,
     model_from: str | None,
     functions: str,
@@ -197,12 +209,31 @@ def simulate(
     costs = None if cost is None else _costs(cost)
     machine = Machine(nodes, cores, gpus_per_node, backfill, held, max_nodes or nodes)
     registry = load_plugins(plugins)
+    chosen = _pilots(registry, executor, options)
+    cluster = (nodes, cores_per_node, gpus_per_node, max_nodes, backfill)
+    if chosen is not None and cluster != (1, None, 0, None, "easy"):
+        raise UsageError(
+            "options of the cluster have no effect on pilots",
+            cause="--nodes, --cores-per-node, --gpus-per-node, --max-nodes and --backfill describe "
+            "a cluster that is there from the start",
+            hint="describe the pilots with -o nodes=N, -o cores=N, -o gpus=N and -o most=N",
+            code="bad-option",
+        )
     recorded = functions == "recorded"
     purpose: Purpose = "rehearse" if run_code else "check"
     # A forecast must not depend on the user's files, unless the user asks for it.
     profile = None if profile_name is None else find_profile(registry, profile_name)
     files = _Files(
-        registry, overrides, model_file, model_from, state, no_custom, recorded, purpose, profile
+        registry,
+        overrides,
+        model_file,
+        model_from,
+        state,
+        no_custom,
+        recorded,
+        purpose,
+        profile,
+        chosen,
     )
     until = parse_duration(length)
     first = replace(files.study(file, machine, until), cost=costs)
@@ -220,6 +251,28 @@ def simulate(
     if vs is not None:
         studies.append(replace(files.study(vs, machine, until), cost=costs))
     return _many(studies, [file, *([vs] if vs else [])], display, seed, runs, workers)
+
+
+def _pilots(
+    registry: Registry, name: str | None, given: Sequence[str]
+) -> tuple[ExecutorPlugin, dict[str, Any]] | None:
+    """Return the executor whose pilots are simulated, and its options."""
+    if name is None:
+        if given:
+            raise UsageError(
+                "-o needs --executor", hint="add --executor pilot, or remove it", code="bad-option"
+            )
+        return None
+    record: ExecutorPlugin = registry.lookup("executor", name)
+    if record.virtual is None:
+        able = [each for each, other in registry.executors.items() if other.virtual]
+        raise UsageError(
+            f"jobs of the executor {name!r} are simulated on a cluster, without its options",
+            hint="remove --executor, and describe the cluster with --nodes and --cores-per-node"
+            + (f"; only {' and '.join(able)} can be simulated itself" if able else ""),
+            code="bad-option",
+        )
+    return record, read_options(record, given, {})
 
 
 def _costs(text: str) -> Expression:
@@ -243,6 +296,7 @@ class _Files:
         recorded: bool,
         purpose: Purpose,
         profile: Profile | None,
+        pilots: tuple[ExecutorPlugin, dict[str, Any]] | None = None,
     ) -> None:
         if model_file is not None and model_from is not None:
             raise UsageError("--model cannot be combined with --model-from", code="bad-option")
@@ -262,6 +316,7 @@ class _Files:
         self._recorded = recorded
         self._purpose: Purpose = purpose
         self.profile = profile
+        self._pilots = pilots
 
     def study(self, file: str, machine: Machine, until: float) -> Study:
         """Return the ensemble of ``file`` with its model.
@@ -269,8 +324,15 @@ class _Files:
         Raises :class:`EnsembleError` with all mistakes.
         """
         text = read_file(file)
+        record, options = self._pilots or (None, None)
         ensemble = load_text(
-            text, self.registry, file=file, overrides=self.overrides, profile=self.profile
+            text,
+            self.registry,
+            file=file,
+            executor=record,
+            options=options,
+            overrides=self.overrides,
+            profile=self.profile,
         )
         self.text = self.text or text
         _check_ticks(ensemble, text, file, until)
@@ -297,7 +359,13 @@ class _Files:
                 "or learn a model with --model-from RUN",
                 code="no-model",
             )
-        return Study(ensemble, self.registry, model, machine, until, purpose=self._purpose)
+        pilots = None
+        if record is not None:
+            kinds = {"kinds": ensemble.kinds} if ensemble.kinds else {}
+            pilots = record, {**kinds, **(options or {})}
+        return Study(
+            ensemble, self.registry, model, machine, until, purpose=self._purpose, pilots=pilots
+        )
 
     def _search_note(self, file: str) -> str:
         if self._model_from is not None:
@@ -379,7 +447,7 @@ def _simulate_once(
     reuse: Sequence[str],
 ) -> int:
     model = replace(study.model, seed=seed, until=study.until)
-    simulator = Simulator(study.machine, model)
+    simulator = simulator_for(study.machine, model, study.pilots)
     calls, stubbed = model.calls(), set[str]()
 
     def answer(call: Call) -> Result | None:
@@ -394,7 +462,7 @@ def _simulate_once(
         files.registry,
         simulator,
         display,
-        said=f"{_machine(study.machine)}, seed {seed}: simulated jobs",
+        said=f"{_machine(study)}, seed {seed}: simulated jobs",
         tag=tag,
         state=state,
         keep=keep,
@@ -413,7 +481,11 @@ def _simulate_once(
     return code
 
 
-def _machine(machine: Machine) -> str:
+def _machine(study: Study) -> str:
+    machine = study.machine
+    if study.pilots is not None:
+        wait = "do not wait" if machine.wait is None else "wait in the queue as --wait says"
+        return f"pilots, which {wait}"
     nodes = f"{machine.nodes} node{'s' * (machine.nodes != 1)}"
     return f"{nodes} with {machine.cores} core{'s' * (machine.cores != 1)}"
 

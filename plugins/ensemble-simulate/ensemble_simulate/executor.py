@@ -25,7 +25,7 @@ from ensemble_core import (
 )
 from ensemble_simulate.distributions import Draw
 from ensemble_simulate.models import NONE, Life, Model
-from ensemble_simulate.nodes import Nodes, demand_of
+from ensemble_simulate.nodes import Demand, Nodes, demand_of
 from ensemble_simulate.queue_events import (
     CANCELLED,
     EXCEPTIONS,
@@ -36,7 +36,7 @@ from ensemble_simulate.queue_events import (
 )
 from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
 
-__all__ = ["Machine", "Simulator"]
+__all__ = ["Machine", "Running", "Simulator"]
 
 #: Kinds of entries in the agenda: a job arrives, may wait for nodes, starts, prints, ends.
 _Kind = Literal["arrive", "eligible", "start", "row", "killed", "end", "heard"]
@@ -58,7 +58,7 @@ _NO_LIFE = Life(0.0)
 
 
 @dataclass(slots=True, eq=False)
-class _Running(Entry):
+class Running(Entry):
     """A job in the queue, with its planned life."""
 
     life: Life = _NO_LIFE
@@ -91,12 +91,12 @@ class Simulator(VirtualExecutor):
     def __init__(self, machine: Machine, model: Model) -> None:
         self._machine = machine
         self._model = model
-        self._queue: VirtualQueue[_Running] = VirtualQueue(
+        self._queue: VirtualQueue[Running] = VirtualQueue(
             Nodes(machine.nodes, machine.cores, machine.gpus), machine.backfill
         )
-        self._jobs: dict[str, _Running] = {}
+        self._jobs: dict[str, Running] = {}
         #: Future events of the queue, a heap by time.
-        self._agenda: list[tuple[float, int, _Kind, _Running]] = []
+        self._agenda: list[tuple[float, int, _Kind, Running]] = []
         self._count = 0
         self._look = False
         nodes = self._queue.nodes
@@ -128,25 +128,25 @@ class Simulator(VirtualExecutor):
         shape, priority = None, {"priority": jobs[0].urgency}
         for job in jobs:
             name = job.id
-            if shape != (shape := (job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task)):
+            if shape != (shape := self._shape(job)):
                 demand = demand_of(job)
-                fits = self._queue.nodes.ever(demand) or self._may_grow(demand.nodes)
+                refused = self._refusal(job, demand)
             if priority["priority"] != job.urgency:
                 priority = {"priority": job.urgency}
             if job.avoid:
                 nodes = ", ".join(job.avoid)
                 self._warn_once(f"simulated nodes have no names, so no job avoids {nodes}")
-            if not fits:
+            if refused:
                 events += arrival_events(now, name, priority)
-                events += refusal_events(now, job, self._queue.nodes)
+                events += refusal_events(now, name, refused)
                 continue
             if not job.urgency:  # held until it is cancelled
                 events += arrival_events(now, name, priority)
-                self._jobs[name] = _Running(job, demand, 0.0)
+                self._jobs[name] = Running(job, demand, 0.0)
                 continue
             life = self._model.life(job)
             seconds = job.duration or life.seconds
-            running = self._jobs[name] = _Running(job, demand, seconds, life=life)
+            running = self._jobs[name] = Running(job, demand, seconds, life=life)
             if life.delays is not NONE and life.delays.arrival > 0:
                 running.coming = True
                 self._schedule(now + life.delays.arrival, "arrive", running)
@@ -158,6 +158,20 @@ class Simulator(VirtualExecutor):
             else:
                 self._may_start(running)
         self._emit(events)
+
+    def _shape(self, job: Job) -> tuple[object, ...]:
+        """Return what decides whether a job can ever run."""
+        return job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task
+
+    def _refusal(self, job: Job, demand: Demand) -> str:
+        """Return why a job can never run, or an empty text."""
+        nodes = self._queue.nodes
+        if nodes.ever(demand) or self._may_grow(demand.nodes):
+            return ""
+        return (
+            f"the job needs {job.nodes} nodes with {-(-job.cores // max(1, job.nodes))} cores "
+            f"each; the virtual cluster has {nodes.size} with {nodes.cores}"
+        )
 
     def _queue_delay(self, name: str) -> float:
         """Return how many seconds other users' jobs delay a job."""
@@ -189,12 +203,12 @@ class Simulator(VirtualExecutor):
                 self._release(now, job)
             else:
                 if job.waiting:
-                    self._queue.drop(job)
+                    self._drop(job)
                 job.over = True
                 del self._jobs[name]
                 self._emit([JobEvent(now, name, "clean")])
 
-    def _killed(self, now: float, job: _Running) -> None:
+    def _killed(self, now: float, job: Running) -> None:
         self._release(now, job, JobEvent(now, job.job.id, "finish", {"status": 15}))
 
     def would_succeed(self, name: str) -> bool:
@@ -282,11 +296,11 @@ class Simulator(VirtualExecutor):
                 self._start(now, running)
             self._emit_gauges(now)
 
-    def _schedule(self, when: float, kind: _Kind, job: _Running) -> None:
+    def _schedule(self, when: float, kind: _Kind, job: Running) -> None:
         self._count += 1
         heapq.heappush(self._agenda, (when, self._count, kind, job))
 
-    def _arrive(self, now: float, job: _Running) -> None:
+    def _arrive(self, now: float, job: Running) -> None:
         """Handle the arrival of a submitted job in the queue."""
         job.coming = False
         self._emit(arrival_events(now, job.job.id, {"priority": job.job.urgency}))
@@ -296,12 +310,22 @@ class Simulator(VirtualExecutor):
         else:
             self._may_start(job)
 
-    def _may_start(self, job: _Running) -> None:
+    def _may_start(self, job: Running) -> None:
         job.waiting = True
-        self._queue.add(job)
+        self._wait_for_nodes(job)
         self._look = True
 
-    def _start(self, now: float, running: _Running) -> None:
+    def _wait_for_nodes(self, job: Running) -> None:
+        self._queue.add(job)
+
+    def _drop(self, job: Running) -> None:
+        self._queue.drop(job)
+
+    def _free(self, now: float, job: Running) -> None:
+        """Free the nodes of a job that has ended."""
+        self._queue.end(job)
+
+    def _start(self, now: float, running: Running) -> None:
         job, life = running.job, running.life
         if life.cause == "submit":
             self._emit([JobEvent(now, job.id, "alloc", {"cores": job.cores})])
@@ -317,13 +341,13 @@ class Simulator(VirtualExecutor):
         self._emit((JobEvent(now, job.id, "alloc", placed), JobEvent(now, job.id, "start")))
         self._live(now, running, life)
 
-    def _begin(self, now: float, running: _Running) -> None:
+    def _begin(self, now: float, running: Running) -> None:
         """Handle the allocation of nodes to a job, which starts some time later."""
         running.began = now
         self._emit((JobEvent(now, running.job.id, "start"),))
         self._live(now, running, running.life)
 
-    def _live(self, now: float, running: _Running, life: Life) -> None:
+    def _live(self, now: float, running: Running, life: Life) -> None:
         """Plan the life of a job that starts now."""
         limit = running.job.duration
         if limit and life.seconds >= limit and life.cause != "timeout":
@@ -332,14 +356,14 @@ class Simulator(VirtualExecutor):
             self._plan_row(running, life.rows)
         self._schedule(now + life.seconds, "end", running)
 
-    def _plan_row(self, running: _Running, rows: Iterator[tuple[float, Any]]) -> None:
+    def _plan_row(self, running: Running, rows: Iterator[tuple[float, Any]]) -> None:
         following = next(rows, None)
         if following is not None:
             when, running.row = following
             if when <= running.life.seconds:
                 self._schedule(running.began + when, "row", running)
 
-    def _print(self, now: float, running: _Running) -> None:
+    def _print(self, now: float, running: Running) -> None:
         life, row = running.life, running.row
         if row is not None:
             clock = row.get("step")
@@ -347,7 +371,7 @@ class Simulator(VirtualExecutor):
         if life.rows is not None:
             self._plan_row(running, life.rows)
 
-    def _end(self, now: float, running: _Running, life: Life) -> None:
+    def _end(self, now: float, running: Running, life: Life) -> None:
         name, cause = running.job.id, life.cause
         if cause is None and running.began:  # nearly all jobs
             self._release(now, running, JobEvent(now, name, "finish", SUCCESS))
@@ -361,10 +385,10 @@ class Simulator(VirtualExecutor):
             events.append(JobEvent(now, name, "finish", status))
         self._release(now, running, *events)
 
-    def _release(self, now: float, running: _Running, *before: Event) -> None:
+    def _release(self, now: float, running: Running, *before: Event) -> None:
         """Release the nodes of an ended job, and report its end now or later."""
         name = running.job.id
-        self._queue.end(running)
+        self._free(now, running)
         running.over = True
         del self._jobs[name]
         self._look = True
@@ -376,7 +400,7 @@ class Simulator(VirtualExecutor):
         )
         delays = running.life.delays
         if delays is not NONE and delays.hearing > 0 and running.began:
-            heard = _Running(running.job, running.demand, 0.0, ending=events)
+            heard = Running(running.job, running.demand, 0.0, ending=events)
             self._schedule(now + delays.hearing, "heard", heard)
         else:
             self._emit(events)

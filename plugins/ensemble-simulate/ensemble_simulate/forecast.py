@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ensemble_core import Decision, Expression, UsageError
+from ensemble_core import Decision, ExecutorPlugin, Expression, UsageError
 from ensemble_core.cli.toolkit import (
     Cancel,
     Ensemble,
@@ -26,6 +26,7 @@ from ensemble_core.cli.toolkit import (
 )
 from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.models import Model
+from ensemble_simulate.pilots import simulator_for
 from ensemble_simulate.virtual_runtime import VirtualRuntime
 
 __all__ = [
@@ -106,6 +107,8 @@ class Study:
     until: float = math.inf  # virtual seconds after which a run is aborted
     cost: Expression | None = None  # of a run, with the names ``COST_NAMES``
     purpose: Purpose = "check"  # says whether code that the file names may be loaded
+    #: The executor whose pilots are simulated, and its options.
+    pilots: tuple[ExecutorPlugin, Mapping[str, Any]] | None = None
 
     @property
     def limits(self) -> Mapping[str, float]:
@@ -153,7 +156,8 @@ class _FiringRecorder(Watcher):
 def play(study: Study, seed: int) -> Figures:
     """Simulate one run with this seed. Raises :class:`EnsembleError` for an invalid model."""
     model = replace(study.model, seed=seed, until=study.until)
-    simulator, calls = Simulator(study.machine, model), model.calls()
+    simulator = simulator_for(study.machine, model, study.pilots)
+    calls = model.calls()
     runtime = VirtualRuntime(
         study.ensemble,
         simulator,

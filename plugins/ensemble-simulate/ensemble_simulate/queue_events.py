@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ensemble_core import Event, Job, JobEvent
-from ensemble_simulate.nodes import Nodes
+from ensemble_core import Event, JobEvent
 
 __all__ = ["CANCELLED", "EXCEPTIONS", "RELEASE", "SUCCESS", "arrival_events", "refusal_events"]
 
@@ -35,11 +34,7 @@ def arrival_events(now: float, name: str, priority: Mapping[str, int]) -> tuple[
     )
 
 
-def refusal_events(now: float, job: Job, nodes: Nodes) -> tuple[Event, Event]:
-    """Return the events of a job that is larger than the cluster."""
-    note = (
-        f"the job needs {job.nodes} nodes with {-(-job.cores // max(1, job.nodes))} cores each; "
-        f"the virtual cluster has {nodes.size} with {nodes.cores}"
-    )
-    context = {"type": "alloc", "severity": 0, "note": note}
-    return JobEvent(now, job.id, "exception", context), JobEvent(now, job.id, "clean")
+def refusal_events(now: float, name: str, why: str) -> tuple[Event, Event]:
+    """Return the events of a job that can never run."""
+    context = {"type": "alloc", "severity": 0, "note": why}
+    return JobEvent(now, name, "exception", context), JobEvent(now, name, "clean")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ensemble_core import EnsembleError, Job
-from ensemble_core.cli.toolkit import Call, Cancel, Ensemble, KeptRun, Submit
+from ensemble_core.cli.toolkit import Call, Cancel, Ensemble, KeptRun, RunningTime, Submit
 from ensemble_simulate.distributions import parse
 from ensemble_simulate.models import Delays, GroupModel, Model, Recorded, ReplayedRows, keys_of
 from ensemble_simulate.random_streams import Randomness
@@ -42,6 +42,8 @@ class _RecordedAttempt:
     began: float | None = None
     cancelled: float | None = None
     ended: float | None = None
+    #: How long the attempt ran: not while it was suspended.
+    ran: RunningTime = field(default_factory=RunningTime)
     #: When the attempt's end was reported.
     heard: float = 0.0
     cause: str | None = None
@@ -52,9 +54,7 @@ class _RecordedAttempt:
     @property
     def seconds(self) -> float:
         """The run time of the attempt in seconds."""
-        if self.began is None or self.ended is None:
-            return 0.0
-        return max(0.0, self.ended - self.began)
+        return max(0.0, self.ran.seconds)
 
     @property
     def printed(self) -> list[tuple[float, Mapping[str, float]]]:
@@ -149,7 +149,7 @@ def learn(kept: KeptRun, ensemble: Ensemble) -> Model:
             one = seen[row.job]
             if one.began is not None and len(one.rows) < _MOST_ROWS:
                 values = (row.data or {}).get("values") or {}
-                one.rows.append((max(0.0, row.time - one.began), values))
+                one.rows.append((max(0.0, one.ran.until(row.time)), values))
         elif row.type in ("call-returned", "call-failed"):
             data = row.data or {}
             key, since = calls.pop(str(data.get("call")), (("", ""), 0.0))
@@ -187,6 +187,7 @@ def _cancelled_jobs(decision: Mapping[str, Any]) -> Sequence[str]:
 def _apply_event(
     each: _RecordedAttempt, time: float, name: str, data: Mapping[str, Any], now: float
 ) -> None:
+    each.ran.take(name, time)
     if name == "submit":
         each.came = time
     elif name == "alloc":
@@ -247,6 +248,9 @@ def _model(own: Sequence[_RecordedAttempt], tag: str) -> GroupModel:
     duration: Any = _durations(whole)
     delays = Delays(*map(_usual, zip(*(each.delays(dying) for each in ran), strict=True)))
     source = f"run {tag}, {len(ran)} jobs"
+    if cut := sum(each.wished for each in ran):
+        # The others are rather the short ones.
+        source += f", {cut} of them cancelled before their end, so durations may be too short"
     rows = _replay_rows(whole)
     return GroupModel(duration, fails, statuses, rows, recorded, source, delays)
 

@@ -99,6 +99,7 @@ def test_durations_that_grow_with_a_parameter_are_found(kept: Path) -> None:
     from ensemble_simulate.recorded_model import _durations, _RecordedAttempt
 
     from ensemble_core import Job
+    from ensemble_core.cli.toolkit import RunningTime
 
     random = Random(3)
     seen = []
@@ -106,7 +107,8 @@ def test_durations_that_grow_with_a_parameter_are_found(kept: Path) -> None:
         length = 8 + index % 10
         job = Job(id=f"a.{index}", group="a", index=index, command=("x",), parameters={"L": length})
         seconds = 2.0 ** (length / 4) * (1 + 0.02 * random.random())
-        seen.append(_RecordedAttempt(job, began=0.0, ended=seconds))
+        ran = RunningTime(seconds=seconds)
+        seen.append(_RecordedAttempt(job, began=0.0, ended=seconds, ran=ran))
     learned = _durations(seen)
     assert learned.text == "regression on L over 40 jobs"
     assert learned.number({"L": 24}, random) == pytest.approx(64, rel=0.05)
@@ -348,3 +350,59 @@ rules:
         took.append(died - asked)
     assert took[0] > 1.0
     assert took[1] == pytest.approx(took[0], abs=1e-3)
+
+
+def test_the_time_in_which_a_job_was_suspended_is_not_part_of_its_learned_duration(
+    tmp_path: Path,
+) -> None:
+    study = """
+jobs:
+  - name: sim
+    command: [sh, -c, 'echo E={T}; (sleep 4; kill -CONT $$) & kill -STOP $$; echo E=7; sleep 0.5']
+    parameters: {T: [1]}
+    observe: {key-value: {fields: [E]}}
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: sim}}
+"""
+    (tmp_path / "study.yaml").write_text(study)
+    there = (str(tmp_path / "study.yaml"), "--state", str(tmp_path / "state"))
+    assert _run("run", *there, "--tag", "real").exit_code == 0
+    played = _run("simulate", *there, "--model-from", "real", "--tag", "played")
+    assert played.exit_code == 0, played.output
+
+    def jobs(tag: str) -> dict[str, Any]:
+        told = _run("jobs", tag, "--json", "--state", str(tmp_path / "state"))
+        (row,) = json.loads(told.stdout)
+        return dict(row)
+
+    real, simulated = jobs("real"), jobs("played")
+    assert real["interrupted"] > 1
+    assert simulated["duration"] == pytest.approx(real["duration"])
+    # Rows come as late as the job had run when it printed them.
+    assert _rows(tmp_path, "played")[-1] <= simulated["duration"]
+
+
+def test_jobs_that_the_run_cancelled_are_counted_because_they_would_have_run_longer(
+    tmp_path: Path,
+) -> None:
+    study = """
+jobs:
+  - {name: sim, command: 'sleep {T}', parameters: {T: [0.2, 600]}}
+rules:
+  - {id: begin, trigger: start, action: {name: submit, label: sim}}
+  - {trigger: job-success, name: sim, action: {name: terminate}}
+"""
+    (tmp_path / "study.yaml").write_text(study)
+    there = (str(tmp_path / "study.yaml"), "--state", str(tmp_path / "state"))
+    assert _run("run", *there, "--slots", "2", "--tag", "real").exit_code == 0
+    played = _run("simulate", *there, "--model-from", "real")
+    said = "run real, 2 jobs, 1 of them cancelled before their end, so durations may be too short"
+    assert said in played.output
+
+
+def _rows(folder: Path, tag: str) -> list[float]:
+    """Return when rows were printed, in seconds since the job's start."""
+    told = _run("events", tag, "--json", "--state", str(folder / "state"))
+    events = [json.loads(line) for line in told.stdout.splitlines()]
+    (began,) = (each["timestamp"] for each in events if each.get("name") == "start")
+    return [each["timestamp"] - began for each in events if each.get("type") == "observed"]

@@ -38,6 +38,7 @@ if "pytest" in sys.modules:  # ``ensemble test`` works without pytest
                 "generator",
                 "observer",
                 "options",
+                "program",
                 "readme",
                 "run_process",
                 "session",
@@ -61,7 +62,8 @@ if TYPE_CHECKING:
     from ensemble_testing.faults import FaultSuite
     from ensemble_testing.generator import GeneratorContract, PlayedGenerator, build_generator
     from ensemble_testing.observer import ObserverContract
-    from ensemble_testing.readme import ReadmeContract
+    from ensemble_testing.program import ProgramContract
+    from ensemble_testing.readme import ReadmeContract, StudyContract
     from ensemble_testing.run_process import Running
     from ensemble_testing.session import Session, wait_until
     from ensemble_testing.statistic import StatisticContract
@@ -86,12 +88,14 @@ else:
         "GeneratorContract": "generator",
         "ObserverContract": "observer",
         "PlayedGenerator": "generator",
+        "ProgramContract": "program",
         "ReadmeContract": "readme",
         "Running": "run_process",
         "Session": "session",
         "StatisticContract": "statistic",
         "StopSuite": "stops",
         "Story": "story",
+        "StudyContract": "readme",
         "TriggerContract": "trigger",
         "build_generator": "generator",
         "wait_until": "session",
@@ -120,12 +124,14 @@ __all__ = [
     "GeneratorContract",
     "ObserverContract",
     "PlayedGenerator",
+    "ProgramContract",
     "ReadmeContract",
     "Running",
     "Session",
     "StatisticContract",
     "StopSuite",
     "Story",
+    "StudyContract",
     "TriggerContract",
     "build_generator",
     "wait_until",

@@ -181,9 +181,11 @@ def check_environments(executor: str, options: Sequence[str], folder: Path) -> N
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     (folder / "e.yaml").write_text(_FILE)
     command = [sys.executable, "-m", "ensemble_core.cli", "run", "e.yaml", "--state", "state"]
+    # Jobs inherit the environment of the run, which may be a virtual one.
+    plain = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     done = subprocess.run(
         [*command, "--executor", executor, *options],
-        cwd=folder, capture_output=True, text=True, timeout=240,
+        cwd=folder, env=plain, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     shown = {path.parent.name: path.read_text().split() for path in folder.glob("*/*-a")}

@@ -57,6 +57,29 @@ class LeavingContract(ExecutorKnobs):
         may_end.touch()
         wait_until(ended.exists, self.timeout)
 
+    def test_later_controller_keeps_what_the_run_has_written_to_an_output_file(
+        self, tmp_path: Path
+    ) -> None:
+        """A file is truncated when the run first uses it, not when a controller does."""
+        if "reattach" not in self.make_executor().capabilities or not self.same_machine:
+            pytest.skip("it has no later controllers, or its jobs are on another machine")
+        log = tmp_path / "shared.txt"
+        log.write_text("yesterday\n")
+        with self.new_session(tmp_path) as first:
+            early = first.job("echo", "early", stdout=str(log))
+            first.run(early)
+            if self.fatal(first, early):
+                pytest.skip("it rejects jobs that name an output file")
+            assert log.read_text() == "early\n"
+        later = self.new_session(tmp_path)
+        later.resume(first)
+        with later:
+            later.executor.reattach({})
+            late = later.job("echo", "late", group="late", stdout=str(log))
+            later.run(late)
+            assert later.context(late, "finish")["status"] == 0
+        assert log.read_text() == "early\nlate\n"
+
     def test_inherited_secret_is_in_no_file_after_jobs_left_waiting_have_started(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

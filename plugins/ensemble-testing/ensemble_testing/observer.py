@@ -12,12 +12,12 @@ from ensemble_core.plugin.hookspecs import ObserverPlugin
 from ensemble_core.plugin.observer import Observer, Row
 from ensemble_testing.options import RecordContract
 
-__all__ = ["ObserverContract"]
+__all__ = ["ObserverContract", "are_equal"]
 
 _EVERY_BYTE = 4096
 
 
-def _are_equal(rows: Sequence[Row], others: Sequence[Row]) -> bool:
+def are_equal(rows: Sequence[Row], others: Sequence[Row]) -> bool:
     """Return whether the rows are equal, where nan equals nan."""
 
     def told(row: Row) -> tuple[list[tuple[str, float | None]], float | None]:
@@ -59,7 +59,7 @@ class ObserverContract(RecordContract):
         return (self.sample, *self.samples)
 
     def test_reads_the_sample(self) -> None:
-        assert _are_equal(self._read([self.sample]), self.rows)
+        assert are_equal(self._read([self.sample]), self.rows)
 
     def test_path_is_text_or_none(self) -> None:
         path: object = self._build().path
@@ -79,17 +79,17 @@ class ObserverContract(RecordContract):
             step = max(1, len(sample) // _EVERY_BYTE)
             for cut in range(0, len(sample) + 1, step):
                 rows = self._read([sample[:cut], sample[cut:]])
-                assert _are_equal(rows, whole), f"cut at byte {cut}"
+                assert are_equal(rows, whole), f"cut at byte {cut}"
 
     def test_rows_are_the_same_byte_by_byte(self) -> None:
         for sample in self._all():
             pieces = [sample[n : n + 1] for n in range(len(sample))]
-            assert _are_equal(self._read(pieces), self._read([sample]))
+            assert are_equal(self._read(pieces), self._read([sample]))
 
     def test_empty_input_changes_nothing(self) -> None:
         half = len(self.sample) // 2
         pieces = [b"", self.sample[:half], b"", b"", self.sample[half:], b""]
-        assert _are_equal(self._read(pieces), self._read([self.sample]))
+        assert are_equal(self._read(pieces), self._read([self.sample]))
 
     def test_empty_file_has_no_rows(self) -> None:
         assert self._read([]) == []
@@ -152,16 +152,16 @@ class ObserverContract(RecordContract):
             tracemalloc.stop()
         assert held < 8 << 20, f"{held} bytes of an endless line are kept"
         list(observer.feed(b"\n"))
-        assert _are_equal(self._read([self.sample], observer), self.rows)
+        assert are_equal(self._read([self.sample], observer), self.rows)
 
     def test_truncated_file_is_read_from_the_start(self) -> None:
         for cut in range(0, len(self.sample) + 1, max(1, len(self.sample) // 50)):
             observer = self._build()
             list(observer.feed(self.sample[:cut]))
             observer.truncated()
-            assert _are_equal(self._read([self.sample], observer), self.rows), f"cut at byte {cut}"
+            assert are_equal(self._read([self.sample], observer), self.rows), f"cut at byte {cut}"
 
     def test_observers_share_no_state(self) -> None:
         first, second = self._build(), self._build()
         list(first.feed(self.sample[: len(self.sample) // 2]))
-        assert _are_equal(self._read([self.sample], second), self.rows)
+        assert are_equal(self._read([self.sample], second), self.rows)

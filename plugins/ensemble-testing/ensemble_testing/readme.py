@@ -1,19 +1,32 @@
-"""Contract suite for a plugin's README: checks that its ensemble files are valid and that it lists
-every option.
+"""Contract suites for a plugin's README: its ensemble files are valid, it lists every option, and
+its study runs.
 """
 
 from __future__ import annotations
 
+import csv
+import json
+import os
 import re
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Mapping, Set
 from importlib.metadata import metadata
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
 
 from ensemble_core.cli.toolkit import load_text
 from ensemble_core.plugin.discovery import discover
 
-__all__ = ["ReadmeContract"]
+if TYPE_CHECKING:
+    from ensemble_programs import Program
+
+__all__ = ["ReadmeContract", "StudyContract"]
+
+#: A file of a study: a block after a line that begins or ends with the file's name.
+_FILE = re.compile(r"`([\w.]+)`[^\n]*:\n\n```\w+\n(.*?)^```", re.M | re.S)
 
 
 class ReadmeContract:
@@ -49,3 +62,79 @@ class ReadmeContract:
         assert [name for name in self.options["properties"] if f"{name}:" not in shown] == []
         rows = self.executor_options["properties"]
         assert [name for name in rows if f"| `{name}=" not in text] == []
+
+
+class StudyContract(ReadmeContract):
+    """Tests of the README of a simulation program's plugin, and help for tests that run its study.
+
+    Besides ``distribution`` and ``tests``:
+
+    - ``program``: the plugin's :class:`~ensemble_programs.Program`. Each option of its observer and
+      actions must be a row of a table in the README, which starts with ``| `NAME` |``, and each
+      column must be named in backquotes
+    - ``files``: names of the study's files. In the README, each is a block after a line with its
+      name in backquotes
+    """
+
+    program: ClassVar[Program]
+    files: ClassVar[Set[str]]
+
+    def test_readme_files_are_valid_and_every_option_is_listed(  # type: ignore[override]
+        self, study: Path
+    ) -> None:
+        for file in study.glob("*.yaml"):
+            checked = self.ensemble(study, "validate", "--json", file.name)
+            (found,) = json.loads(checked.stdout)["files"]
+            assert (found["errors"], found["warnings"]) == ([], [])
+        text = self.readme()
+        records: list[Any] = [*self.program.observers(), *self.program.actions()]
+        for record in records:
+            for name, option in record.options["properties"].items():
+                assert f"| `{name}` |" in text
+                for column in option.get("items", {}).get("enum", ()):
+                    assert f"`{column}`" in text
+
+    def test_the_readme_has_all_files_of_the_study(self, study: Path) -> None:
+        assert {file.name for file in study.iterdir()} == self.files
+
+    @pytest.fixture
+    def study(self, tmp_path: Path) -> Path:
+        """Return a folder with the files of the study."""
+        folder = tmp_path / "study"
+        folder.mkdir()
+        for name, content in _FILE.findall(self.readme()):
+            (folder / name).write_text(content, "utf-8")
+        return folder
+
+    @staticmethod
+    def change(file: Path, old: str, new: str) -> None:
+        """Replace a text that occurs once in a file of the study."""
+        text = file.read_text("utf-8")
+        assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in {file.name}"
+        file.write_text(text.replace(old, new), "utf-8")
+
+    def run(
+        self, folder: Path, file: str, *, tag: str = "study"
+    ) -> subprocess.CompletedProcess[str]:
+        """Run an ensemble file of the study. Fail unless it succeeds."""
+        done = self.ensemble(folder, "run", "--tag", tag, file)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def table(self, folder: Path, name: str, *, tag: str = "study") -> list[dict[str, str]]:
+        """Return the rows of a table of a run."""
+        shown = self.ensemble(folder, "results", tag, name, "--csv")
+        return list(csv.DictReader(shown.stdout.splitlines()))
+
+    def ensemble(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of ``ensemble`` in a folder, which then also has the state of its runs."""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        return subprocess.run(
+            [sys.executable, "-m", "ensemble_core.cli", *words],
+            cwd=folder,
+            env={**os.environ, "PATH": path, "XDG_STATE_HOME": str(folder / "state")},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )

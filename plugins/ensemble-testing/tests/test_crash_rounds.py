@@ -54,3 +54,26 @@ def test_a_process_of_the_run_that_works_elsewhere_counts_as_left(tmp_path: Path
         environment = {**os.environ, "ENSEMBLE_RUN": mark}
         with subprocess.Popen(["cat"], cwd="/", env=environment, stdin=subprocess.PIPE):
             assert len(leftover_processes(tmp_path / "run", tmp_path.name, 0)) == count
+
+
+def test_a_stuck_controller_shows_what_its_threads_do(tmp_path: Path) -> None:
+    """Without ``start``, and with ``submit`` blocked, nothing ever ends."""
+    stuck = PLUGIN.replace(
+        "    def open(", "    def submit(self, *args):\n        self.gate.wait()\n\n    def open("
+    ).replace(
+        "class NoStart(LocalExecutor):",
+        "import threading\n\n\nclass NoStart(LocalExecutor):\n    gate = threading.Event()\n",
+    )
+    (tmp_path / "plugin.py").write_text(stuck)
+    command = ["no-start", "--rounds", "0", "--base", str(tmp_path)]
+    given = ["--", "--plugin", str(tmp_path / "plugin.py"), "--slots", "8"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ensemble_testing.crash", *command, *given],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "ENSEMBLE_CRASH_PATIENCE": "3"},
+    )
+    fault = json.loads(done.stdout)["other"][0]
+    assert "a controller did not end within 3 s" in fault
+    assert "(most recent call first)" in fault

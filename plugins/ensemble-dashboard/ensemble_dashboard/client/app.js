@@ -3,10 +3,12 @@
 
 const VIEWS = {
   overview: ['Overview', Overview], failures: ['Failures', Failures], costs: ['Costs', Costs],
-  results: ['Results', Results], rules: ['Rules', Rules], timeline: ['Timeline', Timeline],
+  pilots: ['Pilots', Pilots], results: ['Results', Results], rules: ['Rules', Rules],
+  timeline: ['Timeline', Timeline],
   jobs: ['Jobs', Jobs], job: [null, Job],
 };
 const NAMED = Object.entries(VIEWS).filter(([, [label]]) => label);
+const isShown = (view, overview) => view !== 'pilots' || (overview && overview.has_pilots);
 
 function App() {
   const here = useAddress();
@@ -46,8 +48,9 @@ function App() {
         <select value=${run} onChange=${choose}>${runs.map((tag) => html`
           <option key=${tag} value=${tag} selected=${tag === run}>${tag}</option>`)}
         </select></label>`}
-      ${NAMED.map(([name, [label]]) => html`<a key=${name} href=${address(run, name)}
-        aria-current=${here.view === name ? 'page' : undefined}>${label}</a>`)}</nav>
+      ${NAMED.filter(([name]) => isShown(name, overview)).map(([name, [label]]) => html`
+        <a key=${name} href=${address(run, name)}
+          aria-current=${here.view === name ? 'page' : undefined}>${label}</a>`)}</nav>
     <main id="main" class=${here.view} tabindex="-1">
       ${problem && html`<p class="problem" role="alert">${problem}</p>`}
       ${overview && overview.tag === run ? html`<${Header} overview=${overview} now=${now} />

@@ -45,6 +45,7 @@ function axesOf(table, query) {
   const most = (own.length ? own : numeric).reduce((a, b) => distinct(b) > distinct(a) ? b : a);
   const x = first(asked('x'), plot.x) || (kind === 'jobs' ? most : numeric[0]);
   const y = first(asked('y'), [plot.y].flat().join(', '), ...together.keys())
+    || numeric.find((name) => name !== x && errorsOf(table, name))
     || numeric.find((name) => name !== x && !name.includes('error')) || numeric[1];
   const few = kind === 'jobs' && names.slice(0, parameters)
     .find((name) => name !== x && name !== y && distinct(name) > 1 && distinct(name) <= 7);
@@ -53,18 +54,23 @@ function axesOf(table, query) {
   return { numeric, choices, x, y, by: names.includes(by) ? by : '', columns };
 }
 
-// The column with the errors of another: as `plot:` says, error.NAME, NAME_error or NAME-error.
-const errorsOf = ({ names, plot }, name) => names.indexOf((plot && plot.errors || {})[name]
-  || [`error.${name}`, `${name}_error`, `${name}-error`].find((each) => names.includes(each)));
+// The column with the errors of another: as the ensemble file says, or NAME_error or NAME-error.
+const errorsOf = ({ names, plot }, name) => (plot && plot.errors || {})[name]
+  || [`error.${name}`, `${name}_error`, `${name}-error`].find((each) => names.includes(each));
 
 // One column of a table against another.
 function Pair({ table, here }) {
   if (numericOf(table).length < 2) return '';
   const { numeric, choices, x, y, by, columns } = axesOf(table, here.query);
   const at = (name) => table.names.indexOf(name);
+  // Of several columns, each has its own errors, so the reader can only turn them off.
+  const usual = columns.map((name) => errorsOf(table, name)).filter(Boolean).join(', ');
+  const possible = columns.length > 1 ? [usual].filter(Boolean) : numeric.filter((n) => n !== y);
+  const asked = here.query[`${table.name}-errors`];
+  const errors = asked === 'none' ? '' : possible.includes(asked) ? asked : usual;
   const series = new Map();
   for (const name of columns) {
-    const error = errorsOf(table, name);
+    const error = at(errors && errors === usual ? errorsOf(table, name) : errors);
     for (const row of table.rows) {
       const value = row[at(by)];
       const part = by && `${by} = ${typeof value === 'number' ? number(value) : shown(value)}`;
@@ -78,7 +84,9 @@ function Pair({ table, here }) {
   const others = table.names.filter((name) => name !== x && name !== y);
   return html`<div class="tools"><${Select} label="x" value=${x} names=${numeric} set=${set('x')} />
       <${Select} label="y" value=${y} names=${choices} set=${set('y')} />
-      <${Select} label="by" value=${by} names=${['', ...others]} set=${set('by')} /></div>
+      <${Select} label="by" value=${by} names=${['', ...others]} set=${set('by')} />
+      ${possible.length > 0 && html`<${Select} label="errors" value=${errors}
+        names=${['', ...possible]} set=${set('errors')} />`}</div>
     <${Chart} title=${`${table.name}: ${y} against ${x}`} xName=${x} yName=${short(y, 36)}
       series=${[...series].map(([name, points]) => (
         { name, points: points.sort((a, b) => a[0] - b[0]), line }))} />`;

@@ -195,6 +195,66 @@ function Costs({ run, here, overview, seq }) {
     }}</${Loaded}></section>`;
 }
 
+// -- pilots: jobs of the queue inside which jobs of the run run -----------------------------------
+
+const PILOT_NAMES = ['pilot', 'kind', 'state', 'job in the queue', 'cores', 'waited', 'lasted',
+  'core-hours', 'core-hours used', 'used share', 'nodes', 'why it ended'];
+const PILOT_FORMATS = { waited: duration, lasted: duration, 'used share': percent };
+const usedShare = ({ core_hours: given, used_core_hours: used }) =>
+  given ? Math.min(1, used / given) : 0;
+
+// A line for each of the last 60 pilots: how long it waited, was there, and how much was used.
+function PilotLines({ pilots, began, until }) {
+  const left = 60, size = 16, end = Math.max(1, until - began);
+  const px = (at) => left + Math.max(0, Math.min(1, (at - began) / end)) * (WIDTH - left - 10);
+  const part = (name, from, to, y, high, words) => to > from && html`<rect x=${px(from)} y=${y}
+    height=${high} width=${Math.max(1, px(to) - px(from))} fill=${stateOf(name)[0]}>
+    <title>${words}, ${duration(to - from)}</title></rect>`;
+  const line = (each, n) => {
+    const y = n * size + 2, stop = each.ended ?? until, start = each.began ?? stop;
+    const ready = each.ready ?? stop, share = usedShare(each), name = `pilot ${each.pilot}`;
+    const words = `${name}: ready, ${percent(share)} used by jobs`;
+    return html`<g key=${name}><${Label} x=${left - 6} y=${y + 10} text=${name} end=${true} />
+      ${part('waiting', each.requested, start, y + 2, 6, `${name}: waited`)}
+      ${part('starting', start, ready, y, 10, `${name}: started`)}
+      ${part('unused', ready, stop, y, 10, words)}
+      ${part('used', ready, stop, y + 10 * (1 - share), 10 * share, words)}</g>`;
+  };
+  return html`<${Figure} title="When pilots waited and were there"
+    height=${pilots.length * size + 26}>${pilots.map(line)}
+    ${ticks(0, end, NARROW ? 4 : 7, TIME_STEPS).map((x) => html`<${Label} key=${x}
+      x=${px(began + x)} y=${pilots.length * size + 18} text=${duration(x)} />`)}</${Figure}>
+    <p class="legend">${['waiting', 'starting', 'used', 'unused'].map((name) => html`
+      <${State} key=${name} name=${name} />`)}</p>`;
+}
+
+function Pilots({ run, here, overview, seq }) {
+  const { state, began = 0, until } = overview, live = state === 'running';
+  const found = useData(run, 'queue', {}, `${seq} ${live ? Math.floor(until / 5) : ''}`);
+  return html`<section><h2>Pilots</h2><${Loaded} of=${found}>${(queue) => {
+    const pilots = queue.pilots || [], share = usedShare(queue), hours = queue.core_hours || 0;
+    const states = ['waiting', 'starting', 'ready', 'draining', 'ended']
+      .map((name) => [name, pilots.filter((each) => each.state === name).length]);
+    const [names, ...rows] = withoutEmpty(PILOT_NAMES, pilots.map((each) => [
+      each.pilot, each.kind, each.state, each.queue_id, each.cores,
+      (each.began ?? each.ended ?? until) - each.requested,
+      isThere(each.began) ? (each.ended ?? until) - each.began : null, each.core_hours,
+      each.used_core_hours, usedShare(each), each.hosts.join(' '), each.why]));
+    return html`<p>${plural(pilots.length, 'pilot')} requested so far.</p>
+      <${Bar} parts=${states} />
+      ${live && queue.none_requested && html`
+        <p>No other pilot is requested: ${queue.none_requested}.</p>`}
+      ${hours > 0 && html`<p>Jobs used ${number(+(hours * share).toPrecision(3))} of the
+        ${' '}${number(+hours.toPrecision(3))} core-hours of pilots (${percent(share)});
+        ${' '}${number(+(hours * (1 - share)).toPrecision(3))} were unused.
+        ${' '}<span class="quiet">Counted every few seconds.</span></p>`}
+      ${pilots.length > 0 && html`
+        <${PilotLines} pilots=${pilots.slice(-60)} began=${began} until=${until} />
+        <${Table} id="pilots" here=${here} caption="Pilots" formats=${PILOT_FORMATS}
+          names=${names} rows=${rows} />`}`;
+  }}</${Loaded}></section>`;
+}
+
 // -- what the rules did ---------------------------------------------------------------------------
 
 // Marks that would hide each other are left out of a lane.

@@ -8,6 +8,9 @@ const STATES = {
   suspended: ['#F0E442', '‖', 'suspended'], requeued: ['#56B4E9', '↺', 'requeued'],
   waiting: ['#56B4E9', '○', 'waiting'], held: ['#CC79A7', '◫', 'held'],
   failed: ['#D55E00', '✕', 'failed'], cancelled: ['#8a8a8a', '⊘', 'cancelled'],
+  ready: ['#009E73', '▶', 'ready'], starting: ['#0072B2', '◔', 'starting'],
+  draining: ['#E69F00', '▽', 'draining'], ended: ['#8a8a8a', '■', 'ended'],
+  used: ['#009E73', '●', 'used by jobs'], unused: ['#E69F00', '○', 'unused'],
   lost: ['#E69F00', '?', 'lost'], active: ['#0072B2', '▶', 'unfinished'],
 };
 // A property of the map itself: names from a run may be those of JavaScript, such as __proto__.

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 
 from ensemble_testing import wait_until
-from kills import JOB, Scene, free_ports
+from operator_kills import JOB, Scene, free_ports
 from story_cluster import Place
 
 # The service needs the Kubernetes client, which the operator does not.

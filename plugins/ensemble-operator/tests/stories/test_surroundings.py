@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from ensemble_operator.api import ApiError
 from fake_namespace import FILE, ensemble, member
-from kills import free_ports
 from kubernetes_stand_in.metrics import GROUP, VERSION, MetricsServer
+from operator_kills import free_ports
 from story_cluster import Place
 
 Another = Callable[[], Place]
