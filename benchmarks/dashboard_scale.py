@@ -222,7 +222,7 @@ def events_of(state: Path, run: str) -> int:
         return 0
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as journal:
         try:
-            return int(journal.execute("SELECT max(last) FROM events").fetchone()[0] or 0)
+            return int(journal.execute("SELECT max(last) FROM event_lists").fetchone()[0] or 0)
         except sqlite3.OperationalError:  # it is being created
             return 0
 

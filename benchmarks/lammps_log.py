@@ -48,9 +48,9 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(json.dumps({"rows": rows, "seconds": took, "peak": peak}))
 """
 OURS = f"""
-from ensemble_lammps.observer import LammpsObserver
+from ensemble_lammps.thermo import ThermoReader
 def read(path, columns=%s, piece={PIECE}):
-    observer, rows = LammpsObserver(columns=columns), 0
+    observer, rows = ThermoReader(columns), 0
     with open(path, "rb") as file:
         while data := file.read(piece):
             rows += len(observer.feed(data))

@@ -132,7 +132,7 @@ def multiply(path: Path, rows: int) -> None:
         )
         done *= 2
     connection.execute(
-        "UPDATE events SET jobs = (SELECT sum(crc + replaced) FROM job_rows)"
+        "UPDATE event_lists SET jobs = (SELECT sum(crc + replaced) FROM job_rows)"
         " + (SELECT sum(crc) FROM job_layouts)"
     )
     add_functions(connection)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -46,7 +47,7 @@ MORE_TOOLS: dict[str, tuple[str, ...]] = {
     "core": ("river", "scipy"),
     "ensemble-dashboard": ("axe-playwright-python", "httpx", "playwright"),
     "ensemble-gest": ("numpy",),
-    "ensemble-lammps": ("numpy",),
+    "ensemble-programs": ("numpy",),
 }
 #: Number of concurrent parts, and of processes for the tests of a slow one: tests mostly wait.
 PARTS_AT_ONCE = 4
@@ -507,6 +508,10 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := [name for name in wanted if name not in known]:
         print(f"no such part: {', '.join(unknown)}; there are lint, {', '.join(known)}")
         return 2
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        # In the background of a shell, both are ignored; tests send them.
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     began = time.monotonic()
     try:
         if len(wanted) == 1 or not set(wanted).difference(LINT, {"build"}):

@@ -4,7 +4,8 @@
 
 Writes ``docs/pictures/performance-*.svg`` and the tables of ``docs/performance.md`` between
 ``<!-- NAME -->`` and ``<!-- end -->``. ``--check`` writes nothing; the exit code is 1 if a
-table differs from the JSON. The JSON comes from ``benchmarks/peers`` and ``benchmarks/scale.py``.
+table differs from the JSON. The JSON comes from ``benchmarks/peers``, its ``pilots.py``, and
+``benchmarks/scale.py``.
 """
 
 from __future__ import annotations
@@ -49,6 +50,17 @@ COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("lost", "jobs lost", ".0f"),
     ),
     "g": tuple((f"us_{count}", f"µs with {count:,} rules", ".3g") for count in RULES),
+    "pilots jobs": (
+        ("cpu_per_job_ms", "CPU ms per job", ".2f"),
+        ("controller_ms", "of these, where the run was started", ".2f"),
+        ("per_second", "jobs per second", ".0f"),
+    ),
+    "pilots busy": (("utilisation", "share of the slots' time", ".3f"),),
+    "pilots hours": (("requested_per_used", "core-hours of allocations / of jobs", ".2f"),),
+    "pilots reaction": (("reaction_ms", "ms from an end to the next start", ".1f"),),
+    "pilots nodes": tuple(
+        (f"us_{count}", f"µs with {count:,} nodes", ".0f") for count in (10, 100, 1_000)
+    ),
 }
 
 Data = dict[str, Any]

@@ -58,7 +58,7 @@ PROGRAMS = {
     "stops-pbs": CRASH / "stops.py",
     "algorithms": CRASH / "algorithms.py",
     "generators": CRASH / "generators.py",
-    "operator": ROOT / "plugins" / "ensemble-operator" / "tests" / "kills.py",
+    "operator": ROOT / "plugins" / "ensemble-operator" / "tests" / "operator_kills.py",
     "suspends": ROOT / "plugins" / "ensemble-operator" / "tests" / "suspends.py",
     "drains": ROOT / "plugins" / "ensemble-operator" / "tests" / "drains.py",
     "pilot": ROOT / "plugins" / "ensemble-pilot" / "tests" / "kills.py",

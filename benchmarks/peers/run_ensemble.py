@@ -14,7 +14,7 @@ PEER = Peer(
     packages=(),
     settings="ensemble run --executor local --slots N, defaults otherwise",
     output="two files per job; empty ones are removed",
-    durable="each event and decision in a journal, on disk (fsync) before it is acted on",
+    durable="each event and decision in a journal before it is acted on; synced within 0.2 s",
     objection="",
     answer="",
 )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib.metadata import version as installed_version
 from typing import Any
 
-from bs4 import BeautifulSoup
-
 project = "Ensemble"
 author = "The Ensemble developers"
 copyright = author  # noqa: A001
@@ -28,25 +26,12 @@ html_show_search_summary = False
 smartquotes = False
 
 
-#: Entries of the navigation whose children only their own pages show: these are many.
-LONG = ("examples/", "plugins/", "api", "commands", "file-keys")
-
-
 def shorten(
     app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
 ) -> None:
-    """Leave entries that few pages need out of the navigation, which each page repeats."""
+    """Show in the navigation, which each page repeats, only the subpages near the page."""
     whole = context["toctree"]
-
-    def toctree(**options: Any) -> str:
-        tree = BeautifulSoup(whole(**options), "html.parser")
-        for entry in tree.select("li:not(.current):has(> ul)"):
-            link = entry.a["href"].replace("../", "") if entry.a else ""  # None: is gone already
-            if link.startswith(LONG):
-                entry.ul.decompose()
-        return str(tree)
-
-    context["toctree"] = toctree
+    context["toctree"] = lambda **options: whole(**{**options, "collapse": True})
 
 
 def make_accessible(
