@@ -13,7 +13,8 @@ as eight hexadecimal digits. A truncated last line is ignored. The file has the 
 - ``["d",ID]``: the job got SIGTERM because the allocation ends. If it has no ``finish``, it was
   interrupted.
 - ``["z",TIME,REQUEST,OUTCOME,SIZE,REASON]``: a resize was answered.
-- ``["f",[ID,…]]``: the controller no longer needs these jobs, so a compaction may remove them.
+- ``["f",[ID,…]]``: the controller no longer needs these jobs, so a compaction may remove them. If
+  one had not started, it was recalled, and never starts here unless it is submitted again.
 - ``["q",TIME]``: in a pilot, the supervisor has exited, and no process of its jobs was left.
 - ``["t",TIME]``: the time of the newest event when the file was compacted.
 

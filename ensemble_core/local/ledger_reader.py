@@ -85,7 +85,7 @@ class LedgerReading:
         elif kind == "u":
             self._started.discard(message[1])
         elif kind == "f":
-            self._ended.update(message[1])
+            self._ended.update(self._started.intersection(message[1]))  # others were recalled
         elif kind == "v":
             check_format(message[1], self.path)
             self.began = message[3]

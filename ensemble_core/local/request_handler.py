@@ -39,6 +39,7 @@ Request = (
     | tuple[Literal["resize"], str, int, WhenBusy]
     | tuple[Literal["forget"], Sequence[str]]
     | tuple[Literal["reattach"], Mapping[str, float], Callable[[Mapping[str, bool]], None]]
+    | tuple[Literal["recall"], Sequence[str], Callable[[Sequence[str]], None]]
     | tuple[Literal["close"], Callable[[], None]]
     | tuple[Literal["drain"], str]
     | tuple[Literal["call"], Callable[[], None]]
@@ -140,6 +141,8 @@ class RequestHandler:
                 self._forget(request[1])
             elif request[0] == "reattach":
                 self._reattach(request[1], request[2])
+            elif request[0] == "recall":
+                request[2](self._recall(request[1]))
             elif request[0] == "close":
                 self._close(request[1])
             elif request[0] == "drain":
@@ -235,6 +238,22 @@ class RequestHandler:
         else:
             self._starter.stop_waiting(record)
             self._lifecycle.cancel(record, note)
+
+    def _recall(self, jobs: Sequence[str]) -> list[str]:
+        """Drop those of these jobs that have never begun to start, and return them.
+
+        If the lines of a recalled job are still in the ledger after a crash, it is held, and
+        forgotten: the controller does not name it.
+        """
+        recalled = []
+        for name in jobs:
+            record = self._active.records.get(name)
+            if record is not None and not (record.allotted or record.inherited):
+                record.over = True
+                del self._active.records[name]
+                recalled.append(name)
+        self._forget(recalled)
+        return recalled
 
     def _drain(self, why: str) -> None:
         """Start no more jobs, and end those that run, because the allocation ends.

@@ -23,6 +23,8 @@ Messages are JSON lines. The controller begins with ``["hello",{...}]``, and the
 - ``["reattach",{id:time,…}]``: send the jobs' events after these times. The supervisor first
   answers ``["known",{id:bool,…}]``.
 - ``["forget",[id,…]]``: these jobs may be removed from the ledger
+- ``["recall",[id,…]]``: drop those of these jobs that wait. The supervisor answers
+  ``["recalled",[id,…]]`` with these, which it does not know any more.
 - ``["drain",why]``: do the same as at SIGTERM
 - ``["close"]``, answered by ``["bye"]``
 
@@ -275,6 +277,10 @@ class Supervisor:
         elif what == "reattach":
             self._loop.take(
                 ("reattach", message[1], lambda known: self._send([line(["known", known])]))
+            )
+        elif what == "recall":
+            self._loop.take(
+                ("recall", message[1], lambda names: self._send([line(["recalled", names])]))
             )
         elif what == "drain":
             self._loop.take(("drain", message[1]))

@@ -295,18 +295,18 @@ def event(job: str, name: str, when: float = 200.0) -> bytes:
 def test_a_job_in_a_ledger_is_said_to_wait_only_if_it_certainly_has_not_started(
     tmp_path: Path,
 ) -> None:
-    texts = [event(job, "submit") for job in "abcdef"]
+    texts = [event(job, "submit") for job in "abcdefg"]
     texts += [event(job, "alloc", 201.0) for job in "bcde"]
     texts += [line(["u", "c"]), line(["u", "d"]), line(["l", "d"])]
-    texts += [event("e", "clean", 202.0), line(["q", 203.0])]
+    texts += [event("e", "clean", 202.0), line(["f", ["e", "g"]]), line(["q", 203.0])]
     folder = written(tmp_path / "whole", *texts)
     reading = read_ledger(folder, {"a": 0.0, "b": 200.0})
     states = {
-        **dict.fromkeys("acfx", "waiting"),
+        **dict.fromkeys("acfgx", "waiting"),  # g was recalled
         **dict.fromkeys("bd", "started"),
         **dict.fromkeys("e", "ended"),
     }
-    assert {job: reading.state(job) for job in "abcdefx"} == states
+    assert {job: reading.state(job) for job in "abcdefgx"} == states
     assert [(each.job, each.name) for each in reading.events] == [("a", "submit"), ("b", "alloc")]
     assert (reading.began, reading.quit, reading.damaged) == (100.0, 203.0, 0)
     assert (reading.torn, reading.problem) == (False, "")

@@ -113,6 +113,9 @@ class Connections:
             self._ask(peer, [name for name in node.jobs if name in self._jobs])
         elif what == "known":
             self._on_known(peer, node, message[1])
+        elif what == "recalled":
+            if self._peers.get(node.key) is peer:
+                self._jobs.recalled([name for name in message[1] if name in node.jobs])
         elif what == "refused":
             if message[1]["code"] != "supervisor-there":  # the supervisor is about to exit
                 where = f"node {node.rank} of pilot {node.pilot.number}"

@@ -173,6 +173,9 @@ class Controller:
         for job, node in (*self.fleet.place(now), *self.fleet.prefetch(now)):
             by_node.setdefault(node, []).append(job)
         self._send(by_node)
+        for node, names in self.fleet.late(now).items():
+            recall: list[object] = ["recall", names]
+            self.turn.then(lambda node=node, recall=recall: self.nodes.tell(node, recall))  # type: ignore[misc]
         moment = time.monotonic()
         self._undecided = moment < self._decide_after
         if not self._undecided:

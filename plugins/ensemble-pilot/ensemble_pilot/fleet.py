@@ -7,7 +7,7 @@ pilot: it starts on the first of them, its *head*, and has a part on each other 
 nothing of the job by itself.
 
 If jobs are short, a full node has a few more of them, so that it does not wait for the controller
-between two jobs.
+between two jobs. A job that has waited there for long is *recalled*.
 
 **Why no job runs twice.** These laws together are the proof:
 
@@ -15,9 +15,12 @@ between two jobs.
    pilots get jobs (:meth:`Fleet.place`).
 2. *Written first.* A job is sent to a node only after a synced line of the controller's ledger says
    so (``turn``). A later controller reads this line, so it finds each job in the same place.
-3. *Two ways out.* A placed job leaves its nodes when they report its end and that of its parts
-   (:meth:`Fleet.release`), or when its pilot is ``fenced`` and it never started
-   (:meth:`Fleet.give_back`, which raises ``ValueError`` in any other state).
+3. *Three ways out.* A placed job leaves its nodes when they report its end and that of its parts
+   (:meth:`Fleet.release`), when its pilot is ``fenced`` and it never started
+   (:meth:`Fleet.give_back`, which raises ``ValueError`` in any other state), or when its node says
+   that it has dropped the job before its start (:meth:`Fleet.recalled`). A node has carried out
+   what came over one connection before it takes the next, so no earlier message can bring the
+   job back to it.
 4. *Fence.* ``fenced`` means: the controller created the pilot's fence, a file, and *then* read the
    nodes' ledgers. A node writes and syncs that it is about to start a job, *then* looks for the
    fence, and starts nothing if it is there. So if the ledger does not show the job, the node will
@@ -45,6 +48,8 @@ _BYPASS_LEAST, _BYPASS_PER_CORE = 8, 2
 #: Jobs are short if so many of their group have ended, and took at most so many seconds. A longer
 #: one counts less with each job that ends after it.
 _SHORT_JOBS, _SHORT, _FORGET = 16, 0.25, 0.98
+#: After how many seconds a job is recalled that waits on a full node.
+_LATE = 0.5
 #: Seconds between two decisions about pilots: at least, for each pilot, and at most.
 _PAUSE_LEAST, _PAUSE_PER_PILOT, _PAUSE_MOST = 0.02, 0.005, 1.0
 
@@ -84,6 +89,8 @@ class Fleet:
         #: total, and how long the longest of the last ones has taken.
         self._since: dict[str, float] = {}
         self._lasted: dict[str, tuple[int, float, float]] = {}
+        #: Jobs that wait on full nodes, in order of the times at which they are recalled.
+        self._ahead: dict[str, float] = {}
 
     # Jobs.
 
@@ -156,6 +163,7 @@ class Fleet:
         """Record when a placed job has started."""
         node = self.placed.get(name)
         if node is not None and name not in self._since:
+            self._ahead.pop(name, None)
             pilot, cores = node.pilot, node.jobs[name].cores
             self._since[name] = when
             pilot.running_cores += cores
@@ -206,6 +214,7 @@ class Fleet:
             self._free(name, each)
         self.members.pop(name, None)
         del self._numbers[name]
+        self._ahead.pop(name, None)
         node.pilot.idle_since = now
         since, pilot = self._since.pop(name, None), node.pilot
         if since is not None:
@@ -230,6 +239,35 @@ class Fleet:
         number, job = self._numbers[name], self.placed[name].jobs[name]
         self.release(name, now)
         self.add(job, number)
+
+    def recalled(self, name: str, now: float) -> None:
+        """Let a placed job wait again that its node has dropped before its start.
+
+        Jobs of its group count as short only later. Raises :class:`ValueError` if it has started.
+        """
+        if name in self._since or name in self.members:
+            raise ValueError(f"{name} has started")
+        number, job = self._numbers[name], self.placed[name].jobs[name]
+        self.release(name, now)
+        self.add(job, number)
+        count, seconds, longest = self._lasted.get(job.group, (0, 0.0, 0.0))
+        self._lasted[job.group] = count, seconds, max(longest, _LATE)
+
+    def late(self, now: float) -> dict[Node, list[str]]:
+        """Return jobs that have waited on full nodes for long. Each is returned once.
+
+        Their nodes should drop them, because other nodes may be free.
+        """
+        found: dict[Node, list[str]] = {}
+        for name, when in [*self._ahead.items()] if self._is_late(now) else ():
+            if when > now:
+                break
+            del self._ahead[name]
+            found.setdefault(self.placed[name], []).append(name)
+        return found
+
+    def _is_late(self, now: float) -> bool:
+        return next(iter(self._ahead.values()), math.inf) <= now
 
     def _update(self, node: Node) -> None:
         pilot, key, free = node.pilot, node.key, node.free_cores
@@ -278,6 +316,10 @@ class Fleet:
             demand.became_ready(pilot.left(now))
         for each in pilot.nodes if became else (node,):
             self._update(each)
+        if node.free_cores < 0:  # it has got jobs ahead, perhaps as a controller left
+            for name in node.jobs.keys() - self._since.keys() - self.members.keys():
+                self._ahead.pop(name, None)
+                self._ahead[name] = now + _LATE
         return became
 
     def disconnect(self, node: Node) -> None:
@@ -371,7 +413,8 @@ class Fleet:
 
     def wake_time(self, now: float) -> float | None:
         """Return the next time at which a decision may change although nothing happens."""
-        times = (demand.wake_time(now) for demand in self.demands.values())
+        times = [demand.wake_time(now) for demand in self.demands.values()]
+        times.append(next(iter(self._ahead.values()), None))
         return min((when for when in times if when is not None), default=None)
 
     def surplus(self, now: float) -> list[Pilot]:
@@ -435,6 +478,7 @@ class Fleet:
                     break
                 self.remove(job.id)
                 self.bind(job, node, number)
+                self._ahead[job.id] = now + _LATE
                 bound.append((job, node))
                 if not self._first(shape):
                     return bound

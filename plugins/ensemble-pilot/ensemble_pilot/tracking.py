@@ -127,6 +127,19 @@ class Tracking:
                 self.finish(tracked, "interrupted" if safe else "preempted", why)
         return waiting
 
+    def recalled(self, names: Iterable[str]) -> None:
+        """Let jobs wait again that their node has dropped before their start."""
+        for name in names:
+            tracked = self._jobs.get(name)
+            if tracked is None:
+                continue
+            if tracked.cancelled:
+                self.finish(tracked, "cancel", "cancelled while it waited for a pilot")
+                continue
+            tracked.newest = 0.0  # the clock of the next node may be behind
+            self._turn.record("w", [name])
+            self._fleet.recalled(name, self._turn.clock())
+
     def _emit(self, tracked: TrackedJob, events: Iterable[JobEvent]) -> None:
         """Emit those events that the run does not have yet."""
         new = [event for event in events if event.timestamp > tracked.since]

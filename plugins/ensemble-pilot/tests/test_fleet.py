@@ -176,6 +176,37 @@ def test_after_a_long_job_the_jobs_of_its_group_count_as_short_only_much_later()
     assert prefetched(fleet, 50.0) == []
 
 
+def test_job_that_waits_on_a_full_node_for_long_is_recalled_and_placed_in_order() -> None:
+    fleet = short_jobs(20)
+    assert prefetched(fleet) == ["t.44", "t.45", "t.46", "t.47"]
+    fleet.release("t.40", 41.1)
+    fleet.started("t.44", 41.1)
+    assert fleet.late(41.4) == {}
+    assert fleet.wake_time(41.4) == 41.5
+    assert fleet.late(41.5) == {fleet.placed["t.45"]: ["t.45", "t.46", "t.47"]}
+    assert fleet.late(99.0) == {}, "each is recalled once"
+    with pytest.raises(ValueError, match="has started"):
+        fleet.recalled("t.44", 41.6)
+    for name in ("t.46", "t.45"):  # the node has started t.47 meanwhile
+        fleet.recalled(name, 41.6)
+    fleet.release("t.47", 41.7)
+    assert prefetched(fleet) == [], "the jobs of its group are not short any more"
+    fleet.release("t.41", 41.8)
+    assert placed(fleet, 41.8) == {"t.45": 1}
+
+
+def test_jobs_that_a_leaving_controller_has_handed_over_are_recalled_after_the_resume() -> None:
+    fleet = fleet_with(1)
+    for number in range(3):
+        fleet.add(job(number), number)
+    assert len(fleet.hand_over(1.0)) == 3
+    node = fleet.pilots[1].nodes[0]
+    fleet.disconnect(node)
+    fleet.started("t.0", 1.0)
+    fleet.connect(node, 1, 0, None, 2.0)
+    assert {name for names in fleet.late(2.5).values() for name in names} == {"t.1", "t.2"}
+
+
 def test_decisions_about_pilots_are_made_less_often_if_there_are_many() -> None:
     """Each of them looks at every pilot."""
     pauses = [fleet_with(*[1] * count).pause for count in (0, 1, 40, 400)]
@@ -555,6 +586,17 @@ class FleetMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.fleet.placed)))
         self.fleet.release(name, self.now)
         self.left.discard(name)
+
+    @precondition(lambda self: self.fleet.placed)
+    @rule(data=st.data())
+    def recall_job(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.fleet.placed)))
+        if name in self.fleet.members:
+            with pytest.raises(ValueError, match="has started"):
+                self.fleet.recalled(name, self.now)
+        else:
+            self.fleet.recalled(name, self.now)
+            assert self.fleet.waits(name)
 
     @precondition(lambda self: self.fleet.members)
     @rule(data=st.data())
