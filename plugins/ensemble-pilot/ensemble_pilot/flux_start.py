@@ -12,6 +12,8 @@ parts wait for the configuration, and get SIGTERM when the head is over.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import json
 import os
 import select
@@ -24,7 +26,7 @@ import tempfile
 import time
 from typing import Any
 
-__all__ = ["FLUX", "main"]
+__all__ = ["FLUX", "main", "remove_leftovers"]
 
 #: The variable with the path of ``flux`` on this node.
 FLUX = "ENSEMBLE_FLUX"
@@ -68,6 +70,42 @@ end } } }
 """
 
 
+#: Folders of parts. Sockets of Flux have short paths. Each part holds a lock on its own folder.
+_PLACES = "/tmp/ens-flux-"
+
+
+def _lock(place: str) -> int:
+    """Return a descriptor of a folder with its lock. Raises ``OSError`` if it is taken or gone."""
+    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.stat(place), os.fstat(fd)):
+            raise FileNotFoundError(place)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _new_place() -> tuple[str, int]:
+    """Make a folder, and return it with the descriptor that holds its lock."""
+    for _ in range(100):
+        place = tempfile.mkdtemp(prefix=os.path.basename(_PLACES), dir=os.path.dirname(_PLACES))
+        with contextlib.suppress(OSError):  # another process has removed it before it was locked
+            return place, _lock(place)
+    raise OSError(f"cannot lock a folder {_PLACES}*")
+
+
+def remove_leftovers() -> None:
+    """Remove the folders of this user's parts that were killed on this node."""
+    for place in glob.glob(f"{_PLACES}*"):
+        with contextlib.suppress(OSError):
+            if os.stat(place).st_uid == os.getuid():
+                fd = _lock(place)
+                shutil.rmtree(place, ignore_errors=True)
+                os.close(fd)
+
+
 class _Failed(Exception):
     """Raised if this part cannot work. ``code`` is the exit code."""
 
@@ -82,8 +120,8 @@ class Part:
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan, self.folder = plan, str(plan["folder"])
         self.flux = os.environ.get(FLUX) or shutil.which("flux") or ""
-        #: Sockets of Flux have short paths.
-        self.place = tempfile.mkdtemp(prefix="ens-flux-", dir="/tmp")
+        remove_leftovers()
+        self.place, self._locked = _new_place()
         self.broker: subprocess.Popen[bytes] | None = None
         self.job = ""
         self.received: list[int] = []

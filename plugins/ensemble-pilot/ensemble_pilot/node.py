@@ -35,7 +35,7 @@ from ensemble_core.local.protocol import JOB_FIELDS, VERSION, line
 from ensemble_core.local.slots import bindable_cores, machine_memory, visible_gpus
 from ensemble_core.local.supervisor_client import StartedSupervisor, address
 from ensemble_pilot.credentials import NAME, client_context, token
-from ensemble_pilot.flux_part import FLUX
+from ensemble_pilot.flux_start import FLUX, remove_leftovers
 from ensemble_pilot.link import BEAT, SILENT
 
 __all__ = ["RANKS", "main", "without_queue"]
@@ -146,6 +146,8 @@ class Task:
         try:
             self._run()
         finally:
+            if self._plan["flux"]:
+                remove_leftovers()  # of jobs that were killed
             # A pilot works as a whole, or not at all: the tasks of its other nodes look for this.
             with contextlib.suppress(OSError):
                 (self._folder / f"gone-{self._rank}").touch()
