@@ -52,15 +52,12 @@ COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "g": tuple((f"us_{count}", f"µs with {count:,} rules", ".3g") for count in RULES),
     "pilots jobs": (
         ("cpu_per_job_ms", "CPU ms per job", ".2f"),
-        ("controller_ms", "of these, where the run was started", ".2f"),
         ("per_second", "jobs per second", ".0f"),
     ),
     "pilots busy": (("utilisation", "share of the slots' time", ".3f"),),
     "pilots hours": (("requested_per_used", "core-hours of allocations / of jobs", ".2f"),),
-    "pilots reaction": (("reaction_ms", "ms from an end to the next start", ".1f"),),
-    "pilots nodes": tuple(
-        (f"us_{count}", f"µs with {count:,} nodes", ".0f") for count in (10, 100, 1_000)
-    ),
+    "pilots reaction": (("reaction_ms", "ms", ".1f"),),
+    "pilots nodes": tuple((f"us_{count}", f"{count:,} nodes", ".0f") for count in (10, 100, 1_000)),
 }
 
 Data = dict[str, Any]
@@ -81,6 +78,9 @@ def values(data: Data, work: str, figure: str) -> dict[str, list[float]]:
 
 def work_table(data: Data, work: str) -> Iterator[str]:
     """Return a row for each peer: the median of each figure, with minimum and maximum."""
+    if work not in data["works"]:
+        yield "Not measured yet."
+        return
     columns = COLUMNS[work]
     yield "| | " + " | ".join(heading for _, heading, _ in columns) + " |"
     yield "|---" * (len(columns) + 1) + "|"
@@ -101,11 +101,12 @@ def work_table(data: Data, work: str) -> Iterator[str]:
     yield ""
     rounds = len(measured["rounds"])
     least = min(len(found) for found in next(iter(by_figure.values())).values())
+    slots = "" if work.startswith("pilots") else f"{measured['slots']} slots, "  # always 16
     yield (
-        f"{measured['size']:,} jobs, {measured['slots']} slots, {rounds} "
+        f"{measured['size']:,} jobs, {slots}{rounds} "
         f"round{'s' * (rounds > 1)}"
         + (f" (at least {least} of each)" if least < rounds else "")
-        + f", load average {measured['load'][0]:.0f} at the end."
+        + f", load {measured['load'][0]:.0f}."
     )
 
 
@@ -161,7 +162,7 @@ def left_out_table(data: Data) -> Iterator[str]:
         for name, why in measured["left_out"].items():
             sections.setdefault((name, why), []).append(f"“{section}”")
     for (name, why), of in sections.items():
-        yield f"- {name} is not compared under {', '.join(of)}: {why}"
+        yield f"- {name} is not compared under {', '.join(dict.fromkeys(of))}: {why}"
 
 
 TABLES: dict[str, Callable[[Data], Iterator[str]]] = {
