@@ -68,7 +68,7 @@ class Forgetful(BatchExecutor):
         """Kill a job's processes, and let it wait."""
         process = self.processes.pop(id_)
         process.terminate()
-        process.wait(30)
+        process.wait(120)
         self.restarts[id_] = self.restarts.get(id_, 0) + 1
 
     def submit_batch(self, batch: Batch) -> Sequence[str]:
@@ -133,7 +133,7 @@ def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Forgetful]
     yield queue
     for process in queue.processes.values():
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 @pytest.fixture
@@ -154,7 +154,8 @@ def running(session: Session, folder: Path, count: int = 1) -> list[Job]:
     session.submit(*jobs)
     for job in jobs:
         session.wait_for(job, "start")
-    wait_until(lambda: len(ran(folder)) == count)
+    # A job may report its start before the queue's thread continues.
+    wait_until(lambda: len(ran(folder)) == count == len(session.executor.processes))  # type: ignore[attr-defined]
     return jobs
 
 
@@ -571,7 +572,7 @@ def test_a_claimed_job_that_the_queue_requeues_no_longer_runs(
     """Its second copy will run nothing."""
     (job,) = running(session, tmp_path)
     queue.processes["0"].kill()  # its node
-    queue.processes.pop("0").wait(30)
+    queue.processes.pop("0").wait(120)
     queue.restarts["0"] = 1
     session.wait_for(job, "requeue")
     lists(queue)
@@ -621,12 +622,12 @@ def test_a_claimed_job_that_the_queue_stops_and_requeues_is_cut_off(
     queue.requeue("0")
     if soon:  # the queue starts its copy before it lists the job again
         queue.begin("0")
-        queue.processes["0"].wait(30)
+        queue.processes["0"].wait(120)
         queue.blind = False
     session.wait_clean(job)
     assert session.cause(job) == "node-failure"
     if not soon:
         wait_until(lambda: "0" in queue.ended)  # its copy in the queue
         queue.begin("0")
-        queue.processes["0"].wait(30)
+        queue.processes["0"].wait(120)
     assert ran(tmp_path) == [job.id]

@@ -105,7 +105,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         for process in reversed(processes):
             process.terminate()
-            process.wait(30)
+            process.wait(120)
 
 
 @pytest.mark.skipif(dask is None, reason="no Dask: pip install distributed")

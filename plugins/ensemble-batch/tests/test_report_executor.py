@@ -160,7 +160,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     yield node
     for process in node.processes.values():
         process.kill()
-        process.wait(30)
+        process.wait(120)
 
 
 def counted(session: Session, folder: Path, **fields: Any) -> Job:
@@ -238,7 +238,7 @@ def test_a_submission_that_arrives_after_it_was_repeated_runs_nothing(
         job = counted(session, tmp_path)
         session.run(job)
         node.begin("0")
-        assert node.processes["0"].wait(30) == VOIDED
+        assert node.processes["0"].wait(120) == VOIDED
         session.check_ended_once()
     assert len(node.batches) == 2
     assert ran(tmp_path) == 1
@@ -322,7 +322,7 @@ def test_a_report_while_no_controller_ran_reaches_the_next_one(node: Node, tmp_p
         first.submit(job)
         first.wait_for(job, "priority")
     node.begin("0")
-    node.processes["0"].wait(30)
+    node.processes["0"].wait(120)
     node.hidden.add("0")  # the queue has forgotten it
     with later(node, first, tmp_path) as second:
         assert node.reattach({job.id: 0.0}) == {job.id: True}
@@ -346,7 +346,7 @@ def test_a_submission_in_progress_is_found_or_invalidated(
     with later(node, first, tmp_path) as second:
         assert node.reattach({job.id: 0.0}) == {job.id: arrived}
         node.begin("0")
-        node.processes["0"].wait(30)
+        node.processes["0"].wait(120)
         if arrived:
             second.wait_clean(job)
     assert ran(tmp_path) == arrived
@@ -414,6 +414,7 @@ def test_a_repeated_submission_does_not_run_jobs_of_the_first_one_that_began(
         session.submit(*jobs)
         session.wait_for(jobs[1], "start")
         node.blind = False
+        wait_until(lambda: "2_0" in node.processes)
         copy = node.processes["2_0"]
         wait_until(lambda: copy.poll() is not None or ran(tmp_path) > 2)
         end.touch()
@@ -515,7 +516,7 @@ def test_a_job_that_begins_just_before_its_batch_is_given_up_runs_once(
             for path in (tmp_path / "state").rglob("void/*"):
                 path.rename(tmp_path / "void")
                 node.begin("0")
-                node.processes["0"].wait(30)
+                node.processes["0"].wait(120)
                 (tmp_path / "void").rename(path)
 
     with later(node, first, tmp_path) as second:

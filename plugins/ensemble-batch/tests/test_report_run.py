@@ -154,6 +154,7 @@ def test_a_thousand_reports_at_once_count_once_each(
         pytest.skip(f"at most {hard} open files are allowed")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
     monkeypatch.setattr(Quiet, "listen", ("127.0.0.1", 0))
+    monkeypatch.setattr("ensemble_batch.listener._SECONDS", 600.0)
     heard = Heard(tmp_path)
     listener = heard.run.listener
     assert listener is not None

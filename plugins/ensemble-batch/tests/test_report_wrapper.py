@@ -151,13 +151,13 @@ def test_a_command_gets_sigterm_once(wrapped: Callable[..., Wrapped]) -> None:
         "n=0; trap 'n=$((n + 1)); echo $n > count' TERM; touch began; "
         "until [ -e end ]; do sleep 0.1; done"
     )
-    job = wrapped("bash", "-c", text, duration=4.0, grace=600.0)
+    job = wrapped("bash", "-c", text, duration=8.0, grace=600.0)
     wait_until((job.folder / "began").exists)
     for number in range(3):
         os.kill(job.process.pid, signal.SIGTERM)
         wait_until((job.folder / "count").exists)
         time.sleep(0.2 * number)
-    time.sleep(4.0)  # its time limit
+    time.sleep(8.0)  # its time limit
     (job.folder / "end").touch()
     job.wait()
     assert (job.folder / "count").read_text() == "1\n"

@@ -135,7 +135,7 @@ def test_a_job_is_warned_before_its_time_limit(start: Start) -> None:
 
 def test_a_warned_job_still_ends_at_its_time_limit(start: Start) -> None:
     """The wrapper's own processes survive the signal that a queue sends to all of them."""
-    job = start(duration=4.0, warn={"signal": "USR1", "before": 3.0})
+    job = start(duration=10.0, warn={"signal": "USR1", "before": 5.0})
     wait_until(lambda: "TERM" in job.got())
     assert job.got() == ["USR1", "TERM"]
     (job.folder / "end").touch()

@@ -388,7 +388,7 @@ def test_tasks_of_a_suspended_job_die_with_their_wrapper(noticed: Wrapped) -> No
     wrapper = noticed.process.pid
     suspend(noticed)
     noticed.signal(signal.SIGKILL, only=[wrapper])
-    noticed.process.wait(30)
+    noticed.process.wait(120)
     wait_until(lambda: not noticed.family())
 
 
@@ -403,7 +403,7 @@ def test_notice_that_comes_while_a_job_starts_leaves_no_process(tmp_path: Path) 
     try:
         wait_followed(job)
         job.signal(signal.SIGKILL, only=[job.process.pid])
-        job.process.wait(30)
+        job.process.wait(120)
         wait_until(lambda: not job.family())
     finally:
         job.close()
