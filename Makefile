@@ -57,6 +57,9 @@ soak: $(READY) ## kill and resume 1,000 runs, cut the power 10,000 times (SOAK="
 	@test -n "$(SOAK)" || $(BIN)/pytest -q -p no:cacheprovider --hypothesis-profile=soak \
 	  --timeout=7200 tests/engine/test_laws.py tests/engine/test_study_laws.py \
 	  tests/engine/test_budget.py tests/engine/test_tables.py tests/config/test_fuzz.py
+	@test -n "$(SOAK)" || for seed in 1 2 3 4 5 6 7 8; do $(BIN)/pytest -q -p no:cacheprovider \
+	  --hypothesis-profile=default --hypothesis-seed=$$seed \
+	  $$(grep -l "^from hypothesis" -r plugins/*/tests --include='test_*.py') || exit; done
 	@test -n "$(SOAK)" || ! sinfo >/dev/null 2>&1 || \
 	  $(BIN)/python scripts/soak.py --executor stops-slurm --rounds 1000 --processes 8
 	@test -n "$(SOAK)" || ! flux uptime >/dev/null 2>&1 || \

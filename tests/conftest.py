@@ -15,10 +15,9 @@ from hypothesis import settings
 
 __all__ = ["isolated", "permissions_hold"]
 
-# By default, the same examples each time and no deadline. ``make soak`` draws more, at random.
-settings.register_profile("gate", deadline=None, derandomize=True, max_examples=40)
+# ``ci`` is the default (``pyproject.toml``). ``make soak`` draws more, at random.
+settings.register_profile("ci", settings.get_profile("ci"), max_examples=40)
 settings.register_profile("soak", deadline=None, max_examples=1500)
-settings.load_profile("gate")
 
 #: CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, and the version of the structs: linux/capability.h.
 _PASS_OVER = 1 << 1 | 1 << 2

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 OTHER = FILE.replace("'true'", "'false'")
 QUICK = settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
