@@ -59,10 +59,10 @@ _MANY = min(4, len(os.sched_getaffinity(0)))
 LONGEST: Mapping[str, int] = {
     "core": _MANY + 1,
     "checkout": _MANY,
+    "ensemble-slurm": _MANY,
     "ensemble-operator": _MANY,
     "ensemble-kubernetes": _MANY,
     "ensemble-service": _MANY,
-    "ensemble-slurm": _MANY,
     "ensemble-testing": _MANY,
     "ensemble-pilot": _MANY,
     "ensemble-batch": _MANY,
@@ -74,6 +74,26 @@ LONGEST: Mapping[str, int] = {
     "ensemble-simulate": 1,
     "ensemble-dashboard": 1,
     "ensemble-gridengine": _MANY,
+}
+#: Files that take much longer than others of their size, or less: a size that takes as long.
+SLOW: Mapping[str, int] = {
+    "ensemble-kubernetes/tests/test_contract.py": 69_000,
+    "ensemble-operator/tests/test_access.py": 44_000,
+    "ensemble-operator/tests/test_chaos.py": 24_000,
+    "ensemble-operator/tests/test_plan.py": 6_000,
+    "ensemble-operator/tests/test_plan_properties.py": 20_000,
+    "ensemble-operator/tests/test_render.py": 26_000,
+    "ensemble-service/tests/test_contract.py": 63_000,
+    "ensemble-service/tests/test_member.py": 180_000,
+    "ensemble-service/tests/test_suites.py": 93_000,
+    "ensemble-slurm/tests/test_allocation_end.py": 83_000,
+    "ensemble-slurm/tests/test_contract.py": 37_000,
+    "ensemble-slurm/tests/test_decisions.py": 61_000,
+    "ensemble-slurm/tests/test_faults.py": 32_000,
+    "ensemble-slurm/tests/test_reused_ids.py": 78_000,
+    "ensemble-slurm/tests/test_stops.py": 72_000,
+    "ensemble-testing/tests/test_crash_rounds.py": 15_000,
+    "ensemble-testing/tests/test_leftovers.py": 30_000,
 }
 #: The last line of pytest, with or without its frame.
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")
@@ -201,11 +221,15 @@ def pytest(name: str, programs: Path, where: Path, files: Sequence[Path], mark: 
 
 
 def shared_out(files: Sequence[Path], processes: int) -> list[list[Path]]:
-    """Return files in shares of similar size: large files are assumed to take more time."""
+    """Return files in shares that take a similar time, which is estimated by their sizes."""
+
+    def weight(file: Path) -> int:
+        return SLOW.get("/".join(file.parts[-3:]), file.stat().st_size)
+
     shares: list[tuple[int, list[Path]]] = [(0, []) for _ in range(min(processes, len(files)))]
-    for file in sorted(files, key=lambda file: (-file.stat().st_size, file)):
+    for file in sorted(files, key=lambda file: (-weight(file), file)):
         size, share = shares.pop(shares.index(min(shares, key=lambda each: each[0])))
-        shares.append((size + file.stat().st_size, [*share, file]))
+        shares.append((size + weight(file), [*share, file]))
     return [sorted(share) for _, share in shares]
 
 
