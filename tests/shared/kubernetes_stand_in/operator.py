@@ -59,7 +59,7 @@ class Operator:
         self._thread.join(5)
 
     def _work(self) -> None:
-        while not self._stopping.wait(self._delay):
+        for _ in self._store.rounds(self._stopping, self._delay):
             for found in self._store.all(self._miniclusters):
                 with contextlib.suppress(Refusal):  # changed meanwhile: retry in the next round
                     self._reconcile(found)

@@ -126,7 +126,7 @@ class Player:
                 ["/bin/bash", "-c", f"retval={code}\n{script}"],
                 env={"JOB_COMPLETION_INDEX": index, "PATH": "/usr/bin:/bin",
                      "ENSEMBLE_PID": f"{folder}/ensemble.pid"},
-                capture_output=True, check=False, timeout=30,
+                capture_output=True, check=False, timeout=150,
             ).returncode  # fmt: skip
 
     def _terminate(self, pod: Object, ended: Object) -> None:
@@ -148,7 +148,7 @@ class Player:
         self._store.write(self._pods, pod["metadata"]["namespace"], pod, part="status")
 
     def _work(self) -> None:
-        while not self._stopping.wait(self._delay):
+        for _ in self._store.rounds(self._stopping, self._delay):
             for found in self._store.all(self._deployments):
                 with contextlib.suppress(Refusal):
                     self._deploy(found)

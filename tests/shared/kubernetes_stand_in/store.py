@@ -31,6 +31,8 @@ _FIRST_VERSION = 1000
 _ANNOTATIONS = 256 * 1024
 _FOREGROUND = "foregroundDeletion"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
+#: Rounds of a controller that are skipped while nothing changes.
+_SKIPPED = 7
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.:-]{0,251}[a-z0-9])?")
 
 
@@ -109,6 +111,19 @@ class Store:
         for when, what, (group, plural, where, _), found, before in self.history[start:]:
             if (group, plural) == (kind.group, kind.plural) and namespace in ("", where):
                 yield when, what, found, before
+
+    def rounds(self, stopping: threading.Event, delay: float) -> Iterator[None]:
+        """Yield for each round of a controller: soon after a change, and otherwise less often.
+
+        Without changes, only the time can require a reaction.
+        """
+        seen, skipped = -1, 0
+        while not stopping.wait(delay):
+            if self.version == seen and skipped < _SKIPPED:
+                skipped += 1
+                continue
+            seen, skipped = self.version, 0
+            yield
 
     @contextmanager
     def dry(self, run: bool) -> Iterator[None]:
