@@ -78,13 +78,13 @@ class Sum:
 
 
 class Shared(Sum):
-    everything: list[float] = []  # noqa: RUF012  # the fault
+    sums: list[float] = [0.0]  # noqa: RUF012  # the fault
 
     def update(self, value: float) -> None:
-        self.everything.append(value)
+        self.sums[0] += value
 
     def get(self) -> float | None:
-        return sum(self.everything)
+        return self.sums[0]
 
 
 class Clocked(Sum):
@@ -150,7 +150,7 @@ def test_wrong_statistic_fails(statistic: type[Sum], test: str) -> None:
 
     expected = [([1.0, 2.0], 3.0)]
     assert failures(StatisticContract, plugin=record(Sum), expected=expected) == set()
-    Shared.everything.clear()
+    Shared.sums[0] = 0.0
     assert test in failures(StatisticContract, plugin=record(statistic), expected=expected)
 
 
