@@ -147,7 +147,7 @@ def ensemble_generators():
         "utf-8",
     )
     file = tmp_path / "study.yaml"
-    text = FILE.format(command=json.dumps(JOB), use="odd", timeout=2, count=4)
+    text = FILE.format(command=json.dumps(JOB), use="odd", timeout=5, count=4)
     file.write_text(text, "utf-8")
     state = ["--state", str(tmp_path / "state")]
 
@@ -163,7 +163,7 @@ def ensemble_generators():
 
     code, output = told("run", "--plugin", str(plugin), "--executor", "local", str(file))
     assert code == 1, output
-    assert "generator 'search' gave no answer within 2 s" in output
+    assert "generator 'search' gave no answer within 5 s" in output
     (tmp_path / "mended").touch()
     code, output = told("resume", "last")
     assert code == 0, output

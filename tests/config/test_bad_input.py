@@ -425,7 +425,7 @@ def test_named_pipe_is_rejected_without_blocking(registry: Registry, tmp_path: P
 
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(120)
 
     assert found == ["not-a-file"]
 

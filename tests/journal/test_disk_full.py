@@ -125,7 +125,7 @@ class Going:
     def close(self) -> None:
         self.runtime.stop()
         self.runtime.stop()
-        self.thread.join(10)
+        self.thread.join(90)
         self.writer.close()
 
 

@@ -222,7 +222,7 @@ def runtime_of(
     )
 
 
-def ended(runtime: Runtime, seconds: float = 15) -> Any:
+def ended(runtime: Runtime, seconds: float = 120) -> Any:
     found: list[Any] = []
 
     def run() -> None:
@@ -338,7 +338,7 @@ def test_jobs_that_waited_for_a_full_disk_are_cancelled_once_submitted(
         wait_until(lambda: runtime.engine.state.ended is not None)
         wait_until(lambda: executor.cancelled)
         full.clear()
-        thread.join(15)
+        thread.join(120)
         assert not thread.is_alive(), "jobs that nobody cancelled are waited for"
         assert len(executor.submitted) == 2
         assert set(executor.cancelled) == {"work.0", "work.1"}
@@ -368,7 +368,7 @@ def test_a_second_stop_exits_even_if_the_first_was_not_handled(tmp_path: Path) -
     runtime.stop()
     runtime.stop()
     executor.answer.set()
-    thread.join(15)
+    thread.join(120)
     assert done, "who insisted on leaving is held"
     assert not done[0].over
     assert done[0].exit_code == 130

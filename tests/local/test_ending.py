@@ -37,7 +37,7 @@ os.execve(sys.executable, [sys.executable, "-S", "-c", program, name], {} if cle
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Session]:
-    with Session(LocalExecutor(slots=4, grace=0.3), tmp_path / "run", 30, tidy=True) as session:
+    with Session(LocalExecutor(slots=4, grace=0.3), tmp_path / "run", 120, tidy=True) as session:
         yield session
 
 
@@ -85,7 +85,7 @@ def test_daemons_end_with_their_job(
     local: Session, work: Path, how: tuple[str, ...], end: str
 ) -> None:
     rest = "until [ -e pid ]; do sleep 0.01; done" if end == "exit" else "sleep 1000"
-    job = script(local, f"{daemon('pid', *how)}; {rest}", work, duration=2 * (end == "timeout"))
+    job = script(local, f"{daemon('pid', *how)}; {rest}", work, duration=8 * (end == "timeout"))
     local.submit(job)
     (pid,) = pids(work, "pid")
     if end == "cancel":
@@ -98,7 +98,7 @@ def test_daemons_end_with_their_job(
 
 def test_no_zombies_remain(tmp_path: Path, work: Path) -> None:
     of_other_tests = zombies(os.getpid())
-    with Session(LocalExecutor(slots=4, grace=0.3), tmp_path / "run", 30) as local:
+    with Session(LocalExecutor(slots=4, grace=0.3), tmp_path / "run", 120) as local:
         text = f"{daemon('a')}; {daemon('b', 'clear')}; until [ -e a -a -e b ]; do :; done"
         local.run(script(local, text, work))
         supervisor = supervisor_of(local)
@@ -199,7 +199,7 @@ def test_every_task_of_a_job_is_ended(local: Session, work: Path) -> None:
 
 
 def test_slots_are_released_after_the_last_process(tmp_path: Path, work: Path) -> None:
-    with Session(LocalExecutor(slots=1, grace=0.2), tmp_path / "run", 30, tidy=True) as local:
+    with Session(LocalExecutor(slots=1, grace=0.2), tmp_path / "run", 120, tidy=True) as local:
         first = script(local, f"{daemon('pid', 'ignore')}; until [ -e pid ]; do :; done", work)
         second = script(local, "kill -0 $(cat pid)", work)
         local.run(first, second)
@@ -210,7 +210,7 @@ def test_slots_are_released_after_the_last_process(tmp_path: Path, work: Path) -
 def test_close_kills_jobs_that_are_being_ended_and_leaves_others(
     tmp_path: Path, work: Path
 ) -> None:
-    with Session(LocalExecutor(slots=3, grace=100), tmp_path / "run", 30) as local:
+    with Session(LocalExecutor(slots=3, grace=100), tmp_path / "run", 120) as local:
         one = script(local, f"{daemon('one', 'ignore')}; sleep 1000", work)
         two = script(local, "echo $$ > two; exec sleep 1000", work, tasks=2)
         local.submit(one, two)
@@ -222,7 +222,7 @@ def test_close_kills_jobs_that_are_being_ended_and_leaves_others(
     assert not alive(ending)
     assert alive(going)
     assert len(local.events) == before
-    again = Session(LocalExecutor(slots=3, grace=0.2), tmp_path / "run", 30)
+    again = Session(LocalExecutor(slots=3, grace=0.2), tmp_path / "run", 120)
     again.resume(local)
     with again:
         assert supervisor_of(again) == supervisor
@@ -243,8 +243,8 @@ def test_the_controller_adopts_no_orphans(tmp_path: Path) -> None:
 
 def test_two_executors_leave_each_others_jobs_alone(tmp_path: Path, work: Path) -> None:
     with (
-        Session(LocalExecutor(slots=2, grace=0.2), tmp_path / "a", 30, tidy=True) as first,
-        Session(LocalExecutor(slots=2, grace=0.2), tmp_path / "b", 30, tidy=True) as second,
+        Session(LocalExecutor(slots=2, grace=0.2), tmp_path / "a", 120, tidy=True) as first,
+        Session(LocalExecutor(slots=2, grace=0.2), tmp_path / "b", 120, tidy=True) as second,
     ):
         keep = script(first, f"{daemon('keep')}; sleep 1000", work)
         first.submit(keep)
@@ -286,7 +286,7 @@ def test_end_that_is_held_is_reported_once_if_the_grace_after_another_task_is_ov
 ) -> None:
     """The executor had lost all its jobs by the second report."""
     text = "[ $ENSEMBLE_TASK_RANK = 0 ] && kill -TERM $$; sleep 0.1; exit 143"
-    with Session(LocalExecutor(slots=4, grace=1), tmp_path, 30, tidy=True) as session:
+    with Session(LocalExecutor(slots=4, grace=1), tmp_path, 120, tidy=True) as session:
         job = session.job("sh", "-c", text, tasks=2)
         session.run(job)
         # An end by a signal is held for 5 s, because the allocation may be ending.

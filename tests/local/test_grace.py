@@ -48,7 +48,7 @@ def local(tmp_path: Path) -> Iterator[Session]:
 @pytest.mark.parametrize("end", ["cancel", "timeout"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_process_gets_sigterm_once(local: Session, work: Path, way: str, end: str) -> None:
-    limit = 4.0 * (end == "timeout")
+    limit = 10.0 * (end == "timeout")
     job = local.job("sh", "-c", WAYS[way], workdir=str(work), duration=limit)
     local.submit(job)
     wait_until((work / "ready").exists, 100.0)

@@ -22,7 +22,7 @@ from ensemble_core.model.jobs import Job
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Session]:
     executor = LocalExecutor(slots=4, max_slots=6, gpus=4, grace=0.3)
-    with Session(executor, tmp_path / "run", 30, tidy=True) as session:
+    with Session(executor, tmp_path / "run", 120, tidy=True) as session:
         yield session
 
 
@@ -127,7 +127,7 @@ def test_jobs_inherit_no_descriptors(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     try:
-        with Session(LocalExecutor(slots=1), tmp_path, 30) as session:
+        with Session(LocalExecutor(slots=1), tmp_path, 120) as session:
             job = session.job("ls", "/proc/self/fd")
             session.run(job)
             assert set(output(session, job).split()) <= {"0", "1", "2", "3"}
@@ -155,7 +155,7 @@ def test_relative_workdirs_start_at_the_runs_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with Session(LocalExecutor(slots=1), Path("run"), 30) as session:
+    with Session(LocalExecutor(slots=1), Path("run"), 120) as session:
         first = session.job("pwd", workdir="x/../y")
         session.run(first)
         (tmp_path / "elsewhere").mkdir()

@@ -71,7 +71,7 @@ class Stage:
     def next(self) -> Session:
         """Return the next controller of the run."""
         executor = LocalExecutor(slots=self.slots, grace=0.3)
-        session = Session(executor, self.folder, 30, tidy=True)
+        session = Session(executor, self.folder, 120, tidy=True)
         if hasattr(self, "tag"):
             session.resume(self.session)
         return session
@@ -313,7 +313,7 @@ def test_if_the_supervisor_is_killed_running_jobs_are_lost_and_waiting_ones_cont
 @pytest.mark.parametrize("end", ["cancel", "timeout"])
 def test_jobs_of_a_killed_supervisor_can_be_ended(stage: Stage, hide: str, end: str) -> None:
     script = f"echo $$ > pid; {hide}sleep 1000 & echo $! > child; {hide}sleep 1000"
-    job = stage.job(script, duration=2.0 if end == "timeout" else 0.0)
+    job = stage.job(script, duration=8.0 if end == "timeout" else 0.0)
     stage.start(job)
     stage.wait_heard(job, "start")
     wait_until(lambda: (stage.work / "child").exists() and (stage.work / "child").read_text() != "")
@@ -479,7 +479,7 @@ def test_a_job_that_exits_as_its_supervisor_starts_to_drain_ends_normally(stage:
 
 
 def test_without_a_ledger_a_supervisor_cancels_its_jobs_at_sigterm(tmp_path: Path) -> None:
-    with Session(LocalExecutor(slots=1), tmp_path / "run", 30, kept=False) as session:
+    with Session(LocalExecutor(slots=1), tmp_path / "run", 120, kept=False) as session:
         running, waiting = session.job("sleep", "1000"), session.job("true")
         session.submit(running, waiting)
         session.wait_for(running, "start")
@@ -515,7 +515,7 @@ def test_resizes_survive_and_are_carried_out_once(stage: Stage) -> None:
         return next(e for e in answers() if e.request == request)
 
     def session() -> Session:
-        made = Session(LocalExecutor(slots=4, max_slots=8), stage.folder, 30)
+        made = Session(LocalExecutor(slots=4, max_slots=8), stage.folder, 120)
         return made.resume(stage.session)
 
     for kill in (False, True):

@@ -19,7 +19,7 @@ GATED = "echo $$ > pid.$ENSEMBLE_TASK_RANK; until [ -e end ]; do sleep 0.05; don
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Session]:
-    with Session(LocalExecutor(slots=4, grace=0.3), tmp_path / "run", 60, tidy=True) as session:
+    with Session(LocalExecutor(slots=4, grace=0.3), tmp_path / "run", 120, tidy=True) as session:
         yield session
 
 
@@ -87,7 +87,7 @@ def test_time_while_suspended_does_not_count_for_the_limit(local: Session, tmp_p
 
 
 def test_a_suspended_job_has_its_time_limit_afterwards(local: Session, tmp_path: Path) -> None:
-    job = begin(local, tmp_path, duration=3)
+    job = begin(local, tmp_path, duration=8)
     send(tmp_path, signal.SIGSTOP)
     local.wait_for(job, "suspend")
     send(tmp_path, signal.SIGCONT)

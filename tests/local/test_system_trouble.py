@@ -71,7 +71,7 @@ class InProcess(Executor):
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Session]:
-    with Session(InProcess(slots=4), tmp_path / "run", 30) as session:
+    with Session(InProcess(slots=4), tmp_path / "run", 120) as session:
         yield session
 
 
@@ -205,7 +205,7 @@ def test_an_unexpected_error_of_one_job_does_not_affect_others(
 def test_a_dead_thread_reports_the_executor_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Session(InProcess(slots=1), tmp_path, 30) as local:
+    with Session(InProcess(slots=1), tmp_path, 120) as local:
         job = local.job("sleep", "1000")
         local.submit(job)
         local.wait_for(job, "start")
@@ -251,7 +251,7 @@ def test_a_status_taken_by_other_code_is_reported(
 
 
 def test_a_dead_thread_ends_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Session(InProcess(slots=1), tmp_path / "run", 30) as local:
+    with Session(InProcess(slots=1), tmp_path / "run", 120) as local:
         job = local.job("sh", "-c", "echo $$; exec sleep 1000")
         local.submit(job)
         path = Path(local.wait_for(job, "start")["stdout"])
@@ -271,10 +271,10 @@ def test_jobs_end_without_pidfds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(os, "pidfd_open", refused)
-    with Session(InProcess(slots=2), tmp_path / "run", 30) as local:
+    with Session(InProcess(slots=2), tmp_path / "run", 120) as local:
         jobs = [local.job("true") for _ in range(20)]
         text = "sh -c \"trap '' TERM; setsid sleep 1000 & echo \\$! > in; sleep 1000\"; sleep 1000"
-        hung = local.job("sh", "-c", text, duration=1, workdir=str(tmp_path))
+        hung = local.job("sh", "-c", text, duration=6, workdir=str(tmp_path))
         local.run(*jobs, hung)
         pid = int((tmp_path / "in").read_text())
         # It may take a while until its new parent reaps it.

@@ -103,8 +103,8 @@ class Bench:
     def end(self) -> Outcome:
         if not self.thread.is_alive() and self.outcome is None and self.error is None:
             self.begin()
-        self.thread.join(20)
-        assert not self.thread.is_alive(), "the run did not end in 20 s"
+        self.thread.join(120)
+        assert not self.thread.is_alive(), "the run did not end in 120 s"
         if self.error is not None:
             raise self.error
         assert self.outcome is not None

@@ -48,7 +48,7 @@ class Bench:
     def _run(self) -> None:
         self.outcome = self.runtime.run()
 
-    def end(self, seconds: float = 15) -> Outcome:
+    def end(self, seconds: float = 120) -> Outcome:
         self.thread.join(seconds)
         assert not self.thread.is_alive(), "the run hangs"
         assert self.outcome is not None, "the run crashed"
@@ -185,7 +185,7 @@ rules: [{trigger: start, action: [{name: grow}, {name: terminate}]}]
     assert Slow.entered.wait(60)
     wait_until(lambda: bench.runtime.engine.state.ended)
     bench.runtime.stop()
-    assert bench.end(5).exit_code == 0
+    assert bench.end().exit_code == 0
     Slow.released.set()
 
 
@@ -371,7 +371,7 @@ class Away(FakeExecutor):
 
 def test_a_transient_failure_loses_no_job_and_is_reported_once(tmp_path: Path) -> None:
     told = Told()
-    outcome = Bench(ONE_JOB, tmp_path, Away(3), told).end(60)
+    outcome = Bench(ONE_JOB, tmp_path, Away(3), told).end()
     assert outcome.exit_code == 0
     assert outcome.report.groups[0].success == 1
     (problem,) = told.problems
@@ -381,7 +381,7 @@ def test_a_transient_failure_loses_no_job_and_is_reported_once(tmp_path: Path) -
 
 
 def test_a_permanent_failure_fails_the_job_at_once(tmp_path: Path) -> None:
-    outcome = Bench(ONE_JOB, tmp_path, Away(1, transient=False)).end(60)
+    outcome = Bench(ONE_JOB, tmp_path, Away(1, transient=False)).end()
     assert outcome.exit_code == 1
     assert outcome.report.groups[0].failed == 1
 
@@ -391,7 +391,7 @@ def test_a_stop_does_not_wait_for_an_unreachable_queue(tmp_path: Path) -> None:
     bench = Bench(ONE_JOB, tmp_path, executor)
     assert executor.asked.wait(60)
     bench.runtime.stop()
-    outcome = bench.end(60)
+    outcome = bench.end()
     assert outcome.exit_code == 130
     assert outcome.report.groups[0].cancelled == 1
     assert executor.submitted == []

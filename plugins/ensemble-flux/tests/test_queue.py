@@ -256,7 +256,7 @@ def test_the_gauges_equal_those_of_fluxs_commands_at_each_step(
     own_instance.flux("submit", "--quiet", "--wait", "--cc=1-4", "true")
     strangers = own_instance.submit("-N2", "--exclusive", "sleep", "1000")
     own_instance.flux("job", "wait-event", strangers[0], "start")
-    with Session(FluxExecutor(events=events), tmp_path, 20) as session:
+    with Session(FluxExecutor(events=events), tmp_path, 120) as session:
         first = dict(session.executor.resources())
 
         def agree(step: str) -> None:

@@ -206,7 +206,7 @@ write(b"x=3\n")
     run = work.run(script, output, "-o", f"events={events}")
     wait_until(lambda: values(run) == [1], 100)
     run.signal(signal.SIGKILL)
-    run.process.wait(30)
+    run.process.wait(120)
     work.gate.touch()
     resumed = work.resume()
     try:
@@ -227,7 +227,7 @@ def test_a_job_that_starts_after_a_resume_is_observed(
         run.wait_for(type="job", name="submit")
         wait_until(lambda: bool(instance.active()), 100)
         run.signal(signal.SIGKILL)
-        run.process.wait(30)
+        run.process.wait(120)
         resumed = work.resume()
         try:
             wait_until(lambda: bool(resumed.of(type="session")) or bool(resumed.lines), 100)

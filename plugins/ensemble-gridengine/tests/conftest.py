@@ -212,7 +212,7 @@ class Cluster:
     def crashed(self) -> Iterator[None]:
         """Kill qmaster; restart it after the block."""
         self._processes["qmaster"].kill()
-        self._processes["qmaster"].wait(20)
+        self._processes["qmaster"].wait(120)
         try:
             yield
         finally:
@@ -235,7 +235,7 @@ class Cluster:
                 self.wait(lambda: not self.jobs(), "an empty queue", 8.0)
         for process in self._processes.values():  # don't save: the folder is deleted
             process.kill()
-            process.wait(20)
+            process.wait(120)
         mark = os.fsencode(str(self.base))
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():

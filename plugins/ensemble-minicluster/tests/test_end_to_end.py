@@ -150,7 +150,7 @@ def test_a_rule_changes_the_size_of_the_minicluster(
         )  # fmt: skip
     finally:
         service.terminate()
-        service.wait(30)
+        service.wait(120)
         service.stderr.close()
     assert run.returncode == 0, run.stdout + run.stderr
     assert "grow 9 granted: size 4: 2 of 9 nodes" in run.stdout + run.stderr

@@ -104,7 +104,7 @@ class Service:
         process, self.process = self.process, None
         if process is not None:
             process.send_signal(number)
-            process.wait(30)
+            process.wait(120)
             assert process.stderr is not None
             process.stderr.close()
 

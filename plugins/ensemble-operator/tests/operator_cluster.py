@@ -102,7 +102,7 @@ class Running:
         self._more = more
         self._thread = threading.Thread(target=self._work, name="operator-under-test", daemon=True)
         self._thread.start()
-        self._ready.wait(30)
+        self._ready.wait(120)
 
     def _work(self) -> None:
         async def main() -> None:

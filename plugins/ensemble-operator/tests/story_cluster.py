@@ -58,6 +58,8 @@ class Place:
             time.sleep(_PAUSE)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KUBECONFIG", str(self.config))
+            # The stand-in compiles the definition's rules when it first gets an Ensemble.
+            patch.setattr("ensemble_operator.api._TIMEOUT", self.patience)
             return self._loop.run_until_complete(self._api(method, path, body, **more))
 
     def path(self, kind: str, name: str = "") -> str:

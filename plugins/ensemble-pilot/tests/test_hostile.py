@@ -221,12 +221,12 @@ def test_full_disk_of_a_node_delays_starts_and_doubles_none(folder: Path) -> Non
 def test_at_its_time_limit_a_pilot_ends_its_jobs_and_others_run_in_the_next(folder: Path) -> None:
     """One job ends at SIGTERM with exit code 0, one does not, and one has not started."""
     (folder / "end").write_text("trap 'exit 0' TERM; echo $1 >> ran; while :; do sleep 0.05; done")
-    with new_session(folder, cores=2, most=1, duration=24, margin=16) as session:
+    with new_session(folder, cores=2, most=1, duration=40, margin=24) as session:
         good = submitted(session, "sh", "end", "good")
         bad = submitted(session)
         session.wait_for(good, "start")
         session.wait_for(bad, "start")
-        later = submitted(session, "sh", "-c", "echo later >> ran", duration=8.0)
+        later = submitted(session, "sh", "-c", "echo later >> ran", duration=16.0)
         session.wait_clean(good, bad, later)
         assert session.cause(good) == "exit"
         assert session.cause(bad) == "preempted"

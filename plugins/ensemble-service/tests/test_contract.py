@@ -44,4 +44,4 @@ class TestRemoteContract(ExecutorContract):
                 before = held()
             with Session(self.make_executor(), tmp_path, self.timeout) as session:
                 session.run(session.job(*self.succeeding), session.job(*self.missing))
-        wait_until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)), 10)
+        wait_until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))

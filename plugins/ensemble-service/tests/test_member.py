@@ -127,7 +127,7 @@ class World:
         texts = [f"-- {log.name}\n{log.read_text()}" for log in sorted(self.folder.glob("*.log"))]
         return "\n".join(texts)
 
-    def until(self, done: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    def until(self, done: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
         end = time.monotonic() + seconds
         while not done():
             if time.monotonic() > end:

@@ -96,7 +96,7 @@ def told_to_a_run(folder: Path, port: int, token: str, **way: Any) -> EnsembleEr
 
 def told_to_a_client(port: int, token: str, **way: Any) -> EnsembleError:
     with (
-        ServiceClient("localhost", port, token=token, timeout=0.5, **way) as client,
+        ServiceClient("localhost", port, token=token, **way) as client,
         pytest.raises(ExecutorError) as caught,
     ):
         client.status()
@@ -298,7 +298,7 @@ def test_grpc_logs_nothing_and_jobs_do_not_inherit_its_settings(
     load_grpc()
     assert "GRPC_VERBOSITY" not in os.environ
     with serving(Settings(state=tmp_path / "s", port=0, tls=folders.right, grace=0.2)) as service:
-        way = f"'localhost', {service.port}, timeout=0.5, ca={str(folders.other / 'ca.crt')!r}"
+        way = f"'localhost', {service.port}, ca={str(folders.other / 'ca.crt')!r}"
         code = (
             f"from ensemble_service import ServiceClient\nclient = ServiceClient({way})\n"
             "try:\n    client.status()\nexcept Exception as error:\n    print(error.code)"

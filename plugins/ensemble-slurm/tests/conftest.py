@@ -169,7 +169,7 @@ class Cluster:
         """Kill a daemon with SIGKILL: ``slurmctld``, or the slurmd of a node."""
         process = self._processes.pop(name)
         process.kill()
-        process.wait(30)
+        process.wait(120)
 
     def _wait(self, done: Callable[[], bool], what: str, timeout: float = 100.0) -> None:
         end = time.monotonic() + timeout

@@ -74,7 +74,7 @@ def resources(name: str) -> None:
     (folder / name).write_text(nameless(handle.rpc("resource.status").get_str()) + "\n")
 
 
-def wait(done: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait(done: Callable[[], bool], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not done():
         if time.monotonic() > end:
