@@ -57,7 +57,7 @@ class Session:
         self,
         executor: Executor,
         folder: Path,
-        timeout: float = 60.0,
+        timeout: float = 120.0,
         *,
         tidy: bool = False,
         kept: bool = True,
@@ -327,7 +327,7 @@ def alive(pid: int) -> bool:
     return text[text.rindex(")") + 2] not in "ZX"
 
 
-def wait_until(done: Callable[[], object], timeout: float = 120.0) -> None:
+def wait_until(done: Callable[[], object], timeout: float = 300.0) -> None:
     """Wait for a condition that no event reports. Fail after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     pause = 0.002
