@@ -164,7 +164,7 @@ class Stand:
     """
 
     def __init__(
-        self, *, delay: float = 0.02, tls: Path | None = None, plays_pods: bool = True
+        self, *, delay: float = 0.05, tls: Path | None = None, plays_pods: bool = True
     ) -> None:
         self.authority = None if tls is None else str(tls / "ca.crt")
         self.cluster = Cluster(definition()) if tls is None else _with_tls(tls)

@@ -35,12 +35,16 @@ class EndpointController:
     def _bring_on(self, service: Object) -> None:
         metadata, spec = service["metadata"], service["spec"]
         always = bool(spec.get("publishNotReadyAddresses"))
-        endpoints = []
-        for pod in self._store.all(self._pods, metadata["namespace"]):
+
+        def listed(pod: Object) -> bool:
             labels, status = pod["metadata"].get("labels", {}), pod.get("status", {})
             mine = all(labels.get(key) == value for key, value in spec["selector"].items())
-            if mine and status.get("podIP") and status["phase"] not in ("Succeeded", "Failed"):
-                endpoints.append(_endpoint(pod, always=always))
+            return bool(
+                mine and status.get("podIP") and status["phase"] not in ("Succeeded", "Failed")
+            )
+
+        pods = self._store.all(self._pods, metadata["namespace"], listed)
+        endpoints = [_endpoint(pod, always=always) for pod in pods]
         body: dict[str, Any] = {
             "metadata": {
                 "name": f"{metadata['name']}-slice",

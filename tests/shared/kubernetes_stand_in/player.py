@@ -81,15 +81,14 @@ class Player:
 
     def pod(self, namespace: str, job: str, index: int = 0) -> Object | None:
         """Return a pod of a Job, or ``None`` if it has failed or is being deleted."""
-        for pod in self._store.all(self._pods, namespace):
+
+        def wanted(pod: Object) -> bool:
             labels = pod["metadata"].get("labels", {})
-            if labels.get("job-name") != job or labels.get(INDEX, "0") != str(index):
-                continue
-            if "deletionTimestamp" in pod["metadata"]:
-                continue
-            if pod.get("status", {}).get("phase") != "Failed":
-                return pod
-        return None
+            mine = labels.get("job-name") == job and labels.get(INDEX, "0") == str(index)
+            leaving = "deletionTimestamp" in pod["metadata"]
+            return mine and not leaving and pod.get("status", {}).get("phase") != "Failed"
+
+        return next(iter(self._store.all(self._pods, namespace, wanted)), None)
 
     def _first(self, namespace: str, job: str) -> Object:
         pod = self.pod(namespace, job)
