@@ -276,12 +276,12 @@ class JobLifecycle:
             first = (_INTERRUPTED, *first)
         if note and not self._is_untold(record):
             self._log.add_exception(record, "leftover", note, severity=1)
-        job = record.job
+        cores, _, memory = record.need
         del self._active.running[record]
         for pid in record.pids:
             if self._active.tasks.get(pid) is record:
                 del self._active.tasks[pid]
-        self._slots.give_back(job.cores, record.gpus, record.cores, job.memory)
+        self._slots.give_back(cores, record.gpus, record.cores, memory)
         prepared = record.prepared
         if prepared is not None:
             prepared.close()

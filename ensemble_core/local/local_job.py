@@ -41,6 +41,7 @@ class LocalJob:
         "inherited",
         "job",
         "live",
+        "need",
         "number",
         "over",
         "phase",
@@ -61,6 +62,8 @@ class LocalJob:
 
     def __init__(self, job: Job, number: int) -> None:
         self.job = job
+        #: The cores, GPUs and bytes of memory that it needs.
+        self.need = job.cores, job.gpus, job.memory
         #: The text with which the lines of the job's events begin.
         self.head = event_head(job.id)
         self.number = number

@@ -32,6 +32,7 @@ class Waiting(Protocol):
     """A job in the queue. If ``over`` is true (it was cancelled), it is not started."""
 
     job: Job
+    need: tuple[int, int, int]  # cores, GPUs and bytes of memory
     number: int
     over: bool
     bypassed: int
@@ -40,7 +41,7 @@ class Waiting(Protocol):
 class Holder(Protocol):
     """A running job. ``ends`` is the monotonic time by which it must be over, or ``None``."""
 
-    job: Job
+    need: tuple[int, int, int]
     ends: float | None
 
 
@@ -65,7 +66,7 @@ class Queue:
         job = entry.job
         if job.urgency == 0:
             return
-        shape = (-job.urgency, job.cores, job.gpus, job.memory)
+        shape = (-job.urgency, *entry.need)
         line = self._lines.get(shape)
         if line is None:
             line = self._lines[shape] = deque()
@@ -154,17 +155,13 @@ def _reservation(
     for holder in running:
         if holder.ends is None:
             return None
-        ends.append((holder.ends, _size(holder.job)))
+        ends.append((holder.ends, holder.need))
     ends.sort()
     memory = math.inf if slots.memory is None else slots.memory - slots.used_memory
     free: tuple[float, ...] = slots.size - slots.used, len(slots.free_gpus), memory
-    need = _size(head.job)
+    need = head.need
     for moment, more in ends:
         free = tuple(map(sum, zip(free, more, strict=True)))
         if all(part <= left for part, left in zip(need, free, strict=True)):
             return moment, tuple(left - part for part, left in zip(need, free, strict=True))
     return None
-
-
-def _size(job: Job) -> tuple[int, ...]:
-    return job.cores, job.gpus, job.memory

@@ -102,8 +102,8 @@ class SharedSlots(Slots):
         self._turn = False
         self._written: list[_WaitingRun] = []
         self._away: list[str] = []
-        #: Locked cores that jobs gave back in this turn of the supervisor: the next job can have
-        #: them without a look at all cores.
+        #: Locked cores that jobs gave back in this turn of the supervisor. If they are all that
+        #: this run may use more, its next jobs get them without a look at those of other runs.
         self._kept: set[int] = set()
         #: Whether other runs could get slots in this turn, so that those that wait are woken.
         self._released = False
@@ -115,11 +115,11 @@ class SharedSlots(Slots):
 
     def begin_choice(self, next_job: Callable[[], Job | None]) -> None:
         if not self.waiting:
-            if self.used >= self.size:
-                self.others = 0
+            left = self.size - self.used
+            if left <= 0 or (left <= len(self._kept) and not self.gpus and not self._read()):
+                self.others = 0  # all free slots of this run are in `_kept`
                 return
-            job = next_job()
-            if job is None or self._may_keep(job):
+            if next_job() is None:
                 return
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _TURN)
         self._turn = True
@@ -137,25 +137,11 @@ class SharedSlots(Slots):
         if self._away:
             self.free_gpus = [gpu for gpu in self.free_gpus if gpu not in self._away]
 
-    def _may_keep(self, job: Job) -> bool:
-        """Let the next job have cores that jobs of this run gave back in this turn, and which are
-        still locked. Return False if it needs others, or if another run waits.
-        """
-        if job.cores > len(self._kept) or self.gpus or self._read():
-            return False
-        if not super().fits(job.cores, job.gpus, job.memory):
-            return False
-        self._free, self._kept = self._kept, set()
-        self._waiting_runs = []
-        return True
-
     def _own_entry(self) -> _WaitingRun | None:
         return next((run for run in self._written if run.name == self._name), None)
 
     def end_choice(self, next_job: Callable[[], Job | None]) -> None:
         if not self._turn:
-            if self._free:
-                self._free, self._kept = set(), self._free
             return
         try:
             for first, count in _ranges(self._free):
@@ -210,7 +196,11 @@ class SharedSlots(Slots):
         return free
 
     def fits(self, cores: int, gpus: int, memory: int = 0) -> bool:
-        if not super().fits(cores, gpus, memory) or (self._counts and cores > len(self._free)):
+        if not super().fits(cores, gpus, memory):
+            return False
+        if not self._turn:
+            return True  # in some of `_kept`
+        if self._counts and cores > len(self._free):
             return False
         waiting = self._waiting_runs
         return not (waiting and any(self._goes_first(run) for run in list(waiting)))
@@ -231,23 +221,32 @@ class SharedSlots(Slots):
         return not fits or now - self._woken.setdefault((run.name, run.since), now) < _PATIENCE
 
     def bind(self, tasks: int, width: int) -> tuple[int, ...]:
+        if self._kept and tasks == width == 1 and self.cores and not self._turn:
+            core = self._kept.pop()  # frequent: fast path
+            self._held.add(core)
+            self._free_cores.discard(core)
+            return (core,)
         cores = super().bind(tasks, width)
         self._hold(cores)
         return cores
 
+    def _locked(self) -> set[int]:
+        """Return the cores that this run has locked, and which no job holds."""
+        return self._free if self._turn else self._kept
+
     def _choice(self) -> set[int]:
-        return self._free_cores & self._free if self._counts else super()._choice()
+        return self._free_cores & self._locked() if self._counts else super()._choice()
 
     def _hold(self, cores: Collection[int]) -> None:
         if self._counts:
             self._held.update(cores)
-            self._free.difference_update(cores)
+            self._locked().difference_update(cores)
 
     def take(self, cores: int, gpus: int, memory: int = 0) -> tuple[str, ...]:
         taken = super().take(cores, gpus, memory)
         missing = self.used - len(self._held)
         if missing > 0:  # they are not bound
-            self._hold(sorted(self._free, reverse=True)[:missing])
+            self._hold(sorted(self._locked(), reverse=True)[:missing])
         if self._turn:
             for run in self._waiting_runs:
                 run.passed += run.since < self._since
@@ -280,13 +279,15 @@ class SharedSlots(Slots):
             self._released = True
         if not self._counts:
             return
-        released = self._held.intersection(bound)
-        self._held -= released
-        while len(self._held) > self.used:
-            core = max(self._held)
-            self._held.remove(core)
-            released.add(core)
-        self._kept |= released  # until `settle`
+        held = self._held
+        for core in bound:
+            if core in held:
+                held.remove(core)
+                self._kept.add(core)  # until `settle`
+        while len(held) > self.used:
+            core = max(held)
+            held.remove(core)
+            self._kept.add(core)
 
     # -- wakeups -------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ class Starter:
         #: After a crash, the ledger shows which jobs may have started, so none starts twice.
         self._ready: deque[LocalJob] = deque()
         self._looking = False
-        self._waits_since = time.monotonic()
+        self._waits_since: float | None = None
         self._reported = False
         if slots.wake_fd >= 0:
             poller.on_ready(slots.wake_fd, slots.on_wake)
@@ -110,10 +110,11 @@ class Starter:
 
     def _report_waiting(self) -> None:
         """Report once that jobs of other runs are why this run's jobs do not start."""
-        now = time.monotonic()
         if not self._slots.waiting or self._active.running:
-            self._waits_since = now
-        elif now - self._waits_since > _REPORT and not self._reported:
+            self._waits_since = None
+        elif self._waits_since is None:
+            self._waits_since = time.monotonic()
+        elif time.monotonic() - self._waits_since > _REPORT and not self._reported:
             self._reported = True
             self._log.problem(
                 "jobs wait for cores or GPUs that other runs of this user hold on this machine; "
@@ -133,17 +134,18 @@ class Starter:
             record = self._active.records[entry.job.id]
             job = record.job
             record.cores = self._slots.bind(job.tasks, job.cores_per_task)
-            record.gpus = self._slots.take(job.cores, job.gpus, job.memory)
+            record.gpus = self._slots.take(*record.need)
             running[record] = None
             self._ready.append(record)
             if record.allotted:  # an earlier supervisor has postponed the job
                 self._about_to_spawn(record)
                 continue
             record.allotted = True
-            if job.gpus:
-                alloc = encode_context("alloc", {"cores": job.cores, "gpus": record.gpus})
+            cores = record.need[0]
+            if record.gpus:
+                alloc = encode_context("alloc", {"cores": cores, "gpus": record.gpus})
             else:
-                alloc = encode_value("alloc", "cores", job.cores)
+                alloc = encode_value("alloc", "cores", cores)
             self._log.add(record, alloc)
 
     def _about_to_spawn(self, record: LocalJob) -> None:

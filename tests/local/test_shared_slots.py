@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -209,6 +210,39 @@ def test_run_that_waits_gets_the_next_core(tmp_path: Path) -> None:
         assert run.turn(ended=1) == 0
         run.slots.settle()
         assert other.recv(64) == b"!"
+
+
+def test_cores_that_jobs_give_back_go_to_jobs_of_any_width(tmp_path: Path) -> None:
+    cores = range(4)
+    path = str(tmp_path / "pool")
+    slots = SharedSlots(path, tuple(cores), 4, 4, 4, (), cores)
+    chance = random.Random(1)
+    running: list[tuple[int, ...]] = []
+    for _ in range(300):
+        chance.shuffle(running)
+        while running and chance.random() < 0.6:
+            ended = running.pop()
+            slots.give_back(len(ended), (), ended)
+        job = Job(id="a", group="a", index=0, command=("x",), tasks=chance.choice([1, 2, 3, 4]))
+        slots.begin_choice(lambda job=job: job)  # type: ignore[misc]
+        tasks = job.tasks
+        while slots.fits(tasks, 0):
+            running.append(slots.bind(tasks, 1))
+            slots.take(tasks, 0)
+            tasks = 1  # narrow jobs follow the wide one
+            if chance.random() < 0.3:
+                break
+        slots.end_choice(lambda: None)
+        if chance.random() < 0.5:
+            slots.settle()
+        bound = [core for each in running for core in each]
+        assert len(bound) == len(set(bound)) == slots.used <= 4
+        assert set(bound) == slots._held
+    for ended in running:
+        slots.give_back(len(ended), (), ended)
+    slots.settle()
+    assert not slots._held
+    assert other_run(path)
 
 
 @contextlib.contextmanager
