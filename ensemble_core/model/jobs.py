@@ -181,9 +181,9 @@ class Job(Record):
         return self.tasks * self.memory_per_task
 
     def fill(self, text: str, also: Mapping[str, object] = NOTHING) -> str:
-        """Replace ``{group}``, ``{index}``, ``{id}``, ``{replica}``, ``{attempt}``, ``{nodes}``,
-        ``{tasks}``, ``{cores_per_task}``, ``{gpus_per_task}``, ``{memory_per_task}``, names of
-        parameters and those in ``also`` in a text by this job's values.
+        """Replace ``{group}``, ``{index}``, ``{id}``, ``{replica}``, ``{attempt}``, ``{limit}``,
+        ``{nodes}``, ``{tasks}``, ``{cores_per_task}``, ``{gpus_per_task}``, ``{memory_per_task}``,
+        names of parameters and those in ``also`` in a text by this job's values.
 
         For plugins whose options may contain placeholders, for example in a path.
 
@@ -195,6 +195,7 @@ class Job(Record):
             **{name: getattr(self, name) for name in REQUESTS},
             "replica": self.replica,
             "attempt": self.attempt,
+            "limit": self.duration,
             **self.parameters,
             "group": self.group,
             "index": self.index,
@@ -454,6 +455,7 @@ class JobGroup(Value):
             "cwd": self.cwd,
             "replica": replica,
             "attempt": attempt,
+            "limit": self.duration,
             **parameters,
             "group": self.name,
             "index": index,

@@ -65,9 +65,11 @@ BUILTIN_PLACEHOLDERS: frozenset[str] = frozenset({"group", "index", "id", "here"
 REQUESTS = ("nodes", "tasks", "cores_per_task", "gpus_per_task", "memory_per_task")
 
 #: Further placeholders: the run's tag, the folder where the run was started, the numbers of the
-#: job's replica and attempt, from 0, and what the job requests. A parameter with the same name
-#: takes precedence.
-RUN_PLACEHOLDERS: frozenset[str] = frozenset({"run", "cwd", "replica", "attempt", *REQUESTS})
+#: job's replica and attempt, from 0, its time limit in seconds, and what the job requests. A
+#: parameter with the same name takes precedence.
+RUN_PLACEHOLDERS: frozenset[str] = frozenset(
+    {"run", "cwd", "replica", "attempt", "limit", *REQUESTS}
+)
 
 #: Allowed formats: width and precision are at most 999, and placeholders are not nested.
 _FORMAT = re.compile(

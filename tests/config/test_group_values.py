@@ -527,6 +527,17 @@ def test_what_a_job_requests_is_a_placeholder_and_a_parameter_of_that_name_wins(
     assert job.command == ("x", "7")
 
 
+def test_the_time_limit_is_a_placeholder_in_seconds() -> None:
+    (job,) = first_jobs("command: 'pw {limit} {limit:06d}', duration: 2h")
+    assert job.command == ("pw", "7200", "007200")
+    assert job.fill("{limit}") == "7200"
+    assert first_jobs("command: 'pw {limit}'")[0].command == ("pw", "0")
+    for name in ("duration", "walltime", "time_limit"):
+        with pytest.raises(FileErrors) as raised:
+            ensemble(group(f"command: 'x {{{name}}}', duration: 2h"))
+        assert "did you mean {limit}?" in (raised.value.errors[0].hint or "")
+
+
 # -- memory ----------------------------------------------------------------------------------------
 
 MEBI = 1 << 20
