@@ -361,8 +361,9 @@ class EnsembleRun:
     def set(self, group: str, **fields: Any) -> None:
         """Change fields of a group.
 
-        The change applies to later submits; that of ``at_once``, ``uses`` and ``retry`` (such as
-        ``retry={"times": 6}``) also to jobs that are not over.
+        The change applies to jobs that are not in the queue yet, and to further attempts; that of
+        ``at_once``, ``uses`` and ``retry`` (such as ``retry={"times": 6}``) to all jobs that are
+        not over.
         """
         self._request({"name": "set", "label": group, "with": fields})
 

@@ -58,13 +58,13 @@ def _decision_text(decision: Mapping[str, Any]) -> str:
         return f"submitted {shown}" if shown else "accepted, not submitted yet"
     if kind == "set-group":
         fields = format_fields(decision["fields"])
-        at_once = {"at_once", "uses", "retry"}.issuperset(decision["fields"])
-        return f"{decision['group']}: {fields}, " + (
-            "also for jobs that are not over"
-            if at_once
-            else "for jobs of later submits; jobs that are held keep theirs ('ensemble stop', then "
-            f"'ensemble resume --set jobs.{decision['group']}.FIELD=VALUE' changes them, too)"
-        )
+        names = set(decision["fields"])
+        jobs = "jobs that are not in the queue yet"
+        if names <= {"at_once", "uses", "retry"}:
+            jobs = "jobs that are not over"
+        elif names <= {"parameters", "points", "count", "replicas"}:
+            jobs = "jobs of later submits"
+        return f"{decision['group']}: {fields}, for {jobs}"
     if kind == "set-limits":
         return f"limits: {format_fields(decision['limits'])}"
     if kind in ("enable-rule", "disable-rule"):

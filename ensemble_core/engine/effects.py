@@ -120,11 +120,13 @@ class Effects:
             error = no_such_limit(state, name)
             if error is not None:
                 raise error
+        before, waiting = standing.group, state.attempts.values()
         standing.use(changed)
         if "retry" in fields:
             retry = {"retry": fields["retry"]}
-            waiting = state.attempts.values()
             table.renew_sources(decision.group, lambda one: settings(one, retry), waiting)
+        if decision.rule is None:  # a user means all jobs that are to come, as with a changed file
+            table.follow((before, before), changed, waiting)
         table.gauges.taken(decision.group)
         table.recount_places()
         state.out.append(decision)

@@ -119,7 +119,7 @@ class JobTable:
                 earlier, was = state.results, state.group
                 state.adopt(before.get(name), group)
                 if name in before:
-                    self._follow(before[name], was, group, waiting)
+                    self.follow((before[name], was), group, waiting)
                 for each in sorted(earlier ^ state.results):
                     if self.metrics.mean(name, each) is not None:
                         self.metrics.warn(
@@ -140,10 +140,12 @@ class JobTable:
         if index.gauges:
             self.gauges.keep()
 
-    def _follow(
-        self, before: JobGroup, standing: JobGroup, after: JobGroup, waiting: Collection[Index]
+    def follow(
+        self, earlier: tuple[JobGroup, JobGroup], after: JobGroup, waiting: Collection[Index]
     ) -> None:
-        """Let jobs that are not over, and lost ones, follow a changed group of the file.
+        """Let jobs that are not over, and lost ones, follow a changed group.
+
+        ``earlier``: the group in the file, and with the fields that were set during the run.
 
         Jobs that are not in the queue are made again. Those in the queue stay as they were
         submitted, which a warning says; their next attempts have the new fields.
@@ -152,7 +154,7 @@ class JobTable:
 
         def renewed(source: JobGroup) -> JobGroup:
             if id(source) not in made:
-                made[id(source)] = source, followed(source, before, standing, after)
+                made[id(source)] = source, followed(source, *earlier, after)
             return made[id(source)][1]
 
         for index in (*self.lost.values(), *waiting):
@@ -183,7 +185,7 @@ class JobTable:
         if stay:
             self.metrics.warn(
                 f"{after.name}: {jobs_keep(stay)} {', '.join(fields)}, as submitted before the "
-                "file changed; further attempts follow the file"
+                "change; further attempts follow it"
             )
         if unread:
             self.metrics.warn(

@@ -210,8 +210,8 @@ class Switch(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SetGroup(Decision):
-    """Change fields of a job group. The change applies to later submits; that of ``at_once``,
-    ``uses`` and ``retry`` at once.
+    """Change fields of a job group. The change applies to later submits; if a user requested it,
+    also to jobs that are not in the queue yet; that of ``at_once``, ``uses`` and ``retry`` at once.
     """
 
     type: ClassVar[str] = "set-group"

@@ -93,8 +93,7 @@ def test_submitted_jobs_are_recorded_with_the_requester(under: Under) -> None:
     assert "submitted b.0, b.1, b.2, b.3" in done.output
     later = under.ensemble("set", "b", "nodes=1", "duration=10m")
     assert later.exit_code == 0
-    assert "for jobs of later submits; jobs that are held keep theirs" in later.output
-    assert "'ensemble resume --set jobs.b.FIELD=VALUE' changes them, too" in later.output
+    assert later.output == "b: nodes=1, duration=10m, for jobs that are not in the queue yet\n"
     new = under.ensemble("set", "b", "command=echo {U} {T}")
     assert new.exit_code == 0, new.output
     given = "parameters={V: [1, 2], T: null, U: null}"
@@ -102,7 +101,7 @@ def test_submitted_jobs_are_recorded_with_the_requester(under: Under) -> None:
     assert other.exit_code == 0, other.output
     assert under.ensemble("disable", "other").output == "disabled other\n"
     more = under.ensemble("set", "b", "at_once=4", "retry.times=6")
-    assert more.output == "b: at_once=4, retry={'times': 6}, also for jobs that are not over\n"
+    assert more.output == "b: at_once=4, retry={'times': 6}, for jobs that are not over\n"
     limit = under.ensemble("set", "limits.core_hours=500", "limits.at_once=100")
     assert limit.output == "limits: core_hours=500, at_once=100\n"
     under.go()

@@ -362,8 +362,8 @@ def test_jobs_that_are_not_over_follow_the_changed_file() -> None:
     text = text.replace("    result", "    retry: {times: 1}\n    fail_if: last.E > 5\n    result")
     decided = change(story, text)
     assert said(decided) == (
-        "sim: 2 jobs keep their command, environment, as submitted before the file changed; "
-        "further attempts follow the file"
+        "sim: 2 jobs keep their command, environment, as submitted before the change; "
+        "further attempts follow it"
     )
     story.observe("sim.0", E=1)
     first = story.engine.state.table.records["sim.0"]

@@ -60,7 +60,7 @@ def test_requested_parameters_are_merged_with_the_groups() -> None:
 def test_a_request_may_set_a_group_switch_rules_and_cancel() -> None:
     told = Story(FILE)
     told.start()
-    (change,) = ask(told, "set", label="b", **{"with": {"nodes": 3}})
+    change, _ = ask(told, "set", label="b", **{"with": {"nodes": 3}})
     assert isinstance(change, SetGroup)
     (submit,) = ask(told, "submit", label="b")
     assert submit.jobs[0].nodes == 3
@@ -155,6 +155,30 @@ def test_a_larger_at_once_submits_held_jobs_and_null_removes_it() -> None:
     assert [job.id for job in submit.jobs] == ["a.3", "a.4"]
     ask(told, "set", label="a", **{"with": {"uses": ["gpu"], "at_once": 1}})
     assert (queued(told), told.engine.state.table.groups["a"].group.uses) == (5, ("gpu",))
+
+
+def test_a_set_group_changes_jobs_that_are_not_in_the_queue_yet() -> None:
+    told = Story(LIMITED.replace("jobs: 3", "jobs: 100"))
+    told.start()
+    fields = {"nodes": 2, "command": "y {T}", "environment": {"A": "b"}}
+    change, warning, *rest = ask(told, "set", label="a", **{"with": fields})
+    assert isinstance(change, SetGroup)
+    assert warning.message == (
+        "a: 1 job keeps its command, nodes, tasks, environment, as submitted before the change; "
+        "further attempts follow it"
+    )
+    assert not rest
+    told.play("a.0", status=256)
+    for job in ("a.1", "a.2", "a.3", "a.4"):
+        told.play(job)
+    submits = [each for each in told.decisions if isinstance(each, Submit) and each.group == "a"]
+    jobs = [job for each in submits for job in each.jobs]
+    assert [(job.id, job.nodes, job.command) for job in jobs] == [
+        ("a.0", 1, ("x", "1")),
+        *((f"a.{place}", 2, ("y", f"{place + 1}")) for place in range(1, 5)),
+        ("a.0-1", 2, ("y", "1")),
+    ]
+    assert all(job.environment == {"A": "b"} for job in jobs[1:])
 
 
 def test_further_retries_hold_for_jobs_that_run_and_after_a_snapshot() -> None:

@@ -41,8 +41,9 @@ def _names(kept: KeptRun, changes: Sequence[str]) -> list[str]:
 def set(run: str, changes: tuple[str, ...], state: str | None, as_json: bool) -> int:  # noqa: A001 - name of the command
     """Change fields of a job group, or limits, of a live run.
 
-    Jobs that are submitted later get the fields, such as nodes=4 duration=10m. The fields at_once,
-    uses and retry (retry.times=6) also apply to jobs that are not over. Without GROUP, limits of
+    Jobs that are not in the queue yet, and further attempts, get the fields, such as nodes=4
+    duration=10m. The fields at_once, uses and retry (retry.times=6) apply to all jobs that are not
+    over. Without GROUP, limits of
     the run change: limits.core_hours=500. The run's journal records who made the request.
     """
     group, *fields = changes
