@@ -70,6 +70,8 @@ class Known:
 
     #: A group with the value ``None`` exists but has errors.
     groups: dict[str, JobGroup | None] = field(default_factory=dict)
+    #: Names that groups with errors seem to define: rules that use them are not wrong.
+    faulty: dict[str, set[str]] = field(default_factory=dict)
     #: The parameters of all groups; cached because every rule needs them.
     parameters: frozenset[str] | None = None
     statistics: Mapping[str, StatisticSpec] = field(default_factory=dict)
@@ -300,7 +302,9 @@ class Context:
         """Return the sweep parameters of a group, or of all groups if ``group`` is ``None``."""
         if group is None and self.known.parameters is not None:
             return set(self.known.parameters)
-        return {name for known in self._groups(group) if known for name in known.names}
+        found = {name for known in self._groups(group) if known for name in known.names}
+        faulty = self.known.faulty
+        return found.union(*(faulty.values() if group is None else [faulty.get(group, ())]))
 
     def warn_of_kinds(self, path: Path, condition: Condition, group: str | None) -> None:
         """Warn if the condition compares a number with a text, or with a misspelt value.

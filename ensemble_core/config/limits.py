@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import NoneType
 from typing import Any
 
 from ensemble_core.config.context import Context
@@ -70,6 +71,10 @@ def _shared(
     if not isinstance(given, Mapping):
         return NOTHING if given is None else {"": int(given)}  # type: ignore[call-overload]
     used = {name for group in groups for name in group.uses}
+    entries = context.document.data.get("jobs")
+    for entry in entries if isinstance(entries, list) else ():  # also of groups with errors
+        uses = _uses(entry)
+        used.update([uses] if isinstance(uses, str) else map(str, uses))
     for name in given:
         if name not in used and not live and name != WHOLE_RUN:
             path = ("limits", "at_once", name)
@@ -83,16 +88,25 @@ def _shared(
     return {"" if name == WHOLE_RUN else str(name): int(most) for name, most in given.items()}
 
 
-def check_uses_of_limits(context: Context, entries: object, limits: Limits) -> None:
-    """Report job groups that use limits that do not exist."""
+def _uses(entry: object) -> str | list[Any]:
+    """Return the limits that an entry of the file uses."""
+    uses = entry.get("uses") if isinstance(entry, Mapping) else None
+    return uses if isinstance(uses, (str, list)) else []
+
+
+def check_uses_of_limits(context: Context, entries: object, limits: object) -> None:
+    """Report job groups that use limits that do not exist. ``limits``: this section of the file."""
+    given = limits.get("at_once") if isinstance(limits, Mapping) else limits
+    if not isinstance(given, (int, Mapping, NoneType)):
+        return  # an error was reported there
+    shared = given if isinstance(given, Mapping) else ()
+    known = [str(name) for name in shared if name != WHOLE_RUN]
     for number, entry in enumerate(entries if isinstance(entries, list) else ()):
-        uses = entry.get("uses") if isinstance(entry, Mapping) else None
-        names = [uses] if isinstance(uses, str) else uses if isinstance(uses, list) else []
-        for place, name in enumerate(names):
-            if not isinstance(name, str) or (name and name in limits.at_once):
+        uses = _uses(entry)
+        for place, name in enumerate([uses] if isinstance(uses, str) else uses):
+            if not isinstance(name, str) or name in known:
                 continue
             path = ("jobs", number, "uses", *((place,) if isinstance(uses, list) else ()))
-            known = [each for each in limits.at_once if each]
             hint = f"write 'limits: {{at_once: {{{name}: 4}}}}'"
             if known:
                 hint = did_you_mean(name, known, f"known: {', '.join(known)}", cutoff=0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -225,6 +226,10 @@ def _raise(context: Context) -> None:
         raise FileErrors(distinct.values())
 
 
+#: A placeholder in one of these keys may be a parameter of a group with errors.
+_TEXT_KEYS = ("command", "environment", *TEXTS)
+_PLACEHOLDER = re.compile(r"\{(\w+)")
+
 #: Keys of a job group that use parameters only through placeholders.
 _SILENT = frozenset(
     {"name", "command", "environment", "parameters", "points", "observe", "options", *TEXTS}
@@ -312,7 +317,7 @@ class _Loader:
         rules = self._rules()
         logging = data.get("logging")
         limits = bind_limits(context, data.get("limits"), groups.values())
-        check_uses_of_limits(context, data.get("jobs"), limits)
+        check_uses_of_limits(context, data.get("jobs"), data.get("limits"))
         heartbeat = self._heartbeat(logging if isinstance(logging, dict) else {}, rules)
         if not context.errors:
             warn_of_submits(context, rules)
@@ -377,7 +382,12 @@ class _Loader:
                     group = replace(first, more=(*first.more, group))
             seen.setdefault(name, (*path, "name"))
             context.known.groups[name] = group
-            if group is not None:
+            if group is None:
+                names = context.known.faulty.setdefault(name, set())
+                for given in (spec.get("parameters"), spec.get("result")):
+                    names.update(given if isinstance(given, dict) else ())
+                names.update(_PLACEHOLDER.findall(str([spec.get(key) for key in _TEXT_KEYS])))
+            else:
                 groups[name] = group
                 entries.setdefault(name, []).append((path, spec))
         # These keys can name columns of any group, so all groups are checked before.

@@ -323,6 +323,10 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
             hint += "distance from one value to the next"
         elif "with" in known and key in inside and "times" not in known:
             hint = f"put it under 'with:': with: {{{key}: …}}"
+        elif {"command", "parameters"} <= {*known} and key in _parameters(context):
+            hint = f"it is a parameter: write parameters.{key}=VALUE"
+            if document.file:
+                hint = f"it is a parameter: write 'parameters: {{{key}: …}}'"
         elif key.lower() in _AFTER and _is_group(path):
             other = data[key][0] if isinstance(data[key], list) and data[key] else data[key]
             hint = "a rule starts a group when another one is over: {trigger: idle, name: "
@@ -348,6 +352,18 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
             code="unknown-key",
             where=document.at_key(inner),
         )
+
+
+def _parameters(context: Context) -> set[str]:
+    """Return the parameters of all groups, also before the groups are read."""
+    data = context.document.data
+    entries = data.get("jobs") if isinstance(data, dict) else None
+    written = [
+        entry.get("parameters")
+        for entry in (entries if isinstance(entries, list) else ())
+        if isinstance(entry, dict)
+    ]
+    return context.parameters(None).union(*(each for each in written if isinstance(each, dict)))
 
 
 def _is_group(path: Path) -> bool:

@@ -128,10 +128,11 @@ def read_first_points(
         return ()
     if wanted is not None:
         return tuple(json.loads(context.known.attached.get(wanted.key, "[]")))
-    found = []
+    found, dropped = [], list[str]()
     for place, point in _written_points(context, path, given, vocs):
         whole = vocs.filled(point)
         why = vocs.refused(whole)
+        dropped += [name for name in point if point[name] != "" and whole.get(name) == ""]
         if why is None:
             found.append(vocs.clipped(whole))
             continue
@@ -146,6 +147,13 @@ def read_first_points(
             code="bad-value",
         )
         break
+    for name in dict.fromkeys(dropped):
+        number = dropped.count(name)
+        points = "1 first point gives" if number == 1 else f"{number} first points give"
+        context.warnings.append(
+            f"{context.document.at(path)}: {points} {name!r} a value, which is not used there: its "
+            f"'when' is not true ({next(v.when for v in vocs.variables if v.name == name)})"
+        )
     return tuple(found)
 
 

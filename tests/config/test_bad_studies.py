@@ -12,6 +12,7 @@ from marked_places import check_errors, unmarked
 
 from ensemble_core.cli.main import main
 from ensemble_core.config import load_text
+from ensemble_core.errors import FileErrors
 from ensemble_core.plugin.discovery import discover
 
 REGISTRY = discover()
@@ -197,3 +198,52 @@ def test_missing_column_of_points_is_reported_with_the_existing_ones(
     told = ran(file, tmp_path, monkeypatch)
     assert f"f.yaml:{place}: " in told, told
     assert "no column 'TT'" in told
+
+
+ONE_MISTAKE = """\
+limits: {at_once: {gpu: 4}}
+jobs:
+  - {name: sim, command: "sim {T} {U}", parameters: {T: [1, 2]}, points: p.csv, nodes: 2, uses: gpu}
+  - {name: post, command: post, duration: 60, uses: [gpu]}
+rules:
+  - {trigger: job-success, name: sim, when: T > 1 and U > 2, action: {name: log, message: "{T}"}}
+  - {trigger: job-success, name: sim, when: E > 1, action: {name: submit, label: post}}
+results:
+  best: {of: sim, by: T, columns: {jobs: n}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("gpu: 4", "gpu: many"),
+        ("{gpu: 4}", "{gpu: 4}, wall: soon"),
+        ("{at_once: {gpu: 4}}", "[gpu]"),
+        ("nodes: 2", "nodes: two, result: {E: last.E}"),
+    ],
+)
+def test_mistake_in_a_limit_or_a_group_causes_no_further_errors(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    (tmp_path / "p.csv").write_text("U\n1\n")
+    text = ONE_MISTAKE if "result:" in after else ONE_MISTAKE.replace("E > 1", "T > 1")
+    with pytest.raises(FileErrors) as caught:
+        load_text(text.replace(before, after), REGISTRY, file="f.yaml", here=str(tmp_path))
+    assert len(caught.value.errors) == 1, str(caught.value)
+
+
+def test_first_point_with_a_value_for_a_variable_that_does_not_apply_causes_a_warning() -> None:
+    text = """
+jobs: [{name: a, command: "x {opt} {m}", result: {E: last.E}, observe: {key-value: {}}}]
+generators:
+  - name: g
+    use: random
+    group: a
+    variables: {opt: {values: [sgd, adam]}, m: {range: [0, 1], when: opt == "sgd"}}
+    objectives: {E: minimize}
+    first: [{opt: adam, m: 0.9}, {opt: adam}, {opt: sgd, m: 0.5}, {opt: adam, m: ""}]
+    until: count.done >= 9
+"""
+    (warning,) = load_text(text, REGISTRY, file="f.yaml").warnings
+    assert "1 first point gives 'm' a value, which is not used there" in warning
+    assert "f.yaml:9:" in warning

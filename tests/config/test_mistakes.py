@@ -47,6 +47,12 @@ class Mistake(NamedTuple):
 
 
 MISTAKES = {
+    "count in a table": Mistake(
+        "m: mean.E, jobs: «count",
+        "m: mean.E",
+        "unknown name 'count' in the table 'curve'",
+        "write n, the number of the row's jobs",
+    ),
     "arrow": Mistake(
         f"trigger: metric, name: count.sim.done, when: «'=> 3', {END}",
         RULE,

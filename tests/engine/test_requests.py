@@ -250,6 +250,7 @@ def test_a_rule_can_change_at_once_and_retries() -> None:
         ({"limits": {"wall": "1h"}}, "'ensemble resume RUN --set limits.wall=VALUE'"),
         ({"limits": {"jobs": 5, "strict": True}}, "limits.strict of a live run cannot change"),
         ({"limits": {"wal": "1h"}}, "unknown key 'wal'"),
+        ({"label": "a", "with": {"T": 5}}, "it is a parameter: write parameters.T=VALUE"),
         ({"limits": {"core_hours": -1}}, "-1"),
         ({"limits": {}}, "the specification is empty"),
         ({"limits": 5}, "5"),
