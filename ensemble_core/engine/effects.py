@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from ensemble_core.engine.records import BY_OTHERS, Index, Origin, Pending
 from ensemble_core.engine.rule_index import RuleState
@@ -47,12 +48,24 @@ def no_such_limit(state: State, name: object) -> UsageError | None:
     )
 
 
+def _leaves(fields: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the changed fields, those in mappings with dotted names, such as ``retry.times``."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
 class Effects:
     """Applies decisions to ``state``, and ends the run."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.submission = Submitter(state)
+        #: Fields of groups that rules have set at the event with this number, each with the rule.
+        self._set: dict[tuple[str, str], tuple[str, object]] = {}
+        self._set_at = 0
 
     def apply(self, origin: Origin, decision: Decision) -> None:
         """Apply a decision to the state, and append it to the engine's output."""
@@ -120,6 +133,7 @@ class Effects:
             error = no_such_limit(state, name)
             if error is not None:
                 raise error
+        self._warn_of_other_rule(decision)
         before, waiting = standing.group, state.attempts.values()
         standing.use(changed)
         if "retry" in fields:
@@ -131,6 +145,27 @@ class Effects:
         table.recount_places()
         state.out.append(decision)
         self.submission.hand_over(decision.group)  # the new fields may have a larger at_once
+
+    def _warn_of_other_rule(self, decision: SetGroup) -> None:
+        """Warn, once for each field, if two rules set it to different values at one event."""
+        state, group = self.state, decision.group
+        if self._set_at != state.events:
+            self._set_at = state.events
+            self._set.clear()
+        if decision.rule is None:
+            return
+        contested = state.table.groups[group].contested
+        for name, value in _leaves(decision.fields):
+            other, was = self._set.get((group, name), (decision.rule, value))
+            self._set[group, name] = decision.rule, value
+            if other == decision.rule or was == value or name in contested:
+                continue
+            contested[name] = None
+            message = (
+                f"{group}: rule {other!r} sets {name} to {was}, and rule {decision.rule!r} sets it "
+                f"to {value} at the same event: the last one holds"
+            )
+            state.out.append(Log(rule=decision.rule, message=message, level="warning"))
 
     def check_enabled(self, states: Iterable[RuleState]) -> None:
         """Check newly enabled rules, because their metrics may already satisfy them."""

@@ -96,6 +96,8 @@ class GroupState:
     results: set[str] = field(init=False)
     #: Names under ``result`` for which a missing value was reported already.
     without_value: list[str] = field(default_factory=list)
+    #: Fields that two rules have set to different values at one event, which was reported.
+    contested: dict[str, None] = field(default_factory=dict)
     #: True if attempts may continue earlier ones.
     continues: bool = False
     #: True if the replacement of repeated rows was reported.

@@ -251,6 +251,16 @@ class State:
             if not same:
                 # The file has changed: it may have further points.
                 generator.met = generator.exhausted = generator.short = False
+            if now is not None and was is not None and generator.points:
+                old, new = (
+                    spec.replicas or each.groups[spec.group].count
+                    for spec, each in ((was, before), (now, ensemble))
+                )
+                if old != new:
+                    self.metrics.warn(
+                        f"the generator {name!r} submits {new} job{'s' * (new != 1)} for each "
+                        f"further point: its earlier points ({len(generator.points)}) keep {old}"
+                    )
         for name in before.generators.keys() - ensemble.generators.keys():
             if points := len(self.generators[name].points):
                 self.metrics.warn(

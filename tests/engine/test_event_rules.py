@@ -336,6 +336,23 @@ def test_set_changes_a_group_for_later_submits() -> None:
     assert [job.tasks for one in decided if isinstance(one, Submit) for job in one.jobs] == [8]
 
 
+def test_two_rules_that_set_a_field_at_one_event_cause_a_warning() -> None:
+    told = story(
+        """
+  - {id: one, trigger: job-success, repetitions: 9, action: {name: set, label: amg, with: {tasks: 8, environment: {A: b}}}}
+  - {id: two, trigger: job-success, repetitions: 9, action: {name: set, label: amg, with: {tasks: 4, environment: {B: b}}}}
+  - {id: same, trigger: job-success, action: {name: set, label: amg, with: {tasks: 4}}}
+"""
+    )
+    told.start()
+    (warning,) = (one for one in told.play("lammps.0") if isinstance(one, Log))
+    assert warning.message == (
+        "amg: rule 'one' sets tasks to 8, and rule 'two' sets it to 4 at the same event: the last "
+        "one holds"
+    )
+    assert not [one for one in told.play("lammps.1") if isinstance(one, Log)]
+
+
 def test_rules_can_be_enabled_and_disabled_while_running() -> None:
     told = story(
         """

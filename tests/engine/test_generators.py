@@ -631,3 +631,19 @@ rules:
     steered = [one for one in decided if isinstance(one, (SetGenerator, Switch))]
     assert [one.type for one in steered] == ["switch", "set-generator"]
     assert not told.engine.state.generators["search"].paused
+
+
+@pytest.mark.parametrize("key", ["replicas", "count"])
+def test_more_jobs_for_each_point_do_not_extend_earlier_points_and_a_warning_says_so(
+    key: str,
+) -> None:
+    told = begun("until: count.done >= 9", group=f"{key}: 2")
+    told.ensemble = load_text(
+        text("until: count.done >= 9", group=f"{key}: 3"), discover(), file="f.yaml"
+    )
+    told.engine.adopt(told.ensemble)
+    decided = told.tell(Resumed(told.now))
+    warnings = [one.message for one in decided if isinstance(one, Log)]
+    assert warnings == [
+        "the generator 'search' submits 3 jobs for each further point: its earlier points (1) keep 2"
+    ]
