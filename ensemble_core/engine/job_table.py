@@ -182,6 +182,10 @@ class JobTable:
                     now = with_old_values(now, source)
                     unread += 1
             record.source = now
+        group = self.groups[after.name]
+        group.line = [(-r.job.urgency, r.place, job) for job, r in group.held.items()]
+        heapq.heapify(group.line)
+        group.blocked.clear()
         if stay:
             self.metrics.warn(
                 f"{after.name}: {jobs_keep(stay)} {', '.join(fields)}, as submitted before the "

@@ -181,6 +181,17 @@ def test_a_set_group_changes_jobs_that_are_not_in_the_queue_yet() -> None:
     assert all(job.environment == {"A": "b"} for job in jobs[1:])
 
 
+def test_a_set_urgency_changes_the_order_of_held_jobs() -> None:
+    told = Story("""
+limits: {at_once: {gpu: 1}}
+jobs: [{name: a, command: x, count: 3, uses: gpu}, {name: b, command: x, uses: gpu}]
+rules: [{trigger: start, action: {name: submit}}]
+""")
+    told.start()
+    ask(told, "set", label="b", **{"with": {"urgency": 31}})
+    assert told.submitted(told.play("a.0")) == ["b.0"]
+
+
 def test_further_retries_hold_for_jobs_that_run_and_after_a_snapshot() -> None:
     told = Story(LIMITED.replace("jobs: 3", "jobs: 100"))
     told.start()
