@@ -59,12 +59,12 @@ def _decision_text(decision: Mapping[str, Any]) -> str:
     if kind == "set-group":
         fields = format_fields(decision["fields"])
         names = set(decision["fields"])
-        jobs = "jobs that are not in the queue yet"
+        which = "jobs that are not in the queue yet"
         if names <= {"at_once", "uses", "retry"}:
-            jobs = "jobs that are not over"
+            which = "jobs that are not over"
         elif names <= {"parameters", "points", "count", "replicas"}:
-            jobs = "jobs of later submits"
-        return f"{decision['group']}: {fields}, for {jobs}"
+            which = "jobs of later submits"
+        return f"{decision['group']}: {fields}, for {which}"
     if kind == "set-limits":
         return f"limits: {format_fields(decision['limits'])}"
     if kind in ("enable-rule", "disable-rule"):
