@@ -1,5 +1,8 @@
 """Writes the journal of a run: a thread commits new events in groups (group commit).
 
+If no commit is synced, and the thread is not writing, the engine's thread commits an event with
+orders itself: a hand-over to another thread would take longer than the commit.
+
 Before a decision is carried out, it is at least as durable as its effect. By default, each commit
 is synced, so that it survives a power cut. With :meth:`JournalWriter.sync_late`, a commit is only
 written: it survives the death of every process, and is synced a moment later, or at once before an
@@ -45,6 +48,8 @@ _MOST_IN_LIST = 100
 #: How many lists one SQL statement writes. Each statement has to wait once for the GIL, which the
 #: engine's thread holds.
 _MOST_LISTS = 50
+#: How many events the engine's thread writes itself at most.
+_MOST_HERE = 100
 #: Back-pressure: the engine's thread waits while more events than this are not written yet.
 _MOST_PENDING = 50_000
 #: How many seconds events without orders wait, to share a commit with later events.
@@ -77,7 +82,7 @@ class JournalWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: The writing thread calls it with each order whose event is written, in sequence.
+        #: Called with each order whose event is written, in sequence, by the thread that wrote it.
         self.perform: Callable[[Any], object] | None = None
         #: Called with the error if a write fails, and with ``None`` when writes work again.
         self.trouble: Callable[[JournalError | None], None] | None = None
@@ -111,9 +116,13 @@ class JournalWriter:
         self._sync_at: float | None = None
         #: The number of the last event that had orders.
         self._ordered = self._progress.performed
-        #: Queue from the engine's thread to the writing thread. Items are entries, snapshots,
-        #: functions to call when all earlier items are done, and ``None`` to end the thread.
-        self._queue: SimpleQueue[_Item | list[_Item] | None] = SimpleQueue()
+        #: What is not written yet. Items are entries, snapshots, functions to call when all earlier
+        #: items are done, and ``None`` to end the thread. Only with the lock, items are taken.
+        self._items: deque[_Item | list[_Item] | None] = deque()
+        self._writing = threading.Lock()
+        #: True while the writing thread waits for something in ``_wakeups``.
+        self._idle = False
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
         #: Items that are being collected for one transaction; ``None`` at other times.
         self._unit: list[_Item] | None = None
         #: Set if the writing thread should write queued items without a pause.
@@ -211,8 +220,8 @@ class JournalWriter:
                 name = self.path.with_name(f"{self.path.name}-wal")
                 with contextlib.suppress(OSError):  # then each commit is synced
                     self._log = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-                    self._lasting = lasting
                     self._connection.execute("PRAGMA synchronous=NORMAL")
+                    self._lasting = lasting
 
         self._put(start)
 
@@ -263,11 +272,53 @@ class JournalWriter:
         if self._unit is not None:
             self._unit.append(entry)
             return
-        self._queue.put(entry)
+        self._items.append(entry)
         if orders:
+            if self._write_here(orders):
+                return
             self._hurry.set()
-        while self._queue.qsize() > _MOST_PENDING and not self.in_trouble:
+        self._wake()
+        while len(self._items) > _MOST_PENDING and not self.in_trouble:
             time.sleep(0.001)
+
+    def _write_here(self, orders: Sequence[Any]) -> bool:
+        """Write all items on this thread, and pass their orders on.
+
+        Return False if the writing thread has to do that: it is busy, something has to be synced,
+        there is more than a few entries, or the write fails.
+        """
+        if (
+            self._lasting is None
+            or self.in_trouble
+            or len(self._items) > _MOST_HERE
+            or not self._writing.acquire(blocking=False)
+        ):
+            return False
+        try:
+            batch = [item for item in self._items if isinstance(item, tuple)]
+            if len(batch) < len(self._items) or any(
+                any(map(self._lasting, entry[2])) for entry in batch
+            ):
+                return False
+            try:
+                self._write(self._written + 1, batch, None)
+            except Exception:
+                return False  # the writing thread tries again, and reports it
+            for _ in batch:
+                self._items.popleft()
+            if self._sync_at is None:
+                self._sync_at = time.monotonic() + _UNSYNCED
+                self._wake()
+            self._perform(self._count(batch))
+            return True
+        finally:
+            self._writing.release()
+
+    def _wake(self) -> None:
+        """Wake the writing thread, if it waits."""
+        if self._idle:
+            self._idle = False
+            self._wakeups.put(None)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -278,8 +329,9 @@ class JournalWriter:
             yield
         finally:
             self._unit = None
-            self._queue.put(unit)
+            self._items.append(unit)
             self._hurry.set()
+            self._wake()
 
     def snapshot(self, maker: str, state: bytes) -> None:
         """Queue a snapshot of the state after the last event."""
@@ -293,7 +345,8 @@ class JournalWriter:
         if self._unit is not None:
             self._unit.append(item)
         else:
-            self._queue.put(item)
+            self._items.append(item)
+            self._wake()
 
     def flush(self, patience: float | None) -> bool:
         """Wait until all events are synced and their orders were passed on.
@@ -302,10 +355,11 @@ class JournalWriter:
         journal cannot be written.
         """
         if self._thread is None:
-            return self._queue.empty()
+            return not self._items
         done = threading.Event()
-        self._queue.put(done.set)
+        self._items.append(done.set)
         self._hurry.set()
+        self._wake()
         deadline = None if patience is None else time.monotonic() + patience
         while not self._given_up.is_set() and self._thread.is_alive():
             left = 0.2 if deadline is None else deadline - time.monotonic()
@@ -323,8 +377,9 @@ class JournalWriter:
         written = self.flush(patience)
         if not written:
             self._given_up.set()
-        self._queue.put(None)
+        self._items.append(None)
         self._hurry.set()
+        self._wake()
         thread.join()
         self._thread = None
         if self._lasting is not None:
@@ -355,30 +410,31 @@ class JournalWriter:
 
         Return False after the last item.
         """
-        items = deque([self._first_item()])
+        self._wait()
         self._hurry.wait(_PAUSE)
         self._hurry.clear()
-        items.extend(self._queue.get() for _ in range(self._queue.qsize()))
         batch: list[_Entry] = []
         calls: list[Callable[[], object]] = []
         snapshot: Snapshot | None = None
         going = True
-        while items:
-            item = items.popleft()
-            if isinstance(item, tuple):  # nearly always
-                batch.append(item)
-            elif isinstance(item, list):
-                items.extendleft(reversed(item))
-            elif isinstance(item, Snapshot):
-                snapshot = item
-            elif item is None:
-                going = False
-            else:
-                calls.append(item)
-        if (batch or snapshot is not None) and not (
-            self._write_with_retries(batch, snapshot) and self._perform(batch)
-        ):
-            return False
+        with self._writing:
+            items = deque(self._items.popleft() for _ in range(len(self._items)))
+            while items:
+                item = items.popleft()
+                if isinstance(item, tuple):  # nearly always
+                    batch.append(item)
+                elif isinstance(item, list):
+                    items.extendleft(reversed(item))
+                elif isinstance(item, Snapshot):
+                    snapshot = item
+                elif item is None:
+                    going = False
+                else:
+                    calls.append(item)
+            if (batch or snapshot is not None) and not (
+                self._write_with_retries(batch, snapshot) and self._order(batch)
+            ):
+                return False
         late = self._sync_at is not None and time.monotonic() >= self._sync_at
         if (calls or late or not going) and not self._sync():
             return False
@@ -386,40 +442,56 @@ class JournalWriter:
             call()
         return going
 
-    def _first_item(self) -> _Item | list[_Item] | None:
+    def _wait(self) -> None:
         """Wait for an item. Sync the journal meanwhile, if that is due."""
-        if self._sync_at is not None:
+        while True:
+            self._idle = True
+            if self._items:
+                break
             with contextlib.suppress(Empty):
-                return self._queue.get(timeout=max(0.0, self._sync_at - time.monotonic()))
-            self._sync()
-        return self._queue.get()
+                timeout = None
+                if self._sync_at is not None:
+                    timeout = max(0.0, self._sync_at - time.monotonic())
+                self._wakeups.get(timeout=timeout)
+            if self._sync_at is not None and time.monotonic() >= self._sync_at:
+                self._sync()
+        self._idle = False
 
-    def _perform(self, batch: Sequence[_Entry]) -> bool:
-        """Pass on the orders of events that are written now. Return False if that was abandoned."""
+    def _count(self, batch: Sequence[_Entry]) -> list[Any]:
+        """Count events that are written now. Return their orders."""
         first, self._written = self._written + 1, self._written + len(batch)
         all_orders = list[Any]()
         for seq, (_, _, orders, _) in enumerate(batch, first):
             if orders:
                 self._ordered = seq
                 all_orders += orders
+        return all_orders
+
+    def _order(self, batch: Sequence[_Entry]) -> bool:
+        """Pass on the orders of events that are written now. Return False if that was abandoned."""
+        orders = self._count(batch)
         if self._lasting is not None and self._sync_at is None:
             self._sync_at = time.monotonic() + _UNSYNCED
-        if (self._lasting is None or any(map(self._lasting, all_orders))) and not self._sync():
+        if (self._lasting is None or any(map(self._lasting, orders))) and not self._sync():
             return False
-        for order in all_orders:
+        self._perform(orders)
+        return True
+
+    def _perform(self, orders: Sequence[Any]) -> None:
+        for order in orders:
             assert self.perform is not None
             self.perform(order)
-        return True
 
     def _sync(self) -> bool:
         """Sync all commits, and then note the progress, to detect a truncated journal later.
 
         Return False if that was abandoned.
         """
-        if self._sync_at is not None and not self._until_done(self._sync_log):
-            return False
-        self._sync_at = None
+        # The engine's thread may commit more during the sync, and then wants another one.
+        unsynced, self._sync_at = self._sync_at is not None, None
         progress = Progress(self._ordered, self._written)
+        if unsynced and not self._until_done(self._sync_log):
+            return False
         if progress != self._progress:
             self._note(progress)
         return True

@@ -205,6 +205,7 @@ class Runtime:
                 self._enqueue,
                 self.clock,
                 lambda: self._queued - self._taken,
+                put_later=self._enqueue_later,
                 folders=ensemble.reuse,
                 earlier=earlier,
                 served=self.engine.state.table.served,
@@ -226,6 +227,8 @@ class Runtime:
         #: The events that arrived together with the current one.
         self._together: Sequence[Event] = ()
         self._lock = threading.Lock()
+        #: Events that are put into the inbox together with the next ones.
+        self._later: list[Event] = []
         self._queued = 0
         self._taken = 0
         self._tracker = OutputTracker(
@@ -259,8 +262,19 @@ class Runtime:
 
     def _enqueue(self, events: Sequence[Event]) -> None:
         with self._lock:
+            if self._later and not isinstance(events, Unit):
+                events = [*self._later, *events]
+                self._later = []
             self._queued += len(events)
-        self._inbox.put(events)
+            self._inbox.put(events)
+
+    def _enqueue_later(self, events: Sequence[Event]) -> None:
+        """Put events into the inbox before the next ones, without a wakeup of the engine's thread.
+
+        The first events of the jobs that are being submitted follow in a moment.
+        """
+        with self._lock:
+            self._later += events
 
     def emit(self, events: Sequence[Event]) -> None:
         """Pass events to the run. Safe from any thread."""
@@ -580,10 +594,11 @@ class Runtime:
         """
         if self._identities is None or self._leave:
             return
+        self._enqueue(())
         self._identities.close(_CHECKS_GRACE)
         while not self._inbox.empty():
             for event in self._inbox.get():
-                if type(event) is Identified and event.unchanged:
+                if type(event) is Identified:
                     self._handle(event)
 
     def _last_problems(self) -> Iterator[Problem]:

@@ -90,6 +90,7 @@ class Identities:
     """Identities and look-ups of the jobs of a run.
 
     - ``put`` receives the resulting events; ``backlog`` returns how many events wait in the inbox.
+      ``put_later`` receives the identities of submitted jobs, which may wait for the next events.
     - ``folders`` lists the folders of the earlier runs to reuse; ``earlier`` has their jobs, if
       they have been read already.
     - ``served`` has the earlier jobs that replace jobs of this run.
@@ -102,12 +103,14 @@ class Identities:
         clock: Callable[[], float],
         backlog: Callable[[], int],
         *,
+        put_later: Callable[[Sequence[Event]], None] | None = None,
         folders: Sequence[str] = (),
         earlier: EarlierJobs | None = None,
         served: Iterable[str] = (),
         files: bool = False,
     ) -> None:
         self._put = put
+        self._put_later = put_later or put
         self._clock = clock
         self._backlog = backlog
         self._folders = folders
@@ -147,7 +150,7 @@ class Identities:
             if group is not None:
                 self._add(event, job, group, seen)
         if event.jobs:
-            self._put((event.event(self._clock()),))
+            self._put_later((event.event(self._clock()),))
 
     def look(self, order: LookUpRequest) -> None:
         """Look up jobs in earlier runs. Returns immediately."""

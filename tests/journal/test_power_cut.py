@@ -13,11 +13,14 @@ import os
 import random
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ensemble_testing import wait_until
@@ -297,6 +300,45 @@ def test_late_commits_are_synced_a_moment_later_and_a_failed_sync_is_repeated(
         assert [each is None for each in troubles[:2]] == [False, True]
         assert b"third" in (tmp_path / NAME).read_bytes()
         writer.end(2.0, {})
+
+
+def test_what_needs_no_sync_is_written_and_ordered_by_the_thread_that_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If that fails, the writing thread writes the same events again, and passes their orders on."""
+    performed: list[tuple[int, str]] = []
+    writes: list[int] = []
+    write = JournalWriter._write
+
+    def refuse(self: JournalWriter, first: int, *rest: Any) -> None:
+        writes.append(first)
+        if threading.current_thread().name != "journal":
+            raise sqlite3.OperationalError("disk is full")
+        write(self, first, *rest)
+
+    here = threading.current_thread().name
+    with contextlib.closing(JournalWriter(tmp_path / NAME)) as writer:
+        writer.perform = lambda order: performed.append((order, threading.current_thread().name))
+        writer.begin(1.0, {})
+        writer.append(PluginEvent(1.0, "synced"), [], [1])
+        writer.sync_late(lambda order: order == 4)
+        busy, rest = threading.Event(), threading.Event()
+        writer.then(lambda: (busy.set(), rest.wait()))
+        assert busy.wait(30)
+        writer.append(PluginEvent(2.0, "earlier"), [])
+        writer.append(PluginEvent(3.0, "here"), [], [2])
+        assert performed == [(1, "journal"), (2, here)]
+        with monkeypatch.context() as patched:
+            patched.setattr(JournalWriter, "_write", refuse)
+            writer.append(PluginEvent(4.0, "refused"), [], [3])
+            rest.set()
+            assert writer.flush(None)
+        assert writes == [4, 4]
+        writer.append(PluginEvent(5.0, "lasting"), [], [4])
+        writer.end(6.0, {})
+    assert performed[2:] == [(3, "journal"), (4, "journal")]
+    with Journal(tmp_path / NAME) as journal:
+        assert [row.event().timestamp for row in journal.rows()] == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def test_interrupted_system_calls_in_the_log_are_joined() -> None:

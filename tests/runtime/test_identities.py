@@ -79,3 +79,16 @@ def test_files_are_read_once_for_all_jobs_that_ended_before(
     checked._check()
     assert len(unchanged) == 7
     assert len(read) == 1
+
+
+def test_identities_of_submitted_jobs_wait_for_the_next_events(tmp_path: Path) -> None:
+    """A wakeup of the engine's thread, and a commit, cost more than the identities."""
+    group = JobGroup(name="g", command=("x",), cwd=str(tmp_path))
+    record = JobRecord(job=group.job(0, {}), submitted=0.0, link=None, source=group)
+    at_once: list[Event] = []
+    later: list[Event] = []
+    known = Identities(at_once.extend, lambda: 0.0, lambda: 0, put_later=later.extend)
+    known.expect([record.job], {record.job.id: record})
+    known.identify([record.job])
+    assert not at_once
+    assert [list(event.jobs) for event in later if isinstance(event, Identified)] == [["g.0"]]
