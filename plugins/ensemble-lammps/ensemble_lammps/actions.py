@@ -8,16 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ensemble_programs import Program
-from ensemble_programs.actions import (
-    TEXT,
-    check,
-    event_job,
-    files_option,
-    fill_patterns,
-    log_action,
-    nested_actions,
-    options_schema,
-)
+from ensemble_programs import actions as programs
+from ensemble_programs.actions import ACTIONS, TEXT, event_job, log_action, nested_actions, option
 
 from ensemble_core import (
     Action,
@@ -25,16 +17,17 @@ from ensemble_core import (
     CallContext,
     EnsembleError,
     Firing,
+    ObserverPlugin,
     expression,
+    hookimpl,
 )
-from ensemble_lammps import variables
-from ensemble_lammps.observer import DEFAULT_LOG
+from ensemble_lammps import observer, variables
 
 if TYPE_CHECKING:
     from ensemble_core import Decision
     from ensemble_lammps import outcome, restarts
 
-__all__ = ["LAMMPS", "actions"]
+__all__ = ["LAMMPS", "ensemble_actions"]
 
 #: Seconds by which the file system's clock may lag behind the queue's.
 _CLOCKS = 10.0
@@ -71,7 +64,7 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     group = firing.group(label)
     if group is None:
         raise EnsembleError(f"unknown job group {label!r}", code="no-such-group")
-    sweep: dict[str, list[Any]] = {}
+    sweep: dict[str, Any] = {}
     given: dict[str, Sequence[str]] = {}
     script = options.get("input")
     if job is not None:
@@ -81,11 +74,10 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
             given.update(own)
             script = script or other
     for name, value in options.get("variables", {}).items():
-        worked_out = _value(firing, name, value)
         if name in group.parameters:
-            sweep[name] = [worked_out]
+            sweep[name] = [_value(firing, name, value)]
         else:
-            given[name] = [variables.as_word(worked_out)]
+            given[name] = [variables.as_word(_value(firing, name, value))]
     changes: dict[str, Any] = {}
     if sweep:
         changes["parameters"] = {n: list(values) for n, values in group.parameters.items()} | sweep
@@ -119,7 +111,7 @@ def _continue(context: CallContext) -> Iterable[Action]:
     options, job = context.options, event_job(context, "lammps-continue")
     name, label = options.get("variable", "restart"), options.get("label") or job["group"]
     began = variables.parse_variables(job["command"]).get(name, ())[:1]
-    found = _newest_restart(context, job, began)
+    found = _newest_restart(options, job, began)
     if found.newest is None:
         why = f"{job['job']} cannot continue: {_why_no_restart(job, found)}"
         yield log_action(why, "warning" if "otherwise" in options else "error")
@@ -146,28 +138,21 @@ def _continue(context: CallContext) -> Iterable[Action]:
     changes = {**options.get("variables", {}), name: path}
     if "steps" in options:
         changes["steps"] = options["steps"]
-    spec = {"name": "lammps-vary", "label": label, "variables": changes}
-    if "input" in options:
-        spec["input"] = options["input"]
-    yield Action(spec)
+    own = {"input": options["input"]} if "input" in options else {}
+    yield Action({"name": "lammps-vary", "label": label, "variables": changes, **own})
 
 
 def _newest_restart(
-    context: CallContext, job: Mapping[str, Any], began: Sequence[str]
+    options: Mapping[str, Any], job: Mapping[str, Any], began: Sequence[str]
 ) -> restarts.Found:
     from ensemble_lammps import restarts
 
-    options, workdir = context.options, job.get("workdir")
-    if not workdir:
+    if not (workdir := job.get("workdir")):
         return restarts.Found(None)
-    started = job.get("started")
-    return restarts.find(
-        workdir,
-        fill_patterns(options.get("restart", []), job),
-        begun=None if started is None else started - _CLOCKS,
-        also=began,
-        newest=options.get("newest", "step"),
-    )
+    patterns = programs.fill_patterns(options.get("restart", []), job)
+    begun = (job.get("started") or 0.0) - _CLOCKS
+    by = options.get("newest", "step")
+    return restarts.find(workdir, patterns, begun=begun, also=began, newest=by)
 
 
 def _why_no_restart(job: Mapping[str, Any], found: restarts.Found) -> str:
@@ -185,10 +170,10 @@ def _ignores_variable(path: str, variable: str) -> bool:
 
     Returns False if the script is unreadable, very long, or includes other scripts.
     """
+    from ensemble_programs.outcome import open_regular
+
     try:
-        if not os.path.isfile(path):
-            return False
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             text = file.read(_MOST_OF_SCRIPT)
     except OSError:
         return False
@@ -209,92 +194,90 @@ def _read(path: str, status: int | None, *, over: bool) -> outcome.Outcome:
 
 
 LAMMPS = Program(
-    name="lammps", title="LAMMPS", log=DEFAULT_LOG, log_of=variables.log, read=_read, kinds=_KINDS
+    name="lammps",
+    title="LAMMPS",
+    log=observer.DEFAULT_LOG,
+    log_of=variables.log,
+    observer=ObserverPlugin(
+        name="lammps",
+        summary="Rows of thermo output in a growing LAMMPS log, by column name.",
+        build=observer.build,
+        options=observer.OPTIONS,
+        variables=observer.variables,
+        unasked=observer.unasked,
+    ),
+    read=_read,
+    kinds=_KINDS,
 )
 
-_LABEL = {"type": "string", "x-ensemble": "group"}
+_GROUP = {"type": "string", "x-ensemble": "group"}
 _VALUE = {"type": ["number", "string"], "x-ensemble": "expression"}
-_VARIABLES = {
-    "description": "LAMMPS variables by name. If the group's sweep has a parameter of that "
+_NAME = r"^\w+$"
+_VARIABLES = option(
+    "LAMMPS variables by name. If the group's sweep has a parameter of that "
     "name, it is set; otherwise '-var NAME VALUE' is replaced in the command or added to it. A "
     'value that begins with = is an expression: "=T * 1.1".',
-    "type": "object",
-    "minProperties": 1,
-    "propertyNames": {"pattern": r"^\w+$"},
-    "additionalProperties": {"description": "The value.", **_VALUE},
-}
-_INPUT = {"description": "Script that replaces the one after -in.", **TEXT}
+    type="object",
+    minProperties=1,
+    propertyNames={"pattern": _NAME},
+    additionalProperties=option("The value.", **_VALUE),
+)
+_INPUT = option("Script that replaces the one after -in.", **TEXT)
+_VARY = programs.options_schema(
+    ["variables"],
+    "label",
+    label=option("The job group to submit; default: that of the event's job.", **_GROUP),
+    variables=_VARIABLES,
+    input=_INPUT,
+    count=option(
+        "Number of jobs; default: 1 like the event's job, or, if it has no job, the group's count.",
+        type="integer",
+        minimum=1,
+        maximum=1_000_000,
+    ),
+)
+_CONTINUE = programs.options_schema(
+    label=option("The job group to continue; default: that of the event's job.", **_GROUP),
+    restart=programs.files_option(
+        "Restart files, relative to the job's workdir: a pattern with * and ?, or "
+        "several; % as in LAMMPS. May contain {index} and the sweep's parameters. "
+        "Default: every restart file directly in the workdir."
+    ),
+    newest=option(
+        "How to find the newest: highest step, or latest time (for scripts that reset the step).",
+        enum=["step", "time"],
+        default="step",
+    ),
+    variable=option(
+        "Variable for the file's path: read_restart ${restart}.",
+        type="string",
+        pattern=_NAME,
+        default="restart",
+    ),
+    input=_INPUT,
+    steps=option("Value of the variable 'steps', for run ${steps}.", **_VALUE),
+    variables=_VARIABLES,
+    otherwise=option(
+        "Actions if no restart file is complete; default: an error in the log.", **ACTIONS
+    ),
+)
 
 
-def actions() -> Iterable[ActionPlugin]:
-    """Return the plugin records of all three actions."""
+@hookimpl
+def ensemble_actions() -> Iterable[ActionPlugin]:
+    """Return the actions ``lammps-vary``, ``lammps-continue`` and ``lammps-check``."""
     yield ActionPlugin(
         name="lammps-vary",
         summary="submit LAMMPS jobs like the event's, with changed variables",
         plan=_vary,
         needs=frozenset({"submit"}),
-        options={
-            **options_schema(
-                ["variables"],
-                label={
-                    "description": "The job group to submit; default: that of the event's job.",
-                    **_LABEL,
-                },
-                variables=_VARIABLES,
-                input=_INPUT,
-                count={
-                    "description": "Number of jobs; default: 1 like the event's job, or, if "
-                    "it has no job, the group's count.",
-                    "type": "integer",
-                    "minimum": 1,
-                    "maximum": 1_000_000,
-                },
-            ),
-            "x-ensemble-job-unless": "label",
-        },
+        options=_VARY,
     )
     yield ActionPlugin(
         name="lammps-continue",
         summary="submit the event's LAMMPS job again, from its newest restart file",
         run=_continue,
         needs=frozenset({"submit"}),
-        options={
-            **options_schema(
-                label={
-                    "description": "The job group to continue; default: that of the event's job.",
-                    **_LABEL,
-                },
-                restart=files_option(
-                    "Restart files, relative to the job's workdir: a pattern with * and ?, or "
-                    "several; % as in LAMMPS. May contain {index} and the sweep's parameters. "
-                    "Default: every restart file directly in the workdir."
-                ),
-                newest={
-                    "description": "How to find the newest: highest step, or latest time (for "
-                    "scripts that reset the step).",
-                    "enum": ["step", "time"],
-                    "default": "step",
-                },
-                variable={
-                    "description": "Variable for the file's path: read_restart ${restart}.",
-                    "type": "string",
-                    "pattern": r"^\w+$",
-                    "default": "restart",
-                },
-                input=_INPUT,
-                steps={
-                    "description": "Value of the variable 'steps', for run ${steps}.",
-                    **_VALUE,
-                },
-                variables=_VARIABLES,
-                otherwise={
-                    "description": "Actions if no restart file is complete; default: an "
-                    "error in the log.",
-                    "x-ensemble": "action",
-                },
-            ),
-            # No option can replace a missing job.
-            "x-ensemble-job-unless": "",
-        },
+        options=_CONTINUE,
     )
-    yield check(LAMMPS)
+    yield from LAMMPS.actions()

@@ -6,6 +6,7 @@ import glob
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
@@ -36,6 +37,7 @@ _LONGEST_STRING = 1000
 _CLOCKS = 1.0
 #: Maximum number of rejected files to list for the user.
 _MOST_PASSED = 5
+_TRUNCATED = "it is truncated, or still being written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,10 @@ def find(
         Criterion for the newest file. ``step``: the highest step, then the latest time. ``time``:
         the latest time, then the highest step, for scripts that reset the step.
     """
-    best: Restart | None = None
+    complete: list[Restart] = []
     passed: list[tuple[str, str]] = []
-    older: list[Restart] = []
     kept = {os.path.join(folder, path) for path in also}
+    own: set[Restart] = set()
     for path in dict.fromkeys([*_matching_files(folder, patterns), *sorted(kept)]):
         try:
             found = read(path)
@@ -101,16 +103,16 @@ def find(
             if error.meant:
                 passed.append((path, error.what))
             continue
-        if begun is not None and found.time < begun and path not in kept:
-            older.append(found)
-        elif best is None or _rank(found, newest) > _rank(best, newest):
-            best = found
+        complete.append(found)
+        if begun is None or found.time >= begun or path in kept:
+            own.add(found)
+    best = max(own, key=lambda each: _rank(each, newest), default=None)
     # A chain of jobs in one folder leaves hundreds of files; list only those that could have been
     # chosen.
     passed += [
         (found.path, "it is older than the job")
-        for found in older
-        if best is None or _rank(found, newest) > _rank(best, newest)
+        for found in complete
+        if found not in own and (best is None or _rank(found, newest) > _rank(best, newest))
     ]
     return Found(best, tuple(passed[:_MOST_PASSED]))
 
@@ -127,12 +129,8 @@ def _matching_files(folder: str, patterns: Sequence[str]) -> Iterator[str]:
             shape = os.path.join(glob.escape(folder), pattern.replace("%", "base"))
             yield from sorted(glob.iglob(shape, recursive=True))
         return
-    try:
-        with os.scandir(folder) as entries:
-            names = sorted(entry.path for entry in entries if entry.is_file())
-    except OSError:
-        return
-    yield from names
+    with suppress(OSError), os.scandir(folder) as entries:
+        yield from sorted(entry.path for entry in entries if entry.is_file())
 
 
 def read(path: str) -> Restart:
@@ -157,8 +155,10 @@ def _read(path: str) -> Restart:
         count = _parts(file, order) if "base" in os.path.basename(path) else 0
     if not count:
         return Restart(path, step, time)
-    for at in _occurrences(path, "base"):
-        before, after = path[:at], path[at + len("base") :]
+    folder, name = os.path.split(path)
+    parts = name.split("base")
+    for at in range(len(parts) - 1, 0, -1):  # the last "base" first
+        before, after = os.path.join(folder, "base".join(parts[:at])), "base".join(parts[at:])
         if os.path.exists(f"{before}0{after}"):
             return Restart(f"{before}%{after}", step, _check_parts(before, after, count, time))
     raise IncompleteRestart("the files of the other processes are missing")
@@ -196,9 +196,8 @@ def _head(file: BinaryIO) -> tuple[int, str]:
     """Return the step, and the byte order in the notation of :mod:`struct`."""
     if file.read(len(MAGIC)) != MAGIC:
         raise IncompleteRestart("it is not a restart file", meant=False)
-    mark = _read_exactly(file, 4)
-    order = "<" if mark == b"\1\0\0\0" else ">" if mark == b"\0\0\0\1" else ""
-    if not order:
+    order = {b"\1\0\0\0": "<", b"\0\0\0\1": ">"}.get(_read_exactly(file, 4))
+    if order is None:
         raise IncompleteRestart("its byte order is unknown")
     if _integer(file, order) < _FIRST_REVISION:
         raise IncompleteRestart(
@@ -207,27 +206,23 @@ def _head(file: BinaryIO) -> tuple[int, str]:
     size = 8
     for _ in range(_MOST_VALUES):
         tag = _integer(file, order)
+        value = _integer(file, order, size if tag == _STEP else 4)
         if tag == _STEP:
-            return _integer(file, order, size), order
-        if tag in _STRINGS:
-            length = _integer(file, order)
-            if not 0 <= length <= _LONGEST_STRING:
+            return value, order
+        if tag == _BIGINT and value in (4, 8):
+            size = value
+        elif tag in _STRINGS:
+            if not 0 <= value <= _LONGEST_STRING:
                 break
-            _read_exactly(file, length)
-        else:
-            value = _integer(file, order)
-            if tag == _BIGINT and value in (4, 8):
-                size = value
+            _read_exactly(file, value)
     raise IncompleteRestart("it has no step at the expected place")
 
 
 def _check_end(file: BinaryIO) -> None:
     size = os.fstat(file.fileno()).st_size
-    if size < 2 * len(MAGIC):
-        raise IncompleteRestart("it is truncated, or still being written")
-    file.seek(size - len(MAGIC))
+    file.seek(max(len(MAGIC), size - len(MAGIC)))
     if file.read() != MAGIC:
-        raise IncompleteRestart("it is truncated, or still being written")
+        raise IncompleteRestart(_TRUNCATED)
 
 
 def _parts(file: BinaryIO, order: str) -> int:
@@ -246,14 +241,6 @@ def _parts(file: BinaryIO, order: str) -> int:
     return max(0, int(second)) if first == _MULTIPROC and third == _MPIIO else 0
 
 
-def _occurrences(text: str, part: str) -> Iterator[int]:
-    """Yield the positions of ``part`` in the last component of the path ``text``, last first."""
-    at = text.rfind(part)
-    while at > text.rfind("/"):
-        yield at
-        at = text.rfind(part, 0, at)
-
-
 def _integer(file: BinaryIO, order: str, size: int = 4) -> int:
     return int(struct.unpack(order + ("i" if size == 4 else "q"), _read_exactly(file, size))[0])
 
@@ -261,5 +248,5 @@ def _integer(file: BinaryIO, order: str, size: int = 4) -> int:
 def _read_exactly(file: BinaryIO, size: int) -> bytes:
     data = file.read(size)
     if len(data) < size:
-        raise IncompleteRestart("it is truncated, or still being written")
+        raise IncompleteRestart(_TRUNCATED)
     return data

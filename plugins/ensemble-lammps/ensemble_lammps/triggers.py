@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ensemble_programs.triggers import converged
-
-from ensemble_core import Trigger, TriggerPlugin
+from ensemble_core import Trigger, TriggerPlugin, hookimpl
 from ensemble_lammps.actions import LAMMPS
 from ensemble_lammps.log_facts import NO_COLUMNS, is_thermo
 
 if TYPE_CHECKING:
     from ensemble_core import Event
 
-__all__ = ["triggers"]
+__all__ = ["ensemble_triggers"]
 
 OBSERVER = "lammps"
 
@@ -32,8 +30,9 @@ def _thermo(name: str | None, options: Mapping[str, Any]) -> Trigger:
     return Trigger(events=("observed",), group=name, match=prints_thermo)
 
 
-def triggers() -> Iterable[TriggerPlugin]:
-    """Return the plugin records of both triggers."""
+@hookimpl
+def ensemble_triggers() -> Iterable[TriggerPlugin]:
+    """Return the triggers ``lammps-thermo`` and ``lammps-converged``."""
     yield TriggerPlugin(
         name="lammps-thermo",
         summary="a LAMMPS job of the group printed a row of thermo output",
@@ -45,4 +44,4 @@ def triggers() -> Iterable[TriggerPlugin]:
             "rows of thermo output do not have it; use 'trigger: observed' for rows that do",
         ),
     )
-    yield converged(LAMMPS)
+    yield from LAMMPS.triggers()

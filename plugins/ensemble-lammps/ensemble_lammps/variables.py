@@ -9,14 +9,8 @@ from itertools import pairwise
 from ensemble_core import EnsembleError, Job, JobGroup, as_text, escape_braces
 
 __all__ = [
-    "as_number",
-    "as_word",
-    "find_changes",
-    "log",
-    "parse_variables",
-    "script",
-    "with_changes",
-]
+    "as_number", "as_word", "find_changes", "log", "parse_variables", "script", "with_changes",
+]  # fmt: skip
 
 # LAMMPS behaves as follows (seen in tests):
 #
@@ -76,9 +70,8 @@ def with_changes(
 
     Raises :class:`EnsembleError` if LAMMPS would not see the variables.
     """
-    if (variables or other_script is not None) and not any(
-        w in _SCRIPT + _VARIABLE for w in command
-    ):
+    changed = variables or other_script is not None
+    if changed and {*_SCRIPT, *_VARIABLE}.isdisjoint(command):
         raise EnsembleError(
             f"{' '.join(command)[:200]!r} has neither -in nor -var, so LAMMPS would not see the "
             "variables or the script that this action sets",
@@ -90,16 +83,20 @@ def with_changes(
     missing = dict(variables)
     rest = 0
     for begin, end in _variables(command):
-        words += command[rest:begin]
-        rest, name = end, command[begin + 1]
-        if name not in variables:
-            words += command[begin:end]
-        elif name in missing:
+        name = command[begin + 1]
+        words += command[rest:begin] if name in variables else command[rest:end]
+        if name in missing:
             words += ["-var", name, *missing.pop(name)]
+        rest = end
     words += command[rest:]
     for name, values in missing.items():
         words += ["-var", name, *values]
-    return words if other_script is None else _with_script(words, other_script)
+    if other_script is None:
+        return words
+    places = [at for at, word in enumerate(words[:-1]) if word in _SCRIPT]
+    for at in places:
+        words[at + 1] = other_script
+    return words if places else [*words, "-in", other_script]
 
 
 def as_number(value: float) -> int | float:
@@ -132,11 +129,3 @@ def _variables(command: Sequence[str]) -> Iterator[tuple[int, int]]:
 def _last(command: Sequence[str], option: Sequence[str]) -> str | None:
     found = [b for a, b in pairwise(command) if a in option]
     return found[-1] if found else None
-
-
-def _with_script(command: Sequence[str], name: str) -> list[str]:
-    places = [at for at, word in enumerate(command[:-1]) if word in _SCRIPT]
-    words = list(command)
-    for at in places:
-        words[at + 1] = name
-    return words if places else [*words, "-in", name]

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ensemble_lammps.actions import actions
-from ensemble_lammps.outcome import KINDS
+from ensemble_lammps.actions import LAMMPS, ensemble_actions
 from ensemble_lammps.restarts import MAGIC
 from ensemble_testing import ActionContract, FakeFiring, Story
 
@@ -18,7 +17,7 @@ from ensemble_core import Action, CallContext, EnsembleError, Job, JobGroup, Met
 from ensemble_core.model.decisions import Call, Log, Submit, Terminate
 from ensemble_core.model.events import CallReturned, JobEvent, Observed
 
-VARY, CONTINUE, CHECK = actions()
+VARY, CONTINUE, CHECK = ensemble_actions()
 
 COMMAND = ("lmp", "-in", "in.melt", "-var", "T", "{T}", "-var", "seed", "1")
 GROUP = JobGroup(name="sim", command=COMMAND, parameters={"T": (1.0, 2.0)}, count=5)
@@ -163,7 +162,7 @@ def story(action: str, workdir: object = "/nowhere") -> Story:
 
 def carry_out(told: Story, call: Call) -> list[Any]:
     """Run the action of a call; return the decisions that follow from its result."""
-    record = next(each for each in actions() if each.name == call.name)
+    record = next(each for each in ensemble_actions() if each.name == call.name)
     assert record.run is not None
     result = record.run(
         CallContext(
@@ -479,7 +478,7 @@ def test_the_outcome_of_a_job_chooses_the_action(tmp_path: Path, kind: str) -> N
 
 
 def test_each_outcome_has_an_option() -> None:
-    assert {*CHECK.options["properties"], "running", "unknown"} == {*KINDS, "otherwise", "log"}
+    assert {*CHECK.options["properties"]} == {*LAMMPS.kinds, "otherwise", "log"}
 
 
 def test_otherwise_applies_if_the_outcome_is_unknown(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ import math
 from typing import ClassVar
 
 import pytest
-from ensemble_lammps.triggers import triggers
+from ensemble_lammps.triggers import ensemble_triggers
 from ensemble_testing import Story, TriggerContract
 
 from ensemble_core import EnsembleError, JobEvent, Observed
 
-THERMO, CONVERGED = triggers()
+THERMO, CONVERGED = ensemble_triggers()
 
 MELT = """
 jobs:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ensemble_programs.program import Program
 
 __all__ = [
+    "ACTIONS",
     "TEXT",
     "check",
     "continuation",
@@ -30,11 +31,13 @@ __all__ = [
     "fill_placeholders",
     "log_action",
     "nested_actions",
+    "option",
     "options_schema",
     "split_command",
 ]
 
 TEXT: Mapping[str, Any] = {"type": "string", "minLength": 1}
+ACTIONS: Mapping[str, Any] = {"x-ensemble": "action"}
 
 # These actions read files, so they run in another thread than the engine. After a crash of the
 # controller, a resume may call them again: the result is the same, because the job is over and its
@@ -63,27 +66,21 @@ def check(program: Program) -> ActionPlugin:
             yield each.knowing(fields)
 
     nested = {**program.kinds, "otherwise": "no other option applies"}
-    fields_known = ["outcome", "message", "step", *(["goal"] if program.read is None else [])]
+    goal = ["goal"] if program.read is None else []
+    known = {"x-ensemble-fields": ["outcome", "message", "step", *goal]}
     return ActionPlugin(
         name=action,
         summary=f"read the log of the event's finished {program.title} job, and act according to "
         "its outcome",
         run=run,
         by_outcome=True,
-        options={
-            **options_schema(
-                log=_log_option(program),
-                **{
-                    kind: {
-                        "description": f"Actions if {meaning}.",
-                        "x-ensemble": "action",
-                        "x-ensemble-fields": fields_known,
-                    }
-                    for kind, meaning in nested.items()
-                },
-            ),
-            "x-ensemble-job-unless": "",
-        },
+        options=options_schema(
+            log=_log_option(program),
+            **{
+                kind: option(f"Actions if {meaning}.", **ACTIONS, **known)
+                for kind, meaning in nested.items()
+            },
+        ),
     )
 
 
@@ -119,19 +116,18 @@ def continuation(program: Program) -> ActionPlugin:
                     "in order of preference. May contain {index} and the sweep's parameters. "
                     f"Default: {', '.join(program.checkpoint)}."
                 ),
-                parameter={
-                    "description": "Parameter that gets the checkpoint's path, for a command that "
+                parameter=option(
+                    "Parameter that gets the checkpoint's path, for a command that "
                     "a script hides: the command itself then stays as it is.",
                     **TEXT,
-                },
+                ),
                 log=_log_option(program),
-                otherwise={
-                    "description": "Actions if the job cannot continue, or is complete; default: "
+                otherwise=option(
+                    "Actions if the job cannot continue, or is complete; default: "
                     "an error in the log.",
-                    "x-ensemble": "action",
-                },
+                    **ACTIONS,
+                ),
             ),
-            "x-ensemble-job-unless": "",
             "x-ensemble-retries": True,
         },
     )
@@ -300,31 +296,34 @@ def log_action(message: str, level: str = "info") -> Action:
     return Action(name="log", message=escape_braces(message), level=level)
 
 
-def options_schema(required: Sequence[str] = (), /, **properties: Any) -> dict[str, Any]:
-    """Return the schema of an action's options."""
+def options_schema(
+    required: Sequence[str] = (), unless: str = "", /, **properties: Any
+) -> dict[str, Any]:
+    """Return the schema of the options of an action that needs a job, unless this option is set."""
     return {
         "type": "object",
         "required": list(required),
         "additionalProperties": False,
         "properties": properties,
+        "x-ensemble-job-unless": unless,
     }
+
+
+def option(description: str, /, **schema: Any) -> dict[str, Any]:
+    """Return the schema of an option."""
+    return {"description": description, **schema}
 
 
 def files_option(description: str) -> dict[str, Any]:
     """Return the schema of an option that is a pattern of file names, or a list of them."""
-    return {
-        "description": description,
-        "type": ["string", "array"],
-        "minLength": 1,
-        "minItems": 1,
-        "items": {"description": "A pattern.", **TEXT},
-    }
+    item = option("A pattern.", **TEXT)
+    return option(description, type=["string", "array"], minLength=1, minItems=1, items=item)
 
 
 def _log_option(program: Program) -> dict[str, Any]:
     default = program.log or "the job's standard output"
-    return {
-        "description": "The log's path in the workdir; may contain {index} and the sweep's "
+    return option(
+        "The log's path in the workdir; may contain {index} and the sweep's "
         f"parameters. Default: the one that the command names, or {default}.",
         **TEXT,
-    }
+    )

@@ -21,10 +21,7 @@ from ensemble_core import UNREADABLE, Job
 if TYPE_CHECKING:
     from ensemble_programs.program import Program
 
-__all__ = [
-    "CRASHES", "Outcome", "open_regular", "read", "read_ends", "signal_name", "signal_of",
-    "step_before",
-]  # fmt: skip
+__all__ = ["Outcome", "describe_status", "open_regular", "read", "read_ends", "step_before"]
 
 #: Number of bytes to read at the start of the last attempt, and at the end, of a longer log.
 _HEAD, _END = 1 << 19, 1 << 22
@@ -34,10 +31,10 @@ _PIECE, _OVERLAP = 1 << 24, 1 << 10
 _LONGEST = 300
 
 #: Signals of crashes and kills: from users, queues and the kernel.
-CRASHES = frozenset({
+_CRASHES = frozenset({
     signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV,
 })  # fmt: skip
-_ENDS = CRASHES | {signal.SIGKILL, signal.SIGTERM}
+_ENDS = _CRASHES | {signal.SIGKILL, signal.SIGTERM}
 _DEADLY = _ENDS | {
     signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU,
 }  # fmt: skip
@@ -131,29 +128,27 @@ def _without_end(what: str, status: int | None, over: bool) -> tuple[str, str]:
         return ("unfinished", what) if over else ("running", what)
     if not status:
         return "unfinished", f"the job exited with 0, but {what}; was the disk full?"
-    killer = signal_of(status)
+    killer, how = describe_status(status)
     if killer is not None:
-        kind = "failed" if killer in CRASHES else "unfinished"
-        return kind, f"the job ended by {signal_name(killer)}, and {what}"
-    code = os.WEXITSTATUS(status)
-    return "failed", f"the job exited with {code}, and {what}; its standard error may say why"
+        return "failed" if killer in _CRASHES else "unfinished", f"the job {how}, and {what}"
+    return "failed", f"the job {how}, and {what}; its standard error may say why"
 
 
-def signal_of(status: int) -> int | None:
-    """Return the signal that ended a job with this wait status, or ``None``."""
+def describe_status(status: int) -> tuple[int | None, str]:
+    """Return the signal, if any, that ended a job with this wait status, and how the job ended."""
     if os.WIFSIGNALED(status):
-        return os.WTERMSIG(status)
+        number = os.WTERMSIG(status)
+        return number, f"was killed by {_signal_name(number)}"
     code = os.WEXITSTATUS(status)
     # Exit code for signal n: 128 + n from a shell, 256 - n from scripts in Python, and n from
     # MPICH's mpiexec.
     for number, known in ((code - 128, _DEADLY), (256 - code, _DEADLY), (code, _ENDS)):
         if number in known:
-            return number
-    return None
+            return number, f"exited with {code}, as after {_signal_name(number)}"
+    return None, f"exited with {code}"
 
 
-def signal_name(number: int) -> str:
-    """Return the name of a signal."""
+def _signal_name(number: int) -> str:
     with suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"
