@@ -6,19 +6,26 @@
   a job group and know how each job ended.
 
 The tutorial ``docs/executor-tutorial.md`` develops an executor with each base class.
+
+Every run loads plugins that take options from here, so modules are imported when they are used.
 """
 
-from ensemble_batch.batch_executor import BatchExecutor
-from ensemble_batch.executor import QueueExecutor
-from ensemble_batch.hooks import CannotTake, InvalidJob, QueueJob, reshaped
-from ensemble_batch.job_events import JobEvents
-from ensemble_batch.job_script import Batch, job_lines, job_table, quote
-from ensemble_batch.listener import address_option
-from ensemble_batch.outlet import Outlet
-from ensemble_batch.output_files import OutputFiles, Place
-from ensemble_batch.records import Records, Sent
-from ensemble_batch.reports import status_of
-from ensemble_batch.shared_folder import script_of_batch
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ensemble_batch.batch_executor import BatchExecutor
+    from ensemble_batch.executor import QueueExecutor
+    from ensemble_batch.hooks import CannotTake, InvalidJob, QueueJob, reshaped
+    from ensemble_batch.job_events import JobEvents
+    from ensemble_batch.job_script import Batch, job_lines, job_table, quote
+    from ensemble_batch.listener import address_option
+    from ensemble_batch.outlet import Outlet
+    from ensemble_batch.output_files import OutputFiles, Place
+    from ensemble_batch.records import Records, Sent
+    from ensemble_batch.reports import status_of
+    from ensemble_batch.shared_folder import script_of_batch
 
 __all__ = [
     "Batch",
@@ -41,3 +48,26 @@ __all__ = [
     "script_of_batch",
     "status_of",
 ]
+
+_HOMES = {
+    "batch_executor": "BatchExecutor",
+    "executor": "QueueExecutor",
+    "hooks": "CannotTake InvalidJob QueueJob reshaped",
+    "job_events": "JobEvents",
+    "job_script": "Batch job_lines job_table quote",
+    "listener": "address_option",
+    "outlet": "Outlet",
+    "output_files": "OutputFiles Place",
+    "records": "Records Sent",
+    "reports": "status_of",
+    "shared_folder": "script_of_batch",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name not in _HOME:
+        raise AttributeError(f"module 'ensemble_batch' has no attribute {name!r}")
+    return getattr(import_module(f"ensemble_batch.{_HOME[name]}"), name)

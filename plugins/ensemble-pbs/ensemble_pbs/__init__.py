@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ensemble_batch.queue_options import LOST_AFTER, POLL, extra
+
 from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
 
 __all__ = ["ensemble_executors"]
@@ -23,20 +25,6 @@ _RESOURCES = {
 #: Options of ``qsub`` that users may not set, because the run sets them, or would lose track of its
 #: jobs.
 _OURS = r"^-([NoejJrfhSCIXzVvkqPA]|l (select|nodes|walltime|ncpus|mem)|W (block|umask))\b"
-_EXTRA = {
-    "type": "array",
-    "description": "Further options of qsub, each '-X VALUE'.",
-    "items": {
-        "type": "string",
-        "description": "an option of qsub, with its value if it has one: -X VALUE",
-        "pattern": "^-[a-zA-Z_]+( .+)?$",
-        "not": {
-            "description": "the run sets this option of qsub: use the fields of the group (tasks, "
-            "duration, workdir, stdout …) or the other options",
-            "pattern": _OURS,
-        },
-    },
-}
 OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
@@ -49,20 +37,8 @@ OPTIONS: Mapping[str, Any] = {
             "default": "ngpus",
             "description": "Resource name of a GPU.",
         },
-        "lost_after": {
-            "type": "number",
-            "minimum": 0,
-            "default": 600,
-            "description": "A job is lost if the queue says so, or if its lists of jobs omit this "
-            "job but no others for so many seconds.",
-        },
-        "poll": {
-            "type": "number",
-            "minimum": 0.2,
-            "default": 15,
-            "description": "If a job could not report its end, notice the end after at most this "
-            "many seconds; values below 6 act as 6.",
-        },
+        "lost_after": LOST_AFTER,
+        "poll": POLL,
     },
 }
 JOB_OPTIONS: Mapping[str, Any] = {
@@ -73,7 +49,7 @@ JOB_OPTIONS: Mapping[str, Any] = {
         "project": _PROJECT,
         "account": _ACCOUNT,
         "resources": _RESOURCES,
-        "extra": _EXTRA,
+        "extra": extra(_OURS),
     },
 }
 

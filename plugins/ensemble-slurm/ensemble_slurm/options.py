@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ensemble_batch.queue_options import LOST_AFTER
+
 __all__ = ["JOB_OPTIONS", "OPTIONS", "SITE"]
 
 #: Options of the executor that groups can override.
@@ -35,13 +37,7 @@ OPTIONS: Mapping[str, Any] = {
             "default": 30,
             "description": "Seconds between queries of the queue for jobs that do not report.",
         },
-        "lost_after": {
-            "type": "number",
-            "minimum": 0,
-            "default": 600,
-            "description": "A job is lost if the queue says so, or if its lists of jobs omit this "
-            "job but no others for so many seconds.",
-        },
+        "lost_after": LOST_AFTER,
         "rate": {
             "type": "number",
             "exclusiveMinimum": 0,
