@@ -16,26 +16,14 @@ from ensemble_core.cli.toolkit import CommandGroup, print_line
 __all__ = ["main"]
 
 
-def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from ensemble_core import __version__
-
-        click.echo(f"ensemble-operator {__version__}")
-        ctx.exit()
-
-
 @click.group(
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
+@click.version_option(
+    package_name="ensemble-core", prog_name="ensemble-operator", message="%(prog)s %(version)s",
     help="Print the version and exit.",
-)
+)  # fmt: skip
 def main() -> None:
     """Run ensembles in Kubernetes from one custom resource."""
 

@@ -32,14 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
-def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from ensemble_core import __version__
-
-        click.echo(f"ensemble-server {__version__}")
-        ctx.exit()
-
-
 @click.group(
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -48,14 +40,10 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
         "its own --help."
     ),
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
+@click.version_option(
+    package_name="ensemble-core", prog_name="ensemble-server", message="%(prog)s %(version)s",
     help="Print the version and exit.",
-)
+)  # fmt: skip
 def main() -> None:
     """Connect queues (members) with the runs that use them."""
 
