@@ -513,7 +513,7 @@ class Context:
         if "(" in text:
             path_of, condition = split_filter(text)
             if WITHIN in condition and text.endswith(")"):
-                return self._recent_count(text, condition.rpartition(WITHIN)[2], path)
+                return self._recent_count(text, condition.partition(WITHIN)[2], path)
             name = path_of.rpartition("-")[2] if "-" in path_of else path_of.rpartition(".")[2]
             written = f"{path_of.partition('.')[0]}.{name}({condition})"
             better = f"write {written} in a rule with 'name: GROUP'"
@@ -582,11 +582,12 @@ class Context:
                 raise found
             if not found.recent:
                 count = found.kind == "count"
+                better = text.partition("(")[0] if count else "a path such as count.GROUP.failed"
                 raise EnsembleError(
-                    f"{text!r} has 'within' and a condition, but 'within' stands alone"
+                    f"{text!r} has more in its brackets than a time: 'within' stands alone"
                     if count
                     else f"{text!r} is no count: only counts have 'within'",
-                    hint=f"write a path such as count.GROUP.failed({WITHIN}{time})",
+                    hint=f"write {better}({WITHIN}{time.strip()})",
                     code="no-such-metric",
                 )
             if not seconds(time):

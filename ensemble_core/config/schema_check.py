@@ -415,12 +415,13 @@ def _report_wrong_type(
 ) -> None:
     written = context.document.spelled.get(path) or shown(value)
     found, hint = shown(value), None
+    finite = not isinstance(value, float) or isfinite(value)
     if isinstance(value, (bool, int, float)):
         found = f"{written} (a boolean)" if isinstance(value, bool) else f"the number {written}"
-        if isinstance(value, float) and isfinite(value) and "integer" in types:
+        if isinstance(value, float) and finite and "integer" in types:
             whole = [number for number in (floor(value), ceil(value)) if number > 0]
             hint = f"write {' or '.join(map(str, whole))}" if whole else None
-        elif "string" in types:
+        elif "string" in types and finite:
             hint = f'quote it: "{written}"'
     elif value is None:
         hint = "remove the key, or give it a value" if path else None
@@ -458,6 +459,8 @@ def _report_wrong_type(
     if hint is None and path:
         hint = _expected_description(context, error, path[-1])
     expected = " or ".join(_TYPES[name] for name in types if name != "null") or "nothing"
+    if not finite:
+        expected = expected.replace("a number", "a finite number")
     context.report(
         path,
         f"{_value_name(path, context.document)} is {found}, expected {expected}",

@@ -92,9 +92,11 @@ def _when(
         names = parsed.names
         later = [name for name in names if name in given and name not in before]
         if later:
+            name, itself = path[-1], later[0] == path[-1]
             raise EnsembleError(
-                f"'when' of {path[-1]!r} uses {later[0]!r}, which is not above it",
-                hint=f"write {later[0]!r} before {path[-1]!r}",
+                f"'when' of {name!r} uses "
+                + ("its own value" if itself else f"{later[0]!r}, which is not above it"),
+                hint="use variables above it" if itself else f"write {later[0]!r} before {name!r}",
                 code="bad-value",
             )
         check_names(text, names, before)

@@ -276,7 +276,13 @@ def test_a_point_without_a_finite_objective_is_lost_never_the_best_and_never_blo
         ),
         ("random", "{range: [0, 1], when: opt = 'sgd'}", "", "does not parse"),
         ("random", "{range: [0, 1], when: opd == 'sgd'}", "", "did you mean 'opt'?"),
-        ("random", "{range: [0, 1], when: momentum > 0}", "", "'momentum', which is not above it"),
+        ("random", "{range: [0, 1], when: momentum > 0}", "", "'momentum' uses its own value"),
+        (
+            "random",
+            "{range: [0, 1], when: z > 0}\n      z: [0, 1]",
+            "",
+            "'z', which is not above it",
+        ),
         ("random", "{range: [0, 1], from: 0}", "", "has both 'range' and 'from'"),
         ("random", "{range: [1, 0]}", "", "has an empty range: 1 to 0"),
         (
@@ -286,6 +292,12 @@ def test_a_point_without_a_finite_objective_is_lost_never_the_best_and_never_blo
             "rate = 7: it is from 0 to 1",
         ),
         ("random", MOMENTUM, "first: [{opt: sgd, rate: 0.5}]", "no value for 'momentum'"),
+        (
+            "random",
+            MOMENTUM,
+            "first: [{opt: adam, rate: .nan}]",
+            "'rate' is the number .nan, expected a finite number",
+        ),
         ("random", MOMENTUM, "first: [{opt: rmsprop, rate: 0.5}]", "it is one of 'adam', 'sgd'"),
         (
             "random",
