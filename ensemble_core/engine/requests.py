@@ -330,7 +330,7 @@ def _report_unused(state: State, decision: SetLimits) -> None:
     given = decision.limits.get("at_once")
     used = {name for each in state.table.groups.values() for name in each.group.uses}
     for name in given if isinstance(given, Mapping) else ():
-        if name not in used:
+        if name != "jobs" and name not in used:
             message = (
                 f"no job group uses the limit {name!r} yet: 'ensemble set RUN GROUP uses={name}'"
             )

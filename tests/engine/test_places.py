@@ -86,7 +86,8 @@ def test_whole_run_and_names_have_limits_together() -> None:
     story.play("a.0")
     assert sorted(active(story)) == ["a.1", "a.2", "b.0", "b.1"]
     action = {"name": "set", "limits": {"at_once": {"jobs": 5}}}
-    story.tell(Requested(story.now, "alice", action))
+    decided = story.tell(Requested(story.now, "alice", action))
+    assert not any(isinstance(each, Log) for each in decided)  # 'jobs' is no name that groups use
     assert sorted(active(story)) == ["a.1", "a.2", "b.0", "b.1", "b.2"]
 
 
