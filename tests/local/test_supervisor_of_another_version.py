@@ -45,6 +45,6 @@ def test_a_supervisor_of_another_version_causes_an_error_with_a_hint(
     run = Run("recorded", tmp_path / "output", time.time, tmp_path)
     with pytest.raises(ExecutorError, match="another version of Ensemble") as raised:
         LocalExecutor(slots=2).open(run, lambda _: None)
-    thread.join(10)
+    thread.join(60)
     assert heard == ["hello"]
     assert raised.value.hint == REFUSAL["hint"]

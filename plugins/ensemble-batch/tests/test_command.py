@@ -49,7 +49,7 @@ def test_two_commands_run_side_by_side_and_both_end_when_the_queue_is_closed() -
         time.sleep(0.01)
     commands.kill()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert codes == [-9, -9]
     with pytest.raises(ExecutorError, match="executor is closed"):
         commands.run(["true"])

@@ -48,7 +48,7 @@ class Ear:
 
     def close(self) -> None:
         self.listener.close()
-        self.thread.join(30)
+        self.thread.join(120)
         assert not self.thread.is_alive()
 
 

@@ -176,7 +176,7 @@ def test_a_thousand_reports_at_once_count_once_each(
                 assert {each.recv(10) for each in connections} == {b"ok\n"}
     finally:
         listener.close()
-        thread.join(30)
+        thread.join(120)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     for name in ("submit", "start", "finish", "clean"):
         assert sorted(e.job for e in heard.events if e.name == name) == sorted(jobs)

@@ -92,6 +92,6 @@ def test_a_dashboard_without_viewers_ends(monkeypatch: pytest.MonkeyPatch) -> No
             target=command._serve, args=(listener, None, list, "right"), daemon=True
         )
         served.start()
-        served.join(30)
+        served.join(120)
         assert not served.is_alive()
     sys.setswitchinterval(interval)

@@ -37,7 +37,7 @@ def test_a_job_whose_pod_ends_during_a_reconcile_gets_no_second_pod(
     monkeypatch.setattr(store, "owned", owned_a_moment_later)
     controller.look(store.all(jobs))
     monkeypatch.undo()
-    ending.join(5)
+    ending.join(60)
     controller.look(store.all(jobs))
     assert len(store.all(pods)) == 1
     assert store.all(jobs)[0]["status"]["succeeded"] == 1

@@ -36,7 +36,7 @@ class Autoscaler:
 
     def stop(self) -> None:
         self._ended.set()
-        self._thread.join(30)
+        self._thread.join(120)
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         request = urllib.request.Request(

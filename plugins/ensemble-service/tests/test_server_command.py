@@ -103,7 +103,7 @@ class Started:
             code = self.process.wait(60)
         finally:
             self.process.kill()
-        self._reader.join(5)
+        self._reader.join(60)
         return code
 
 

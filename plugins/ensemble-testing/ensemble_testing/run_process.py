@@ -145,7 +145,7 @@ class Running:
             last = "\n".join(map(str, self.lines[-10:]))
             what = f"the run did not end within {timeout:g} s"
             pytest.fail(f"{what}; its last lines:\n{last}\n{self.errors}")
-        self._reader.join(10)
+        self._reader.join(60)
         return code
 
     def warnings(self) -> list[str]:
