@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from ensemble_testing.ports import free_ports
 
 #: The programs. Debian's in ``/usr/bin`` start a compiler to find the architecture.
 TOOLS = Path("/usr/lib/gridengine")
@@ -65,17 +66,6 @@ def lacking() -> str | None:
     if not (TOOLS / "spoolinit").exists() or os.getuid() != 0:
         return "no Grid Engine: only root can start its daemons, on Debian"
     return None
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def replaced(text: str, **fields: str) -> str:

@@ -14,7 +14,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))  # for stand
 sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "shared"))
 
+from ensemble_testing.ports import free_ports
 from kubernetes_stand_in.node import Node, Proxy, python
 from operator_cluster import Stand
 
@@ -153,15 +153,6 @@ def played(folder: Path, seed: int, kills: int) -> dict[str, Any]:
         return _judged(scene.stand, folder, killed)
     finally:
         scene.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return unused ports."""
-    found = []
-    for _ in range(count):
-        with socket.create_server(("127.0.0.1", 0)) as each:
-            found.append(each.getsockname()[1])
-    return found
 
 
 def _ensemble(folder: Path) -> dict[str, Any]:

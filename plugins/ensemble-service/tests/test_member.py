@@ -12,7 +12,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from ensemble_service.client import open_channel
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
 from ensemble_testing.allocation import Allocation
+from ensemble_testing.ports import free_ports
 from ensemble_testing.printed_output import printed_ensemble, wrong_answers
 
 from ensemble_core.cli.main import main
@@ -59,9 +59,7 @@ class World:
         """Choose a new port for the service. Restarts keep it."""
         earlier = self.port
         while self.port == earlier:
-            with socket.socket() as sock:
-                sock.bind(("127.0.0.1", 0))
-                self.port = sock.getsockname()[1]
+            (self.port,) = free_ports(1)
 
     def start(self, name: str, command: list[str], token: str = "") -> None:
         environment = {**os.environ, "ENSEMBLE_STATE": str(self.state), "ENSEMBLE_TOKEN": token}

@@ -9,7 +9,6 @@ import datetime as dt
 import logging
 import os
 import queue
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
 from ensemble_testing import wait_until
+from ensemble_testing.ports import free_ports
 
 from ensemble_core import EnsembleError, ExecutorError, Run, UsageError
 from ensemble_core.cli.main import main
@@ -155,11 +155,8 @@ def test_an_agent_with_a_wrong_token_exits_with_an_error(tmp_path: Path) -> None
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-        assert isinstance(port, int)
-        return port
+    (port,) = free_ports(1)
+    return port
 
 
 def test_a_disconnected_agent_reports_the_reason_once_and_keeps_trying(

@@ -20,6 +20,7 @@ from pathlib import Path
 import ensemble_slurm
 import pytest
 from ensemble_testing.executor import wait_until
+from ensemble_testing.ports import free_ports
 
 NODES = ("n1", "n2", "n3", "n4")
 CORES = 2
@@ -72,17 +73,6 @@ def programs() -> str | None:
     return f"no Slurm: {', '.join(missing)} not on the PATH" if missing else None
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
 class Cluster:
     """A separate Slurm cluster on this machine.
 
@@ -106,7 +96,7 @@ class Cluster:
         import pwd
 
         host = socket.gethostname().partition(".")[0]
-        ports = _free_ports(1 + len(NODES))
+        ports = free_ports(1 + len(NODES))
         user = pwd.getpwuid(os.getuid()).pw_name
         text = CONF.format(host=host, ports=ports, user=user, base=self.base)
         for name, port in zip(NODES, ports[1:], strict=True):
