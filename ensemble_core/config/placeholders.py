@@ -32,6 +32,8 @@ _TEMPLATE = re.compile(r"(?<!\{)\{\{(?:-?\s*\.[^{}]*| \w+ )\}\}(?!\})")
 _NOT_QUITE = re.compile(r" *([A-Za-z_]\w*) *(?:![rsa])? *(?::[^\s{}]*)?")
 #: The same, or a calculation that begins with a name.
 _CALCULATED = re.compile(r" *([A-Za-z_]\w*) *(?:[-+*/%!][^\"']*)?(?::[^\s{}]*)?")
+#: A part of a value, as in Python's formats.
+_PART = re.compile(r"([A-Za-z_]\w*)(?:\.\w+|\[\w*\])+(?::[^\s{}]*)?")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _BUILTIN = BUILTIN_PLACEHOLDERS | RUN_PLACEHOLDERS
 #: Built-in placeholders whose values are whole numbers.
@@ -65,6 +67,8 @@ def check_placeholders(
         return  # the points file had errors
     names = {*group.points, *group.parameters}
     known = _BUILTIN | names
+    if isinstance(spec.get("command"), str):
+        _warn_of_split_braces(context, group)
     used: set[str] = set()
     missing: dict[str, tuple[Path, str]] = {}
     for text, place, kind in _texts(path, spec, group):
@@ -106,6 +110,22 @@ def check_placeholders(
             )
 
 
+def _warn_of_split_braces(context: Context, group: JobGroup) -> None:
+    """Warn of a pair of braces whose content has blanks, so that it is several words."""
+    opened = -1
+    for place, word in enumerate(group.command):
+        depth = word.count("{") - word.count("}")
+        if opened < 0 < depth:
+            opened = place
+        elif depth < 0 <= opened:
+            context.warnings.append(
+                f"job group {group.name!r}: {' '.join(group.command[opened : place + 1])!r} is "
+                f"{place + 1 - opened} words of the command, because it is not quoted, and its "
+                "braces stay as they are; quote it"
+            )
+            return
+
+
 def _is_plain(one: Placeholder, kind: str, known: Collection[str]) -> bool:
     """Return True if the braces are probably text of another language, as in ``{a:1}``.
 
@@ -127,7 +147,9 @@ def _check_others(
     """
     for content in other_braces(text):
         name = _NOT_QUITE.fullmatch(content) if command else _CALCULATED.fullmatch(content)
-        if name is not None and name[1] in known:
+        name = name or _PART.fullmatch(content)
+        builtin = name is not None and name.re is _PART and name[1] in _BUILTIN
+        if name is not None and name[1] in known and not builtin:
             report_unfilled(context, path, content, name[1])
 
 

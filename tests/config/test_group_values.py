@@ -381,6 +381,22 @@ def test_all_braces_follow_one_rule(text: str, filled: str) -> None:
     assert (job.command[1], job.environment["E"], job.options["q"]["queue"]) == (filled,) * 3
 
 
+def test_braces_around_several_words_of_a_command_cause_a_warning() -> None:
+    for command in ('x {{"m": 0}} {n}', "x { n } {n}", "x {a b {n}}"):
+        found = ensemble(group(f"command: {command!r}, parameters: {{n: 5}}"))
+        assert [w for w in found.warnings if "because it is not quoted" in w], command
+    for command in ("x '{a b}' {n}", "x {{n}} {n}", "x { {n}", "x } {n} {"):
+        found = ensemble(group(f"command: {command!r}, parameters: {{n: 5}}"))
+        assert not [w for w in found.warnings if "because it is not quoted" in w], command
+
+
+@pytest.mark.parametrize("text", ["{n.real}", "{n[0]}", "{n[0].x:.2f}"])
+def test_a_part_of_a_parameter_is_no_placeholder(text: str) -> None:
+    fields = f"command: ['x', {text!r}, '{{n}}', '{{nodes[0]}} {{m.x}}'], parameters: {{n: 5}}"
+    (error,) = refused(group(fields))
+    assert f"{text} is no placeholder" in error
+
+
 def test_braces_of_another_programs_template_cause_a_warning() -> None:
     found = ensemble(group("command: 'docker ps --format {{{{.ID}}}} {{.Names}}'"))
     assert [w for w in found.warnings if "becomes {.Names}" in w]
