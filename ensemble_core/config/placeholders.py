@@ -34,6 +34,8 @@ _NOT_QUITE = re.compile(r" *([A-Za-z_]\w*) *(?:![rsa])? *(?::[^\s{}]*)?")
 _CALCULATED = re.compile(r" *([A-Za-z_]\w*) *(?:[-+*/%!][^\"']*)?(?::[^\s{}]*)?")
 #: A part of a value, as in Python's formats.
 _PART = re.compile(r"([A-Za-z_]\w*)(?:\.\w+|\[\w*\])+(?::[^\s{}]*)?")
+#: The start of an expression in ``with``.
+_EXPRESSION = re.compile(r"= *[\w(-]")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _BUILTIN = BUILTIN_PLACEHOLDERS | RUN_PLACEHOLDERS
 #: Built-in placeholders whose values are whole numbers.
@@ -80,6 +82,11 @@ def check_placeholders(
                 _check_format(context, place, one, group)
             elif kind != "pattern" and not _is_plain(one, kind, known):
                 missing.setdefault(one.name, (place, one.text))
+        if kind == "other" and _EXPRESSION.match(text):
+            context.warnings.append(
+                f"job group {group.name!r}: {text!r} stays as it is, because only 'with' of a rule "
+                "or of 'retry' has expressions; use a placeholder"
+            )
         if kind != "pattern":
             _check_others(context, place, text, known, command=kind == "command")
     for name, (place, text) in missing.items():

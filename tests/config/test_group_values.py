@@ -390,6 +390,13 @@ def test_braces_around_several_words_of_a_command_cause_a_warning() -> None:
         assert not [w for w in found.warnings if "because it is not quoted" in w], command
 
 
+def test_an_expression_in_a_group_is_no_expression_and_causes_a_warning() -> None:
+    fields = "command: 'x {n}', parameters: {n: 5}, options: {q: {queue: '= 2 * n'}}"
+    assert [w for w in ensemble(group(fields)).warnings if "'= 2 * n' stays as it is" in w]
+    fields = "command: 'x {n}', parameters: {n: 5}, retry: {times: 1, with: {options: {q: {queue: '= 2 * n'}}}}"
+    assert not [w for w in ensemble(group(fields)).warnings if "stays as it is" in w]
+
+
 @pytest.mark.parametrize("text", ["{n.real}", "{n[0]}", "{n[0].x:.2f}"])
 def test_a_part_of_a_parameter_is_no_placeholder(text: str) -> None:
     fields = f"command: ['x', {text!r}, '{{n}}', '{{nodes[0]}} {{m.x}}'], parameters: {{n: 5}}"
