@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import inf, isfinite, nan
 
 from ensemble_core import Row, read_number
@@ -20,8 +20,10 @@ NUMBER = (
     rb"|[-+]?(?:\.?(?:[nN][aA][nN](?:\([0-9A-Za-z_]*\))?|[iI][nN][fF])"
     rb"|1\.#(?:QNAN|SNAN|IND|INF)[0-9]*))"
 )
-_ONE = re.compile(rb" *" + NUMBER + rb"(?: +" + NUMBER + rb")* *\r?")
-_YAML = re.compile(rb" *- \[ *(" + NUMBER + rb"(?: *, *" + NUMBER + rb")*) *,? *\] *\r?")
+_ONE = re.compile(rb" *" + NUMBER + rb"(?: +" + NUMBER + rb")* *")
+_YAML = re.compile(rb" *- \[ *(" + NUMBER + rb"(?: *, *" + NUMBER + rb")*) *,? *\] *")
+#: The characters of rows of finite numbers.
+_PLAIN = b" 0123456789+-.eE"
 #: The point before nan and inf in YAML.
 _POINT = re.compile(r"\.(?=[ni])", re.IGNORECASE)
 
@@ -41,15 +43,14 @@ class Keeper:
     def __init__(self, columns: Collection[str] | None) -> None:
         self.columns = None if columns is None else frozenset(columns)
         #: Whether the column ``NonFinite`` is wanted: the number of values that are not finite.
-        self._counts = self.wants("NonFinite")
+        self.counts = self.wants("NonFinite")
 
     def wants(self, name: str) -> bool:
         return self.columns is None or name in self.columns
 
     def row(self, values: dict[str, float], step: float | None) -> Row:
         """Return the row of these values, all of which are kept."""
-        # A sum is finite only if all its terms are.
-        if self._counts and not isfinite(sum(values.values())):
+        if self.counts:
             count = sum(not isfinite(value) for value in values.values())
             if count:
                 values["NonFinite"] = float(count)
@@ -59,10 +60,61 @@ class Keeper:
 class Table(ABC):
     """Thermo output of one run."""
 
-    #: Names of the columns, as printed.
-    names: tuple[str, ...] = ()
     #: Step of the last row.
     step: float | None = None
+    #: Number of lines of a usual row.
+    _height = 1
+
+    def __init__(self, names: tuple[str, ...], keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._use(names)
+
+    def _use(self, names: tuple[str, ...]) -> None:
+        """Set the names of the columns, as printed."""
+        self.names = names
+        #: Places of the kept columns. If a name occurs twice, the first value counts.
+        self._places = {name: names.index(name) for name in names if self._keeper.wants(name)}
+        self._at_step = names.index("Step") if "Step" in names else None
+
+    @abstractmethod
+    def _usual_cells(self, text: bytes) -> Sequence[bytes]:
+        """Return the cells of a row, or none unless the text is a usual row of finite numbers."""
+
+    def usual_rows(self, lines: list[bytes], at: int, out: list[Row]) -> int:
+        """Read usual rows from ``lines[at]`` on. Return the place of the first line after them.
+
+        This only saves time: :meth:`line` reads all rows.
+        """
+        # This loop takes most of the time, so constant work is done before it.
+        usual, names, places, at_step = self._usual_cells, self.names, self._places, self._at_step
+        height, width, every = self._height, len(names), len(places) == len(names)
+        last, counts = -1.0 if self.step is None else self.step, self._keeper.counts
+        step: float | None = None
+        for start in range(at, len(lines) if places else at, height):
+            text = lines[start] if height == 1 else b"\n".join(lines[start : start + height])
+            cells = usual(text)
+            if len(cells) != width:
+                break
+            try:
+                numbers = [*map(float, cells)]
+            except ValueError:  # such as ``1-2`` or ``e``
+                break
+            if at_step is not None:
+                step = numbers[at_step]
+                if not (cells[at_step].isdigit() and last < step < inf):
+                    break
+                self.step = last = step
+            at += height
+            if every:
+                values = dict(zip(names, numbers))  # noqa: B905 - 'strict' takes time
+            else:
+                values = {name: numbers[place] for name, place in places.items()}
+            # A sum is finite only if all its terms are.
+            if counts and not isfinite(sum(numbers)):
+                out.append(self._keeper.row(values, step))
+            else:
+                out.append(Row(values, step))
+        return at
 
     @abstractmethod
     def line(self, line: bytes, out: list[Row]) -> bool:
@@ -77,17 +129,6 @@ class Table(ABC):
 
 class _LineTable(Table):
     """A table in which each row is a line."""
-
-    def __init__(self, names: tuple[str, ...], keeper: Keeper) -> None:
-        self._keeper = keeper
-        self._use(names)
-
-    def _use(self, names: tuple[str, ...]) -> None:
-        """Set the names of the columns."""
-        self.names = names
-        #: Places of the kept columns. If a name occurs twice, the first value counts.
-        self._places = {name: names.index(name) for name in names if self._keeper.wants(name)}
-        self._at_step = names.index("Step") if "Step" in names else None
 
     def _row(self, cells: list[bytes], out: list[Row]) -> bool:
         if len(cells) != len(self.names):
@@ -125,7 +166,7 @@ class OneTable(_LineTable):
         cells = line.split()
         start = len(line) - len(line.lstrip(b" "))
         stop, length = start + len(cells[0]), len(cells[-1])
-        padded = line.removesuffix(b"\r").endswith(b" ")
+        padded = line.endswith(b" ")
         if self._stop:
             return (
                 len(cells) == len(self.names)
@@ -138,6 +179,17 @@ class OneTable(_LineTable):
                 self._start, self._stop, self._last = start, stop, length if padded else None
                 return True
         return False
+
+    def _usual_cells(self, text: bytes) -> Sequence[bytes]:
+        cells = text.split()
+        if (
+            not text.translate(None, _PLAIN)
+            and cells
+            and text.index(cells[0]) + len(cells[0]) == self._stop
+            and (text[-1:] == b" ") is (self._last is not None)
+        ):
+            return cells
+        return []
 
     def _is_aligned(self, start: int, stop: int, length: int, *, padded: bool) -> bool:
         """Return whether a line is aligned like rows, and not like numbers that a script prints."""
@@ -161,6 +213,13 @@ class OneTable(_LineTable):
 
 class YamlTable(_LineTable):
     """Style ``yaml``: a line ``  - [0, 1.44, ]`` for each row."""
+
+    def _usual_cells(self, text: bytes) -> Sequence[bytes]:
+        if text.startswith(b"  - [") and text.endswith(b", ]"):
+            inner = text[5:-3]
+            if not inner.translate(None, b"," + _PLAIN):
+                return inner.split(b", ")
+        return []
 
     def line(self, line: bytes, out: list[Row]) -> bool:
         match = _YAML.fullmatch(line)

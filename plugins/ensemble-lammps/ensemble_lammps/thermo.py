@@ -108,9 +108,14 @@ class ThermoReader(Observer):
         if lines:
             lines[0] = bytes(self._rest) + lines[0]
             self._rest.clear()
-        for line in lines:
-            if len(line) <= LONGEST_LINE:
+        lines = [line.removesuffix(b"\r") for line in lines if len(line) <= LONGEST_LINE]
+        at = 0
+        while at < len(lines):
+            if self._table is not None:
+                at = self._table.usual_rows(lines, at, rows)
+            for line in lines[at : at + 1]:
                 self._line(line, rows)
+            at += 1
         # A longer line is not kept, but known to be too long.
         self._rest += rest[: LONGEST_LINE + 1 - len(self._rest)]
         return rows

@@ -83,6 +83,38 @@ def test_multi_line_rows_are_read() -> None:
     ]
 
 
+@pytest.mark.parametrize("columns", [None, ["Temp"], ["Press", "Step"], ["Atoms"]])
+@pytest.mark.parametrize("style", ["one", "yaml", "multi"])
+def test_usual_rows_are_what_reading_line_by_line_gives(
+    style: str, columns: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = ("1.5", "-2e9", "nan", "-1e999", "1.#QNAN", "1_0", "0x1", "1.2.3", "1-2", "infinity", "e")
+    multi = (
+        "------------ Step %14d ----- CPU =  0.000602975 (sec) -------------\n"
+        "Temp     = %14s \nPress    = %14s\n"
+    )
+    head, row = {
+        "one": ("   Step          Temp          Press     \n", "%10d   %-12s   %-12s \n"),
+        "yaml": ("keywords: ['Step', 'Temp', 'Press', ]\n", "  - [%d, %s, %s, ]\n"),
+        "multi": ("", multi),
+    }[style]
+    cells = [
+        pair for word in odd for pair in ((word, "7.25"), ("1", "2"), ("7.25", word), ("3", "4"))
+    ]
+    steps = [0, 5, 10, 10, 20, 15, *range(30, 30 + len(cells))]
+    text = (
+        MEMORY
+        + head
+        + "".join(row % (step, *each) for step, each in zip(steps, cells, strict=False))
+    )
+    text = (text + "WARNING: between\n" + row % (900, "1", "2") + LOOP) * 2
+    usual = told(read(text, columns))
+    assert usual == told(read(text.replace("\n", "\r\n"), columns))
+    monkeypatch.setattr("ensemble_lammps.tables.Table.usual_rows", lambda self, lines, at, out: at)
+    assert usual == told(read(text, columns))
+    assert len(usual) > 2 * len(cells) / 3 or columns == ["Atoms"]
+
+
 def test_a_multi_line_row_is_complete_with_its_last_line_once_the_size_is_known() -> None:
     reader = ThermoReader()
     before, last = MULTI.split("c_msd[4] =         0.0100")
