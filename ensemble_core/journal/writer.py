@@ -119,7 +119,7 @@ class JournalWriter:
         #: What is not written yet. Items are entries, snapshots, functions to call when all earlier
         #: items are done, and ``None`` to end the thread. Only with the lock, items are taken.
         self._items: deque[_Item | list[_Item] | None] = deque()
-        self._writing = threading.Lock()
+        self._writing = threading.RLock()
         #: True while the writing thread waits for something in ``_wakeups``.
         self._idle = False
         self._wakeups: SimpleQueue[None] = SimpleQueue()
@@ -487,9 +487,10 @@ class JournalWriter:
 
         Return False if that was abandoned.
         """
+        with self._writing:
+            unsynced, self._sync_at = self._sync_at is not None, None
+            progress = Progress(self._ordered, self._written)
         # The engine's thread may commit more during the sync, and then wants another one.
-        unsynced, self._sync_at = self._sync_at is not None, None
-        progress = Progress(self._ordered, self._written)
         if unsynced and not self._until_done(self._sync_log):
             return False
         if progress != self._progress:
