@@ -9,7 +9,7 @@ where it was written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -21,7 +21,7 @@ from ensemble_core.config.schema import PROFILE_FIELDS, Validators
 from ensemble_core.config.schema_check import check_shape
 from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError, did_you_mean
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.option_values import merged
+from ensemble_core.model.option_values import merged, nodes
 from ensemble_core.model.value import Value
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.quick_dataclass import dataclass, replace
@@ -31,7 +31,6 @@ __all__ = [
     "Profile",
     "apply_profile",
     "default_profile",
-    "nodes",
     "profile_names",
     "read_config",
     "read_profile",
@@ -264,15 +263,6 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], whole: Path) ->
     for step in reversed(whole):
         nothing = {step: nothing}
     return merged(merged(base, nothing), changes)
-
-
-def nodes(value: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
-    """Yield the path and value of everything in a mapping, at any depth. Lists are values."""
-    for key, inner in value.items():
-        path = (*above, key)
-        yield path, inner
-        if isinstance(inner, Mapping):
-            yield from nodes(inner, path)
 
 
 def _get(value: Mapping[str, Any], path: Path) -> Any:

@@ -8,10 +8,10 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ensemble_core.config.document import Document, Path
-from ensemble_core.config.profile import nodes
 from ensemble_core.config.schema import PROFILE_FIELDS
 from ensemble_core.model.ensemble import Limits
 from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.option_values import leaves
 from ensemble_core.model.plain_numbers import whole
 
 __all__ = ["BUILT_IN", "ResolvedValue", "leaves", "resolved_values"]
@@ -61,11 +61,6 @@ def _values(
         if not isinstance(value, list):
             found = found._replace(shown=document.written(place, value))
         yield found
-
-
-def leaves(values: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the path and value of everything in a mapping that is not a mapping itself."""
-    return ((path, value) for path, value in nodes(values) if not isinstance(value, Mapping))
 
 
 def _defaults(record: Any, names: Any) -> Iterator[tuple[str, Any]]:

@@ -160,13 +160,16 @@ def format_times(count: int) -> str:
 
 
 def format_fields(fields: Mapping[str, Any]) -> str:
-    """Return fields of a job group as text: ``tasks=2, duration=90``.
+    """Return fields of a job group as text: ``tasks=2, retry.times=3``.
 
     Whole floats, which expressions may give for sizes, are shown as integers.
     """
+    from ensemble_core.model.option_values import leaves
+
     return ", ".join(
-        f"{name}={int(value) if isinstance(value, float) and value.is_integer() else value}"
-        for name, value in fields.items()
+        f"{'.'.join(path)}="
+        f"{int(value) if isinstance(value, float) and value.is_integer() else value}"
+        for path, value in leaves(fields)
     )
 
 

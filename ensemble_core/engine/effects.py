@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from ensemble_core.engine.records import BY_OTHERS, Index, Origin, Pending
 from ensemble_core.engine.rule_index import RuleState
@@ -31,6 +30,7 @@ from ensemble_core.model.decisions import (
     Terminate,
 )
 from ensemble_core.model.ensemble import amount
+from ensemble_core.model.option_values import leaves
 from ensemble_core.quick_dataclass import replace
 
 __all__ = ["Effects", "no_such_limit", "switch_changes", "switch_instances", "waiting_of"]
@@ -46,15 +46,6 @@ def no_such_limit(state: State, name: object) -> UsageError | None:
         hint=f"known: {known}; add it: 'ensemble set RUN limits.at_once.{name}=4'",
         code="no-such-limit",
     )
-
-
-def _leaves(fields: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the changed fields, those in mappings with dotted names, such as ``retry.times``."""
-    for name, value in fields.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
 
 
 class Effects:
@@ -144,6 +135,14 @@ class Effects:
         table.gauges.taken(decision.group)
         table.recount_places()
         state.out.append(decision)
+        if before.at_once_each and not changed.at_once_each and changed.at_once is not None:
+            each = ", ".join(before.at_once_each)
+            message = (
+                f"{decision.group}: at_once={changed.at_once} counts all jobs of the group; "
+                f"before, it counted those of each value of {each}: "
+                f"at_once={{jobs: N, each: {each}}}"
+            )
+            state.out.append(Log(rule=decision.rule, message=message, level="warning"))
         self.submission.hand_over(decision.group)  # the new fields may have a larger at_once
 
     def _warn_of_other_rule(self, decision: SetGroup) -> None:
@@ -155,7 +154,8 @@ class Effects:
         if decision.rule is None:
             return
         contested = state.table.groups[group].contested
-        for name, value in _leaves(decision.fields):
+        for path, value in leaves(decision.fields):
+            name = ".".join(path)
             other, was = self._set.get((group, name), (decision.rule, value))
             self._set[group, name] = decision.rule, value
             if other == decision.rule or was == value or name in contested:

@@ -13,7 +13,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Log, Retry
 from ensemble_core.model.jobs import Job
 
-__all__ = ["chosen", "open_again", "reopen"]
+__all__ = ["chosen", "no_such_job", "open_again", "reopen"]
 
 #: How many jobs a message names.
 _NAMED = 5
@@ -79,14 +79,19 @@ def open_again(submission: Submitter, index: Index, decision: Retry, *, retried:
     submission.retry(index, decision)
 
 
+def no_such_job(state: State, job: str) -> UsageError:
+    """Return the error about a name that no job of the run has."""
+    hint = f"name a job GROUP.INDEX; groups: {', '.join(state.table.groups)}; see 'ensemble jobs'"
+    return UsageError(f"the run has no job {job!r}", hint=hint, code="no-such-job")
+
+
 def _lost(state: State, job: str) -> Index:
     """Return the lost index of a job. Raise :class:`UsageError` if it is not lost."""
     group, _, number = job.rpartition(".")
     place, _, attempt = number.partition("-")
     standing = state.table.groups.get(group)
     if standing is None or not place.isdecimal() or int(place) >= standing.next_index:
-        hint = f"its jobs: 'ensemble jobs'; groups: {', '.join(state.table.groups)}"
-        raise UsageError(f"the run has no job {job!r}", hint=hint, code="no-such-job")
+        raise no_such_job(state, job)
     name = f"{group}.{int(place)}"
     index = state.table.lost.get(name)
     if index is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ensemble_core.engine.effects import Effects, no_such_limit
 from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.lost_jobs import chosen, reopen
+from ensemble_core.engine.lost_jobs import chosen, no_such_job, reopen
 from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.records import Index, Match, Origin, Step, Steps
 from ensemble_core.engine.state import State
@@ -103,8 +103,7 @@ def _no_cancel(state: State, jobs: object) -> UsageError | None:
         found = _JOB.fullmatch(str(job))
         standing = None if found is None else state.table.groups.get(found["group"])
         if found is None or standing is None or int(found["index"]) >= standing.next_index:
-            hint = f"its jobs: 'ensemble jobs'; groups: {', '.join(state.table.groups)}"
-            return UsageError(f"the run has no job {job!r}", hint=hint, code="no-such-job")
+            return no_such_job(state, str(job))
         name, attempt = f"{found['group']}.{found['index']}", int(found["attempt"] or 0)
         last = _last_attempt(state, name)
         if last is not None and attempt > last:

@@ -5,15 +5,29 @@ The functions here hold for every mapping of a group, for each executor's option
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ensemble_core.model.placeholders import fill, placeholders
 from ensemble_core.model.plain_numbers import as_text, whole
 
-__all__ = ["OptionText", "converted", "fill_options", "has_braces", "merged"]
+__all__ = ["OptionText", "converted", "fill_options", "has_braces", "leaves", "merged", "nodes"]
 
 _BOOLEANS = {"true": True, "false": False, 1: True, 0: False}
+
+
+def nodes(value: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    """Yield the path and value of everything in a mapping, at any depth. Lists are values."""
+    for key, inner in value.items():
+        path = (*above, key)
+        yield path, inner
+        if isinstance(inner, Mapping):
+            yield from nodes(inner, path)
+
+
+def leaves(values: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the path and value of everything in a mapping that is not a mapping itself."""
+    return ((path, value) for path, value in nodes(values) if not isinstance(value, Mapping))
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

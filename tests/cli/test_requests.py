@@ -101,7 +101,7 @@ def test_submitted_jobs_are_recorded_with_the_requester(under: Under) -> None:
     assert other.exit_code == 0, other.output
     assert under.ensemble("disable", "other").output == "disabled other\n"
     more = under.ensemble("set", "b", "at_once=4", "retry.times=6")
-    assert more.output == "b: at_once=4, retry={'times': 6}, for jobs that are not over\n"
+    assert more.output == "b: at_once=4, retry.times=6, for jobs that are not over\n"
     limit = under.ensemble("set", "limits.core_hours=500", "limits.at_once=100")
     assert limit.output == "limits: core_hours=500, at_once=100\n"
     under.go()

@@ -232,6 +232,24 @@ def test_limits_of_a_live_run_can_change_also_after_a_snapshot_and_a_changed_fil
     assert told.engine.state.table.places.shared == {"gpu": 3}
 
 
+def test_a_number_in_place_of_places_for_each_value_is_a_warning() -> None:
+    told = Story(
+        """
+jobs:
+  - {name: a, command: 'x {T}', parameters: {T: [1, 2]}, at_once: {jobs: 1, each: T}}
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+"""
+    )
+    told.start()
+    _, note = ask(told, "set", label="a", **{"with": {"at_once": 4}})
+    assert note.message == (
+        "a: at_once=4 counts all jobs of the group; before, it counted those of each value of T: "
+        "at_once={jobs: N, each: T}"
+    )
+    assert len(ask(told, "set", label="a", **{"with": {"at_once": 5}})) == 1
+
+
 def test_a_rule_can_change_at_once_and_retries() -> None:
     told = Story(LIMITED.replace("jobs: 3", "jobs: 100"))
     told.start()
