@@ -22,7 +22,7 @@ rules: [{trigger: start, action: {name: submit, label: a}}]
         ("node_hours: 200h", ["the string '200h'", "alone: node_hours: 200"]),
         ("gpu_hours: 8 GPU-hours", ["write the number of gpu-hours alone: gpu_hours: 8"]),
         ("core_hours: many", ["write a number of core-hours, such as core_hours: 200"]),
-        ("core_hours: .inf", ["the number .inf, expected a number"]),
+        ("core_hours: .inf", ["the number .inf, expected a finite number"]),
         ("cpu_hours: 3", ["1:10", "did you mean 'core_hours'?"]),
         ("core-hours: 3", ["did you mean 'core_hours'?"]),
         ("max_jobs: 3", ["did you mean 'jobs'?"]),

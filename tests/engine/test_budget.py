@@ -123,8 +123,8 @@ def test_the_most_urgent_held_job_goes_first() -> None:
     told.begin("a.0")
     told.begin("a.1")
     more = load_text(
-        "limits: {jobs: 3}\njobs: [{name: a, command: x, count: 2}, {name: b, command: x}, "
-        f"{{name: c, command: x}}]\nrules:\n{START}\n",
+        "limits: {jobs: 3}\njobs: [{name: a, command: x, count: 2}, {name: b, command: x, "
+        f"urgency: 5}}, {{name: c, command: x, urgency: 20}}]\nrules:\n{START}\n",
         discover(),
     )
     told.engine.adopt(more)
