@@ -584,7 +584,7 @@ class Context:
                 count = found.kind == "count"
                 better = text.partition("(")[0] if count else "a path such as count.GROUP.failed"
                 raise EnsembleError(
-                    f"{text!r} has more in its brackets than a time: 'within' stands alone"
+                    f"{text!r} is no count within a time: 'within' takes one time, alone"
                     if count
                     else f"{text!r} is no count: only counts have 'within'",
                     hint=f"write {better}({WITHIN}{time.strip()})",

@@ -153,8 +153,8 @@ def read_first_points(
         number = dropped.count(name)
         points = "1 first point gives" if number == 1 else f"{number} first points give"
         context.warnings.append(
-            f"{context.document.at(path)}: {points} {name!r} a value, which is not used there: its "
-            f"'when' is not true ({next(v.when for v in vocs.variables if v.name == name)})"
+            f"{context.document.at(path)}: {points} {name!r} a value, which is ignored: its "
+            f"'when' is false ({next(v.when for v in vocs.variables if v.name == name)})"
         )
     return tuple(found)
 

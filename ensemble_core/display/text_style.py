@@ -164,12 +164,13 @@ def format_fields(fields: Mapping[str, Any]) -> str:
 
     Whole floats, which expressions may give for sizes, are shown as integers.
     """
-    from ensemble_core.model.option_values import leaves
+    from ensemble_core.model.option_values import nodes
 
     return ", ".join(
         f"{'.'.join(path)}="
         f"{int(value) if isinstance(value, float) and value.is_integer() else value}"
-        for path, value in leaves(fields)
+        for path, value in nodes(fields)
+        if not value or not isinstance(value, Mapping)
     )
 
 

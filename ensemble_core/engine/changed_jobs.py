@@ -1,7 +1,7 @@
-"""Lets jobs that are not over follow their group if the file has changed.
+"""Lets jobs that are not over follow their group if it is changed, in the file or by a user.
 
 A job was created from a *source*: its group, perhaps with fields that a rule or a retry has
-changed. If the file now gives a field of the group another value, the source gets this value, too,
+changed. If a change gives a field of the group another value, the source gets this value, too,
 unless the job's own value differed from that of the group.
 """
 
@@ -32,8 +32,8 @@ def followed(source: JobGroup, before: JobGroup, standing: JobGroup, after: JobG
     ``before`` and ``after``: the group in the file. ``standing``: the group until now, with fields
     that were set during the run.
     """
-    entries = [(one, *one.more) for one in (before, standing, after)]
-    place = _place(source, entries[:2])
+    entries = [(replace(one, more=()), *one.more) for one in (before, standing, after)]
+    place = _place(replace(source, more=()), entries[:2])
     if place is None or any(place >= len(each) for each in entries):
         return source
     was, stood, now = (each[place] for each in entries)

@@ -54,7 +54,7 @@ class Effects:
     def __init__(self, state: State) -> None:
         self.state = state
         self.submission = Submitter(state)
-        #: Fields of groups that rules have set at the event with this number, each with the rule.
+        #: Fields of groups that rules have set at event ``_set_at``, with the rule and the value.
         self._set: dict[tuple[str, str], tuple[str, object]] = {}
         self._set_at = 0
 
@@ -127,11 +127,11 @@ class Effects:
         self._warn_of_other_rule(decision)
         before, waiting = standing.group, state.attempts.values()
         standing.use(changed)
+        if decision.rule is None:  # a user means all jobs that are to come, as with a changed file
+            table.follow((before, before), changed, waiting)
         if "retry" in fields:
             retry = {"retry": fields["retry"]}
             table.renew_sources(decision.group, lambda one: settings(one, retry), waiting)
-        if decision.rule is None:  # a user means all jobs that are to come, as with a changed file
-            table.follow((before, before), changed, waiting)
         table.gauges.taken(decision.group)
         table.recount_places()
         state.out.append(decision)
@@ -139,8 +139,8 @@ class Effects:
             each = ", ".join(before.at_once_each)
             message = (
                 f"{decision.group}: at_once={changed.at_once} counts all jobs of the group; "
-                f"before, it counted those of each value of {each}: "
-                f"at_once={{jobs: N, each: {each}}}"
+                f"before, it counted those of each value of {each}; "
+                f"to keep that: at_once={{jobs: N, each: {each}}}"
             )
             state.out.append(Log(rule=decision.rule, message=message, level="warning"))
         self.submission.hand_over(decision.group)  # the new fields may have a larger at_once

@@ -145,7 +145,7 @@ class JobTable:
     ) -> None:
         """Let jobs that are not over, and lost ones, follow a changed group.
 
-        ``earlier``: the group in the file, and with the fields that were set during the run.
+        ``earlier``: the group until now, as in the file and as changed during the run.
 
         Jobs that are not in the queue are made again. Those in the queue stay as they were
         submitted, which a warning says; their next attempts have the new fields.
@@ -193,8 +193,8 @@ class JobTable:
             )
         if unread:
             self.metrics.warn(
-                f"{after.name}: {jobs_keep(unread)} result, fail_if and retry: the file now has "
-                "statistics that do not cover the rows so far"
+                f"{after.name}: {jobs_keep(unread)} result, fail_if and retry: the change "
+                "needs statistics that do not cover the rows so far"
             )
 
     def renew_sources(

@@ -1,7 +1,7 @@
 """Writes the journal of a run: a thread commits new events in groups (group commit).
 
-If no commit is synced, and the thread is not writing, the engine's thread commits an event with
-orders itself: a hand-over to another thread would take longer than the commit.
+If the writing thread is idle, and no order needs a synced journal, the engine's thread commits an
+event with orders itself: a hand-over to another thread would take longer than the commit.
 
 Before a decision is carried out, it is at least as durable as its effect. By default, each commit
 is synced, so that it survives a power cut. With :meth:`JournalWriter.sync_late`, a commit is only
@@ -117,7 +117,8 @@ class JournalWriter:
         #: The number of the last event that had orders.
         self._ordered = self._progress.performed
         #: What is not written yet. Items are entries, snapshots, functions to call when all earlier
-        #: items are done, and ``None`` to end the thread. Only with the lock, items are taken.
+        #: items are done, and ``None`` to end the thread. The engine's thread appends items; they
+        #: are removed only under the lock ``_writing``.
         self._items: deque[_Item | list[_Item] | None] = deque()
         self._writing = threading.RLock()
         #: True while the writing thread waits for something in ``_wakeups``.
@@ -266,7 +267,11 @@ class JournalWriter:
         orders: Sequence[Any] = (),
         over: Sequence[JobRow] = (),
     ) -> None:
-        """Queue an event with its decisions, its orders, and the jobs that ended with it."""
+        """Queue an event with its decisions, its orders, and the jobs that ended with it.
+
+        With :meth:`sync_late`, an event with orders may be written at once, and its orders
+        passed on.
+        """
         self.seq += 1
         entry = (event, decisions, orders, over)
         if self._unit is not None:
@@ -296,8 +301,10 @@ class JournalWriter:
             return False
         try:
             batch = [item for item in self._items if isinstance(item, tuple)]
-            if len(batch) < len(self._items) or any(
-                any(map(self._lasting, entry[2])) for entry in batch
+            if (
+                len(batch) < len(self._items)
+                or self._written + len(batch) < self.seq  # the thread has failed: some are missing
+                or any(any(map(self._lasting, entry[2])) for entry in batch)
             ):
                 return False
             try:

@@ -242,8 +242,8 @@ class RequestHandler:
     def _recall(self, jobs: Sequence[str]) -> list[str]:
         """Drop those of these jobs that have never begun to start, and return them.
 
-        If the lines of a recalled job are still in the ledger after a crash, it is held, and
-        forgotten: the controller does not name it.
+        After a crash, the ledger may still list a recalled job. It is then held, and forgotten
+        because the controller does not name it.
         """
         recalled = []
         for name in jobs:

@@ -102,8 +102,8 @@ class SharedSlots(Slots):
         self._turn = False
         self._written: list[_WaitingRun] = []
         self._away: list[str] = []
-        #: Locked cores that jobs gave back in this turn of the supervisor. If they are all that
-        #: this run may use more, its next jobs get them without a look at those of other runs.
+        #: Locked cores that jobs gave back in this turn of the supervisor. If they are all free
+        #: slots of this run, its next jobs get them without a lock on the file.
         self._kept: set[int] = set()
         #: Whether other runs could get slots in this turn, so that those that wait are woken.
         self._released = False
@@ -222,10 +222,12 @@ class SharedSlots(Slots):
 
     def bind(self, tasks: int, width: int) -> tuple[int, ...]:
         if self._kept and tasks == width == 1 and self.cores and not self._turn:
-            core = self._kept.pop()  # frequent: fast path
-            self._held.add(core)
-            self._free_cores.discard(core)
-            return (core,)
+            core = next(iter(self._kept))
+            if core in self._free_cores:  # frequent: fast path
+                self._kept.remove(core)
+                self._held.add(core)
+                self._free_cores.remove(core)
+                return (core,)
         cores = super().bind(tasks, width)
         self._hold(cores)
         return cores
@@ -285,7 +287,7 @@ class SharedSlots(Slots):
                 held.remove(core)
                 self._kept.add(core)  # until `settle`
         while len(held) > self.used:
-            core = max(held)
+            core = max(held & self._free_cores or held)  # best one to which no job is bound
             held.remove(core)
             self._kept.add(core)
 

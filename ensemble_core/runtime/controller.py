@@ -271,7 +271,8 @@ class Runtime:
     def _enqueue_later(self, events: Sequence[Event]) -> None:
         """Put events into the inbox before the next ones, without a wakeup of the engine's thread.
 
-        The first events of the jobs that are being submitted follow in a moment.
+        Submitted jobs soon have events, which take these along. If the controller is killed before,
+        these events are lost, and later runs cannot reuse the jobs.
         """
         with self._lock:
             self._later += events
@@ -594,10 +595,11 @@ class Runtime:
         """
         if self._identities is None or self._leave:
             return
-        self._enqueue(())
         self._identities.close(_CHECKS_GRACE)
+        self._enqueue(())  # what waits for the next events
         while not self._inbox.empty():
-            for event in self._inbox.get():
+            events = self._inbox.get()
+            for event in () if isinstance(events, Unit) else events:
                 if type(event) is Identified:
                     self._handle(event)
 

@@ -245,5 +245,5 @@ generators:
     until: count.done >= 9
 """
     (warning,) = load_text(text, REGISTRY, file="f.yaml").warnings
-    assert "1 first point gives 'm' a value, which is not used there" in warning
+    assert "1 first point gives 'm' a value, which is ignored" in warning
     assert "f.yaml:9:" in warning

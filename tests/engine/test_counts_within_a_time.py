@@ -156,7 +156,7 @@ def test_the_count_is_that_of_the_ends_also_after_a_kill_and_in_a_replay(seed: i
         ("count.post.failed(within 2s)", "unknown metric 'count.post.failed(within 2s)'"),
         ("count.sim.failed(within 2s", "close the bracket"),
         ("mean.sim-duration(within 2s)", "is no count: only counts have 'within'"),
-        ("count.sim.failed(index == 2, within 2s)", "'within' stands alone"),
+        ("count.sim.failed(index == 2, within 2s)", "'within' takes one time, alone"),
         ("count.sim.failed( within 2s )", "write count.sim.failed(within 2s)"),
         ("count.sim.failed(within 2s)(within 3s)", "'2s)(within 3s' is not a duration"),
     ],

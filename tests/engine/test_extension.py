@@ -394,7 +394,7 @@ def test_job_with_rows_keeps_its_result_if_the_file_has_statistics_of_other_rows
     story.observe("sim.0", E=9)
     decided = change(story, LATER.replace("{E: last.E}", "{E: last.E, M: max.E}"))
     assert said(decided) == (
-        "sim: 1 job keeps its result, fail_if and retry: the file now has statistics that do not "
+        "sim: 1 job keeps its result, fail_if and retry: the change needs statistics that do not "
         "cover the rows so far"
     )
     results = []

@@ -244,10 +244,32 @@ rules:
     told.start()
     _, note = ask(told, "set", label="a", **{"with": {"at_once": 4}})
     assert note.message == (
-        "a: at_once=4 counts all jobs of the group; before, it counted those of each value of T: "
-        "at_once={jobs: N, each: T}"
+        "a: at_once=4 counts all jobs of the group; before, it counted those of each value of T; "
+        "to keep that: at_once={jobs: N, each: T}"
     )
     assert len(ask(told, "set", label="a", **{"with": {"at_once": 5}})) == 1
+
+
+@pytest.mark.parametrize(
+    "changes", [[{"nodes": 2}, {"nodes": 3}], [{"nodes": 3, "retry": {"times": 6}}]]
+)
+def test_held_jobs_of_all_entries_of_a_group_follow_each_change(
+    changes: list[dict[str, Any]],
+) -> None:
+    told = Story(
+        """
+jobs:
+  - {name: a, command: x, count: 2, at_once: 1, retry: {times: 1, wait: 0}}
+  - {name: a, command: y, count: 2}
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+"""
+    )
+    told.start()
+    for change in changes:
+        ask(told, "set", label="a", **{"with": change})
+    nodes = [told.engine.state.table.records[f"a.{number}"].job.nodes for number in (1, 2, 3)]
+    assert nodes == [3, 3, 3]
 
 
 def test_a_rule_can_change_at_once_and_retries() -> None:

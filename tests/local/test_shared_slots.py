@@ -245,6 +245,26 @@ def test_cores_that_jobs_give_back_go_to_jobs_of_any_width(tmp_path: Path) -> No
     assert other_run(path)
 
 
+def test_core_of_a_running_job_goes_to_no_other_after_a_job_whose_core_is_unknown(
+    tmp_path: Path,
+) -> None:
+    slots = SharedSlots(str(tmp_path / "pool"), tuple(range(4)), 4, 4, 4, (), range(4))
+    job = Job(id="a", group="a", index=0, command=("x",))
+    slots.hold(1, ())  # two jobs of an earlier supervisor, bound to unknown cores
+    slots.hold(1, ())
+    slots.give_back(1, ())
+    bound = []
+    for _ in range(4):
+        slots.begin_choice(lambda: job)
+        while slots.fits(1, 0):
+            bound += slots.bind(1, 1)
+            slots.take(1, 0)
+        slots.end_choice(lambda: job)
+        if len(bound) == 3:
+            slots.give_back(1, ())
+    assert sorted(bound) == [0, 1, 2, 3]
+
+
 @contextlib.contextmanager
 def waiting(path: str) -> Iterator[socket.socket]:
     """Stand for a run that has waited for a core since long ago."""

@@ -18,9 +18,9 @@ between two jobs. A job that has waited there for long is *recalled*.
 3. *Three ways out.* A placed job leaves its nodes when they report its end and that of its parts
    (:meth:`Fleet.release`), when its pilot is ``fenced`` and it never started
    (:meth:`Fleet.give_back`, which raises ``ValueError`` in any other state), or when its node says
-   that it has dropped the job before its start (:meth:`Fleet.recalled`). A node has carried out
-   what came over one connection before it takes the next, so no earlier message can bring the
-   job back to it.
+   that it has dropped the job before its start (:meth:`Fleet.recalled`). A node finishes the
+   requests of one connection before it accepts the next, so no earlier message can bring the job
+   back to it.
 4. *Fence.* ``fenced`` means: the controller created the pilot's fence, a file, and *then* read the
    nodes' ledgers. A node writes and syncs that it is about to start a job, *then* looks for the
    fence, and starts nothing if it is there. So if the ledger does not show the job, the node will
@@ -48,7 +48,7 @@ _BYPASS_LEAST, _BYPASS_PER_CORE = 8, 2
 #: Jobs are short if so many of their group have ended, and took at most so many seconds. A longer
 #: one counts less with each job that ends after it.
 _SHORT_JOBS, _SHORT, _FORGET = 16, 0.25, 0.98
-#: After how many seconds a job is recalled that waits on a full node.
+#: Seconds on a full node after which a job is recalled.
 _LATE = 0.5
 #: Seconds between two decisions about pilots: at least, for each pilot, and at most.
 _PAUSE_LEAST, _PAUSE_PER_PILOT, _PAUSE_MOST = 0.02, 0.005, 1.0
@@ -243,7 +243,8 @@ class Fleet:
     def recalled(self, name: str, now: float) -> None:
         """Let a placed job wait again that its node has dropped before its start.
 
-        Jobs of its group count as short only later. Raises :class:`ValueError` if it has started.
+        Jobs of its group do not count as short for a while. Raises :class:`ValueError` if it has
+        started.
         """
         if name in self._since or name in self.members:
             raise ValueError(f"{name} has started")
