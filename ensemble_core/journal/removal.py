@@ -56,10 +56,16 @@ def remove(folder: Path) -> str:
         others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         return f"Ensemble did not write {foreign[0]}{others}"
     try:
-        for path in sorted(ours, key=lambda path: path.name in _JOURNAL):
-            path.unlink(missing_ok=True)
+        journal = [folder / name for name in _JOURNAL]
+        for path in ours:
+            if path not in journal:
+                path.unlink(missing_ok=True)
         for where, _, _ in os.walk(folder, topdown=False):
-            os.rmdir(where)
+            if Path(where) != folder:
+                os.rmdir(where)
+        for path in journal:
+            path.unlink(missing_ok=True)
+        folder.rmdir()
     except OSError as error:
         return f"{error.filename or folder}: {error.strerror}"
     return ""

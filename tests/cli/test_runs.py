@@ -665,6 +665,22 @@ def test_clean_removes_a_run_killed_before_its_start(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+def test_a_run_whose_executor_writes_while_it_is_removed_can_be_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = played(tmp_path).keep()
+    late = told.folder / "executor" / "ledger"
+    late.parent.mkdir(exist_ok=True)
+    rmdir = os.rmdir
+    with monkeypatch.context() as patched:
+        patched.setattr("os.rmdir", lambda path: (late.touch(), rmdir(path)))
+        kept = ensemble(tmp_path, "clean", "last", "--yes")
+    assert kept.exit_code == 1
+    assert "Directory not empty" in kept.stderr
+    assert ensemble(tmp_path, "clean", "--all", "--yes").exit_code == 0
+    assert not told.folder.exists()
+
+
 def test_clean_does_not_follow_links(tmp_path: Path) -> None:
     told = played(tmp_path).keep()
     home = tmp_path / "home"
