@@ -94,7 +94,7 @@ def infos(session: Session) -> list[str]:
 def test_use_of_pilots_is_recorded_while_jobs_run(tmp_path: Path) -> None:
     """A controller that is killed loses at most some seconds of it."""
     options = {"options": {"slots": 4, "pool": "none"}, "cores": 1, "orphan": 60}
-    with Session(PLUGIN.build(options), tmp_path, 60.0) as session:
+    with Session(PLUGIN.build(options), tmp_path, 60.0, tidy=True) as session:
         job = session.job("sh", "-c", "until [ -e go ]; do sleep 0.05; done")
         session.submit(job)
         ledger = tmp_path / "state" / session.tag / "pilots.log"
