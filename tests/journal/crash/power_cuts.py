@@ -444,6 +444,13 @@ def job_events(folder: Path) -> dict[str, set[str]]:
     return found
 
 
+def of_run(names: Iterable[str]) -> set[str]:
+    """Return the run's names of jobs: in an executor, a job that was handed over again has a suffix
+    (``a.5~1``).
+    """
+    return {name.partition("~")[0] for name in names}
+
+
 def began(ledger: Mapping[str, bytes]) -> set[str]:
     """Return the jobs that have begun, or were about to, according to the ledger."""
     found: set[str] = set()
@@ -468,7 +475,8 @@ def check(
     for job in sorted(again.spawned & began(ledger)):
         found.doubled.append(f"{folder.name}: {job} has begun according to the ledger")
     found.jobs += len(after)
-    for job in sorted(again.spawned):
+    allotted = of_run(disk.allotted)
+    for job in sorted(of_run(again.spawned)):
         if "clean" in before.get(job, ()):
             found.doubled.append(f"{folder.name}: {job} was over and ran again")
         elif before.get(job, set()) & {"alloc", "start", "finish"}:
@@ -476,7 +484,7 @@ def check(
     for job, names in after.items():
         if "clean" not in names:
             found.lost.append(f"{folder.name}: {job} has no end")
-        elif "exception lost" in names - before.get(job, set()) and job not in disk.allotted:
+        elif "exception lost" in names - before.get(job, set()) and job not in allotted:
             found.lost.append(f"{folder.name}: {job} never began, but is reported as lost")
     if len({job for job in after if job.startswith("a.")}) != 6:
         found.lost.append(f"{folder.name}: {sorted(after)}")
