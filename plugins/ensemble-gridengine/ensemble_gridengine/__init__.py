@@ -8,9 +8,9 @@ from typing import Any
 
 from ensemble_batch.queue_options import LOST_AFTER, POLL, extra
 
-from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
+from ensemble_core import Executor, ExecutorPlugin, Job, JobGroup, Rendered, hookimpl
 
-__all__ = ["ensemble_executors"]
+__all__ = ["ensemble_executors", "never"]
 
 #: The same as Slurm's: above the local executor, below a Flux instance that contains this process.
 _PRIORITY = 50
@@ -74,6 +74,27 @@ def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
     return Rendered(f"# {' '.join(words)}\n{shell_line(job)}")
 
 
+def never(group: JobGroup | Job, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Return why jobs of this size can never run: the key, the reason, and what to do."""
+    cores = (group.tasks or group.nodes) * group.cores_per_task
+    if group.nodes > 1:
+        what = f"it asks for {group.nodes} nodes, but jobs of several nodes are not supported"
+        return "nodes", what, "use nodes: 1 and 'tasks'"
+    if cores > 1 and not options.get("environment"):
+        what = f"it asks for {cores} cores, but no parallel environment is named"
+        key = "tasks" if group.cores_per_task == 1 else "cores_per_task"
+        return key, what, "give the option environment=NAME ('qconf -spl' lists them)"
+    if group.gpus_per_task and not options.get("gpu"):
+        what = "it asks for GPUs, but their resource name is not set"
+        return "gpus_per_task", what, "give the option gpu=NAME ('qconf -sc' lists them)"
+    return None
+
+
+def _never(group: JobGroup, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    found = (never(part, options) for part in (group, *group.more))
+    return next((each for each in found if each is not None), None)
+
+
 def _available() -> tuple[bool, str]:
     import shutil
 
@@ -108,6 +129,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             shared=True,
             available=_available,
             priority=_PRIORITY,
+            never=_never,
             render=_render,
             inside=_inside,
         )

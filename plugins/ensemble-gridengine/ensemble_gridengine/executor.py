@@ -23,6 +23,7 @@ from ensemble_batch import (
 )
 
 from ensemble_core import ExecutorError, Job
+from ensemble_gridengine import never
 
 __all__ = ["GridEngineExecutor"]
 
@@ -104,18 +105,9 @@ class GridEngineExecutor(BatchExecutor):
             self.most_jobs = min(self.most_jobs, int(limit[1]))
 
     def wrong(self, job: Job) -> str | None:
-        if job.nodes > 1:
-            return (
-                f"it asks for {job.nodes} nodes, but jobs of several nodes are not supported: use "
-                f"nodes: 1 and 'tasks'"
-            )
-        if job.cores > 1 and self._environment is None:
-            return (
-                f"it asks for {job.cores} cores, but no parallel environment is named: run with "
-                "-o environment=NAME ('qconf -spl' lists them)"
-            )
-        if job.gpus and self._gpu is None:
-            return "it asks for GPUs, but their resource name is not set: run with -o gpu=NAME"
+        options = {"environment": self._environment, "gpu": self._gpu}
+        if (found := never(job, options)) is not None:
+            return f"{found[1]}: {found[2]}"
         if job.memory_per_task:
             both = [
                 name

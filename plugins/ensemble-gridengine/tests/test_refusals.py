@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from ensemble_batch import Batch, CannotTake, InvalidJob
+from ensemble_gridengine import ensemble_executors
 from ensemble_gridengine.executor import GridEngineExecutor
 
-from ensemble_core import ExecutorError, Job
+from ensemble_core import ExecutorError, Job, JobGroup
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,29 @@ def test_jobs_of_a_batch_have_the_ids_of_its_tasks(said: str, ids: list[str]) ->
     executor.command = lambda words, given=b"": (0, said, "")  # type: ignore[method-assign]
     jobs = [Job(id=f"t.{n}", group="t", index=n, command=("true",)) for n in range(len(ids))]
     assert executor.submit_batch(Batch("ens_t", tuple(jobs), "script")) == ids
+
+
+@pytest.mark.parametrize(
+    ("size", "key", "word"),
+    [
+        ({"nodes": 2}, "nodes", "'tasks'"),
+        ({"tasks": 2}, "tasks", "environment=NAME"),
+        ({"cores_per_task": 2}, "cores_per_task", "environment=NAME"),
+        ({"gpus_per_task": 1}, "gpus_per_task", "gpu=NAME"),
+    ],
+)
+def test_group_that_can_never_run_is_refused_before_the_start(
+    size: dict[str, int], key: str, word: str
+) -> None:
+    (record,) = ensemble_executors()
+    assert record.never is not None
+    group = JobGroup(name="t", command=("true",), **size)  # type: ignore[arg-type]
+    found = record.never(group, {})
+    assert found is not None
+    assert found[0] == key
+    assert word in found[2]
+    options = {"environment": "smp", "gpu": "gpu"}
+    assert (record.never(group, options) is None) == (key != "nodes")
 
 
 QSTAT = """<job_info><queue_info><job_list><JB_job_number>7</JB_job_number>

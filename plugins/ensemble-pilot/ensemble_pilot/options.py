@@ -162,7 +162,30 @@ def _read_kind(name: str, options: Mapping[str, Any]) -> KindOptions:
         here,
     )
     _check_times(checked)
+    _check_pilot(checked)
     return checked
+
+
+def _check_pilot(options: KindOptions) -> None:
+    """Raise :class:`UsageError` if the queue can never run a pilot of this size."""
+    kind, outer = options.kind, options.outer
+    if options.here or outer.never is None:
+        return
+    pilot = JobGroup(
+        name="pilot",
+        command=("pilot",),
+        nodes=kind.nodes,
+        tasks=kind.nodes,
+        cores_per_task=kind.cores,
+        gpus_per_task=kind.gpus,
+    )
+    if (found := outer.never(pilot, options.of_queue)) is not None:
+        raise OptionError(
+            "options",
+            f"a pilot can never run in {outer.name!r}: {found[1]}",
+            f"{found[2]}, under 'options': -o options='{{\"NAME\": …}}'",
+            "cannot-hold",
+        )
 
 
 def _here(options: Mapping[str, Any]) -> Allocation:

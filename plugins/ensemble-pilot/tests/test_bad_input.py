@@ -74,6 +74,11 @@ def test_group_that_no_pilot_can_hold_is_refused_where_it_is_written(
         ),
         ({"queue": "pbs", "nodes": 2, "cores": 1}, ("one node, not 2", "-o most=N")),
         ({"queue": "gridengine", "nodes": 3, "cores": 1}, ("one node, not 3", "'gridengine'")),
+        pytest.param(
+            {"queue": "gridengine", "cores": 2},
+            ("no parallel environment", "environment=NAME", "-o options="),
+            marks=pytest.mark.checkout,
+        ),
         ({"least": 2}, ("'most' is 1", "'least' is 2")),
         ({"duration": "1m"}, ("60 s", "120 s", "no time for jobs")),
         ({"duration": "1h", "margin": "8s"}, ("'grace' is 5 s", "4 s")),

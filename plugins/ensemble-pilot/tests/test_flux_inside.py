@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,43 @@ def test_tasks_on_several_nodes_find_what_mpi_needs_and_the_job_has_their_exit_c
     assert len({line[-1] for line in lines}) == 2
     assert Path("out.txt").read_text() == "out\n" * 4
     assert not list((tmp_path / "state").glob("*/pilot-*/flux-*")), "no key is left"
+
+
+#: Passes its rank on in a ring, adds all ranks up, and prints both, with the broker's address.
+MPI = r"""
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+  int rank, size, left, sum;
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Sendrecv(&rank, 1, MPI_INT, (rank + 1) % size, 0,
+               &left, 1, MPI_INT, (rank + size - 1) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  printf("%d %d %d %d %s\n", rank, size, left, sum, getenv("FLUX_URI"));
+  return MPI_Finalize();
+}
+"""
+
+
+@pytest.mark.parametrize("library", ["mpich", "openmpi"])
+def test_mpi_program_on_several_nodes_has_all_its_ranks(tmp_path: Path, library: str) -> None:
+    compiler = shutil.which(f"mpicc.{library}")
+    if compiler is None:
+        pytest.skip(f"no mpicc.{library} (Debian: lib{library}-dev)")
+    Path("mpi.c").write_text(MPI)
+    subprocess.run([compiler, "mpi.c", "-o", "mpi"], check=True)
+    with session_of(tmp_path) as session:
+        job = session.job(str(tmp_path / "mpi"), nodes=2, tasks=4, stdout="out.txt")
+        session.run(job)
+        assert session.cause(job) == "exit"
+    lines = sorted(line.split() for line in Path("out.txt").read_text().splitlines())
+    assert [line[:4] for line in lines] == [
+        [str(rank), "4", str((rank - 1) % 4), "6"] for rank in range(4)
+    ]
+    assert len({line[4] for line in lines}) == 2, "two nodes"
 
 
 def test_on_one_node_tasks_start_through_flux_and_a_single_one_does_not(tmp_path: Path) -> None:

@@ -240,6 +240,57 @@ def test_with_queue_here_a_job_that_ended_with_the_allocation_runs_again_in_the_
     assert Counter(ran()) == Counter(f"sim.{n}" for n in range(8)) + Counter(first)
 
 
+@pytest.fixture
+def flux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put Flux on the PATH, whatever the queue is."""
+    command = fixtures_of("ensemble-flux").command()
+    if command is None:
+        pytest.skip("no Flux: neither on the PATH nor in ENSEMBLE_FLUX_PREFIX")
+    monkeypatch.setenv("PATH", f"{Path(command).parent}:{os.environ['PATH']}")
+
+
+#: Each task notes its rank, and whether it sees the job of the queue.
+RANK = (
+    'echo "$ENSEMBLE_JOB_ID $PMI_RANK $PMI_SIZE ${FLUX_JOB_NNODES-}'
+    ' ${JOB_ID-}${PBS_JOBID-}${SLURM_JOB_ID-}" >> ran'
+)
+
+
+@pytest.mark.checkout  # needs the plugins of these queues
+@pytest.mark.timeout(300)
+def test_tasks_of_a_job_start_through_flux_inside_pilots_of_this_queue(
+    queue: Queue, flux: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nodes = queue.options.get("nodes", 1)
+    options = {**queue.options, "cores": 2, "inside": "flux", "most": 1}
+    if queue.name == "gridengine":
+        options["options"] = {"environment": "smp"}
+    with Session(PLUGIN.build(options), tmp_path, 200.0, tidy=True) as session:
+        job = session.job("sh", "-c", RANK, nodes=nodes, tasks=2 * nodes)
+        session.run(job)
+        assert session.cause(job) == "exit"
+    lines = sorted((tmp_path / "ran").read_text().splitlines())
+    size = 2 * nodes
+    assert lines == [f"{job.id} {rank} {size} {nodes} " for rank in range(size)]
+
+
+@pytest.mark.checkout  # needs the plugins of these queues
+@pytest.mark.timeout(300)
+def test_with_queue_here_tasks_of_a_job_start_through_flux_inside_the_allocation(
+    queue: Queue, flux: None, tmp_path: Path
+) -> None:
+    nodes = 2 if queue.name == "flux" else 1
+    text = STUDY.replace("count: 8", f"count: 2, nodes: {nodes}, tasks: {2 * nodes}")
+    (tmp_path / "e.yaml").write_text(text)
+    (tmp_path / "job.sh").write_text(f'cd "$(dirname "$0")"\n{RANK}\n')
+    code, said = in_allocation(queue, tmp_path, f"{RUN} -o inside=flux")
+    assert code == 0, said
+    lines = sorted((tmp_path / "ran").read_text().splitlines())
+    size = 2 * nodes
+    assert lines == [f"sim.{n} {rank} {size} {nodes} " for n in range(2) for rank in range(size)]
+
+
 @pytest.mark.checkout  # needs ensemble-flux
 @pytest.mark.parametrize("queue", ["flux"], indirect=True)
 def test_queue_here_in_flux_needs_an_instance_that_is_the_allocation(

@@ -152,15 +152,20 @@ def test_case_of_many_tiny_jobs_on_whole_nodes(cluster: Any, tmp_path: Path) -> 
     assert len({id_ for id_, _, _ in cluster.jobs()} - before) <= 2
 
 
-def test_jobs_of_several_nodes_start_through_flux_and_end_with_their_pilot(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``scancel`` ends the first; the second never started, and runs in another pilot."""
+@pytest.fixture
+def flux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put Flux on the PATH."""
     prefix = os.environ.get("ENSEMBLE_FLUX_PREFIX")
     found = f"{prefix}/bin/flux" if prefix else shutil.which("flux")
     if found is None:
         pytest.skip("no Flux: neither on the PATH nor in ENSEMBLE_FLUX_PREFIX")
     monkeypatch.setenv("PATH", f"{Path(found).parent}:{os.environ['PATH']}")
+
+
+def test_jobs_of_several_nodes_start_through_flux_and_end_with_their_pilot(
+    cluster: Any, flux: None, tmp_path: Path
+) -> None:
+    """``scancel`` ends the first; the second never started, and runs in another pilot."""
     text = "echo $ENSEMBLE_JOB_ID $PMI_RANK $PMI_SIZE ${SLURM_JOB_ID-none} >> ran; "
     wait = "until [ -e go ]; do sleep 0.05; done"
     options = {**GIVEN, "idle": 5, "most": 1, "inside": "flux"}
@@ -247,6 +252,20 @@ def test_with_queue_here_the_allocation_itself_is_the_one_pilot(
     # Jobs do not see the allocation: a step that they start would be outside of their cores.
     assert sorted(lines) == sorted(f"sim.{number} " for number in range(8))
     assert len({id_ for id_, _, _ in cluster.jobs()} - before) == 1, "it has requested nothing"
+
+
+def test_with_queue_here_jobs_of_several_nodes_start_through_flux(
+    cluster: Any, flux: None, tmp_path: Path
+) -> None:
+    (tmp_path / "e.yaml").write_text(STUDY.replace("count: 8", "count: 2, nodes: 2, tasks: 4"))
+    (tmp_path / "job.sh").write_text(
+        'echo "$ENSEMBLE_JOB_ID $PMI_RANK $PMI_SIZE ${SLURM_JOB_ID-none}" >> "$(dirname "$0")/ran"\n'
+    )
+    words = "run e.yaml --executor pilot -o queue=here -o inside=flux -o listen=127.0.0.1"
+    code, said = in_allocation(cluster, tmp_path, f"{words} --state state", "--time=10")
+    assert code == 0, said
+    lines = sorted((tmp_path / "ran").read_text().splitlines())
+    assert lines == [f"sim.{number} {rank} 4 none" for number in range(2) for rank in range(4)]
 
 
 def test_with_queue_here_a_job_that_ended_with_the_allocation_runs_again_in_the_next(
