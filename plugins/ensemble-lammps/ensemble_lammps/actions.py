@@ -5,45 +5,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ensemble_programs import Program
 from ensemble_programs import actions as programs
-from ensemble_programs.actions import ACTIONS, TEXT, event_job, log_action, nested_actions, option
+from ensemble_programs.actions import ACTIONS, TEXT, log_action, option
 
-from ensemble_core import (
-    Action,
-    ActionPlugin,
-    CallContext,
-    EnsembleError,
-    Firing,
-    ObserverPlugin,
-    expression,
-    hookimpl,
-)
-from ensemble_lammps import observer, variables
+from ensemble_core import Action, ActionPlugin, EnsembleError, Firing, expression, hookimpl
+from ensemble_lammps import variables
+from ensemble_lammps.program import LAMMPS
 
 if TYPE_CHECKING:
     from ensemble_core import Decision
-    from ensemble_lammps import outcome, restarts
 
-__all__ = ["LAMMPS", "ensemble_actions"]
+__all__ = ["ensemble_actions"]
 
-#: Seconds by which the file system's clock may lag behind the queue's.
-_CLOCKS = 10.0
 #: Maximum number of bytes of a script to search for a use of the restart file.
 _MOST_OF_SCRIPT = 1 << 20
-#: Outcomes that ``lammps-check`` distinguishes, by their names in ``outcome``.
-_KINDS = {
-    "completed": "LAMMPS reached the end of its script",
-    "lost-atoms": "atoms were lost",
-    "nan": "the thermo output ended with values that are not finite",
-    "halted": "fix halt stopped it, or its last run ended early",
-    "timed-out": "timer timeout stopped it",
-    "error": "LAMMPS ended with another error",
-    "killed": "it was killed, or the log is truncated",
-}
-
 
 # -- lammps-vary -----------------------------------------------------------------------------------
 
@@ -61,8 +39,7 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
             hint="add 'label: GROUP'",
             code="no-such-group",
         )
-    group = firing.group(label)
-    if group is None:
+    if (group := firing.group(label)) is None:
         raise EnsembleError(f"unknown job group {label!r}", code="no-such-group")
     sweep: dict[str, Any] = {}
     given: dict[str, Sequence[str]] = {}
@@ -107,20 +84,22 @@ def _value(firing: Firing, name: str, value: Any) -> Any:
 # -- lammps-continue -------------------------------------------------------------------------------
 
 
-def _continue(context: CallContext) -> Iterable[Action]:
-    options, job = context.options, event_job(context, "lammps-continue")
+def _continue(options: Mapping[str, Any], job: Mapping[str, Any]) -> Iterable[Action]:
+    from ensemble_lammps import restarts
+
     name, label = options.get("variable", "restart"), options.get("label") or job["group"]
     began = variables.parse_variables(job["command"]).get(name, ())[:1]
-    found = _newest_restart(options, job, began)
-    if found.newest is None:
-        why = f"{job['job']} cannot continue: {_why_no_restart(job, found)}"
-        yield log_action(why, "warning" if "otherwise" in options else "error")
-        yield from nested_actions(options.get("otherwise"))
-        return
-    path, step = found.newest.path, found.newest.step
-    for passed, reason in found.passed:
-        yield log_action(f"{passed} skipped: {reason}", "warning")
-    yield log_action(f"{job['job']} continues from {path} (step {step})")
+
+    find = partial(
+        restarts.find,
+        patterns=programs.fill_patterns(options.get("restart", []), job),
+        begun=job.get("started"),
+        also=began,
+        newest=options.get("newest", "step"),
+    )
+    found, path = programs.newest_checkpoint(job, find, "restart file")
+    yield from programs.skipped(found)
+    yield log_action(f"{job['job']} continues from {path} (step {restarts.read(path).step})")
     if path in (os.path.join(job["workdir"], word) for word in began):
         yield log_action(
             f"{job['job']} wrote no restart file, so {label} starts where it started. Is the "
@@ -142,29 +121,6 @@ def _continue(context: CallContext) -> Iterable[Action]:
     yield Action({"name": "lammps-vary", "label": label, "variables": changes, **own})
 
 
-def _newest_restart(
-    options: Mapping[str, Any], job: Mapping[str, Any], began: Sequence[str]
-) -> restarts.Found:
-    from ensemble_lammps import restarts
-
-    if not (workdir := job.get("workdir")):
-        return restarts.Found(None)
-    patterns = programs.fill_patterns(options.get("restart", []), job)
-    begun = (job.get("started") or 0.0) - _CLOCKS
-    by = options.get("newest", "step")
-    return restarts.find(workdir, patterns, begun=begun, also=began, newest=by)
-
-
-def _why_no_restart(job: Mapping[str, Any], found: restarts.Found) -> str:
-    workdir = job.get("workdir")
-    if not workdir:
-        return "it never ran, or its folder is unknown"
-    if not os.path.isdir(workdir):
-        return f"its folder {workdir} does not exist on this machine"
-    said = "".join(f"; {os.path.basename(path)}: {reason}" for path, reason in found.passed)
-    return f"no restart file in {workdir}{said}"
-
-
 def _ignores_variable(path: str, variable: str) -> bool:
     """Return whether the script certainly does not use the variable.
 
@@ -184,51 +140,32 @@ def _ignores_variable(path: str, variable: str) -> bool:
     return re.search(asked, text) is None and (len(variable) > 1 or b"$" + name not in text)
 
 
-# -- lammps-check ----------------------------------------------------------------------------------
+# -- the records -----------------------------------------------------------------------------------
 
-
-def _read(path: str, status: int | None, *, over: bool) -> outcome.Outcome:
-    from ensemble_lammps import outcome
-
-    return outcome.read(path, status, over=over)
-
-
-LAMMPS = Program(
-    name="lammps",
-    title="LAMMPS",
-    log=observer.DEFAULT_LOG,
-    log_of=variables.log,
-    observer=ObserverPlugin(
-        name="lammps",
-        summary="Rows of thermo output in a growing LAMMPS log, by column name.",
-        build=observer.build,
-        options=observer.OPTIONS,
-        variables=observer.variables,
-        unasked=observer.unasked,
-    ),
-    read=_read,
-    kinds=_KINDS,
-)
-
-_GROUP = {"type": "string", "x-ensemble": "group"}
 _VALUE = {"type": ["number", "string"], "x-ensemble": "expression"}
 _NAME = r"^\w+$"
-_VARIABLES = option(
-    "LAMMPS variables by name. If the group's sweep has a parameter of that "
-    "name, it is set; otherwise '-var NAME VALUE' is replaced in the command or added to it. A "
-    'value that begins with = is an expression: "=T * 1.1".',
-    type="object",
-    minProperties=1,
-    propertyNames={"pattern": _NAME},
-    additionalProperties=option("The value.", **_VALUE),
-)
-_INPUT = option("Script that replaces the one after -in.", **TEXT)
+#: Options of both actions that submit a job.
+_SHARED = {
+    "label": option(
+        "The job group to submit; default: that of the event's job.",
+        type="string",
+        **{"x-ensemble": "group"},
+    ),
+    "variables": option(
+        "LAMMPS variables by name. If the group's sweep has a parameter of that "
+        "name, it is set; otherwise '-var NAME VALUE' is replaced in the command or added to it. "
+        'A value that begins with = is an expression: "=T * 1.1".',
+        type="object",
+        minProperties=1,
+        propertyNames={"pattern": _NAME},
+        additionalProperties=option("The value.", **_VALUE),
+    ),
+    "input": option("Script that replaces the one after -in.", **TEXT),
+}
 _VARY = programs.options_schema(
     ["variables"],
     "label",
-    label=option("The job group to submit; default: that of the event's job.", **_GROUP),
-    variables=_VARIABLES,
-    input=_INPUT,
+    **_SHARED,
     count=option(
         "Number of jobs; default: 1 like the event's job, or, if it has no job, the group's count.",
         type="integer",
@@ -237,7 +174,7 @@ _VARY = programs.options_schema(
     ),
 )
 _CONTINUE = programs.options_schema(
-    label=option("The job group to continue; default: that of the event's job.", **_GROUP),
+    **_SHARED,
     restart=programs.files_option(
         "Restart files, relative to the job's workdir: a pattern with * and ?, or "
         "several; % as in LAMMPS. May contain {index} and the sweep's parameters. "
@@ -254,9 +191,7 @@ _CONTINUE = programs.options_schema(
         pattern=_NAME,
         default="restart",
     ),
-    input=_INPUT,
     steps=option("Value of the variable 'steps', for run ${steps}.", **_VALUE),
-    variables=_VARIABLES,
     otherwise=option(
         "Actions if no restart file is complete; default: an error in the log.", **ACTIONS
     ),
@@ -273,11 +208,10 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
         needs=frozenset({"submit"}),
         options=_VARY,
     )
-    yield ActionPlugin(
-        name="lammps-continue",
-        summary="submit the event's LAMMPS job again, from its newest restart file",
-        run=_continue,
-        needs=frozenset({"submit"}),
-        options=_CONTINUE,
+    yield programs.continuing(
+        "lammps-continue",
+        "submit the event's LAMMPS job again, from its newest restart file",
+        _continue,
+        _CONTINUE,
     )
     yield from LAMMPS.actions()

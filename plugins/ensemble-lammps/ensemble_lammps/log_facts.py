@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import isfinite, prod
+from math import prod
 
-__all__ = ["FACTS", "LOOP", "MEMORY", "NO_COLUMNS", "Facts", "is_thermo"]
+__all__ = ["FACTS", "MEMORY", "NO_COLUMNS", "Facts", "is_thermo"]
 
 #: Names of the facts. ``Atoms`` may also be a column.
 FACTS = frozenset({
@@ -21,28 +21,21 @@ _END = frozenset({"LoopSteps", "LoopTime", "Ranks", "StepsPerSecond"})
 
 #: Possible starts of the line before a table.
 MEMORY = (b"Per MPI rank memory allocation", b"Memory usage per processor")
-#: The line ``Loop time of …``. Groups: seconds, processors, steps, atoms.
-LOOP = re.compile(
-    rb"Loop time of ([-+.0-9eE]+) on ([0-9]+) procs\b.* for ([0-9]+) steps with ([0-9]+) atoms"
+_FLOAT = rb"([0-9]{1,15}(?:\.[0-9]{0,20})?(?:[eE][-+]?[0-9]{1,2})?)"
+_INTEGER = rb"([0-9]{1,20})"
+_LOOP = re.compile(
+    rb"Loop time of %b on [0-9]+ procs\b.* for %b steps with %b atoms"
+    % (_FLOAT, _INTEGER, _INTEGER)
 )
-_PERFORMANCE = re.compile(rb"Performance: ([-+.0-9eE]+) (ns|fs|tau)/day\b")
+_PERFORMANCE = re.compile(rb"Performance: %b (ns|fs|tau)/day\b" % _FLOAT)
 _SPEEDS = {b"ns": ("NsPerDay", 1.0), b"fs": ("NsPerDay", 1e-6), b"tau": ("TauPerDay", 1.0)}
-_TASKS = re.compile(rb"[.0-9]+% CPU use with ([0-9]+) MPI tasks? x ")
-_GRID = re.compile(rb" +([0-9]+) by ([0-9]+) by ([0-9]+) MPI processor grid\s*")
-_WALL = re.compile(rb"Total wall time: ([0-9]+):([0-9]{2}):([0-9]{2})\s*")
-_WARNING = b"WARNING"
-_ERROR = re.compile(rb"ERROR(?: on proc [0-9]+)?: ")
-
-#: Maximum length of a number. LAMMPS prints no more digits.
-_LONGEST = 40
-
-
-def _float(text: bytes) -> float | None:
-    try:
-        value = float(text) if len(text) <= _LONGEST else None
-    except ValueError:
-        return None
-    return value if value is not None and isfinite(value) else None
+_TASKS = re.compile(rb"[.0-9]+% CPU use with " + _INTEGER + rb" MPI tasks? x ")
+_GRID = re.compile(rb" +%b by %b by %b MPI processor grid\s*" % (_INTEGER, _INTEGER, _INTEGER))
+_WALL = re.compile(rb"Total wall time: " + _INTEGER + rb":([0-9]{2}):([0-9]{2})\s*")
+_COUNTED = {
+    "Warnings": re.compile(rb"WARNING"),
+    "Errors": re.compile(rb"ERROR(?: on proc [0-9]+)?: "),
+}
 
 
 def is_thermo(values: Mapping[str, float]) -> bool:
@@ -54,26 +47,22 @@ class Facts:
     """Run time, speed, warnings and errors of one log, which is read line by line."""
 
     def __init__(self) -> None:
-        self.errors = 0
-        self.warnings = 0
+        self._counts = {"Errors": 0.0, "Warnings": 0.0}
         self._ranks: float | None = None
         #: Unreported facts of the last finished run.
         self._run: dict[str, float] | None = None
 
     def loop(self, line: bytes, *, atoms: bool) -> None:
         """Read the line ``Loop time of …``, without its number of atoms unless ``atoms`` is set."""
-        match = LOOP.match(line)
-        numbers = [] if match is None else [_float(text) for text in match.groups()]
-        if not numbers or None in numbers:
-            return
-        seconds, _, steps, count = (number or 0.0 for number in numbers)
-        self._run = {"LoopTime": seconds, "LoopSteps": steps}
-        if steps and seconds > 0:
-            self._run["StepsPerSecond"] = steps / seconds
-        if atoms:
-            self._run["Atoms"] = count
-        if self._ranks is not None:
-            self._run["Ranks"] = self._ranks
+        if match := _LOOP.match(line):
+            seconds, steps, count = map(float, match.groups())
+            self._run = {"LoopTime": seconds, "LoopSteps": steps}
+            if steps and seconds > 0:
+                self._run["StepsPerSecond"] = steps / seconds
+            if atoms:
+                self._run["Atoms"] = count
+            if self._ranks is not None:
+                self._run["Ranks"] = self._ranks
 
     def read_summary(self, line: bytes) -> bool:
         """Read a line after ``Loop time of …``. Return whether the line is about that run."""
@@ -82,11 +71,9 @@ class Facts:
             return False
         if match := _PERFORMANCE.match(line):
             name, unit = _SPEEDS[match[2]]
-            if (value := _float(match[1])) is not None:
-                run[name] = value * unit
+            run[name] = float(match[1]) * unit
         elif match := _TASKS.match(line):
-            if (value := _float(match[1])) is not None:
-                run["Ranks"] = self._ranks = value
+            run["Ranks"] = self._ranks = float(match[1])
         else:
             return not line.strip()
         return True
@@ -95,28 +82,18 @@ class Facts:
         """Return the facts of the finished run, or ``None``, and forget them."""
         run, self._run = self._run, None
         if run is not None:
-            if self.errors:
-                run["Errors"] = float(self.errors)
-            if self.warnings:
-                run["Warnings"] = float(self.warnings)
+            run |= {name: count for name, count in self._counts.items() if count}
         return run
 
     def other(self, line: bytes) -> dict[str, float] | None:
         """Read any other line. Return the facts to report immediately."""
-        if line.startswith(_WARNING):
-            self.warnings += 1
-            return {"Warnings": float(self.warnings)}
-        if line.startswith(b"ERROR"):
-            if _ERROR.match(line) is None:
-                return None
-            self.errors += 1
-            return {"Errors": float(self.errors)}
-        if line.startswith(b"Total wall time: "):
-            if match := _WALL.fullmatch(line):
-                hours, minutes, seconds = (_float(text) for text in match.groups())
-                if hours is not None and minutes is not None and seconds is not None:
-                    return {"WallTime": hours * 3600 + minutes * 60 + seconds}
-        elif line.endswith(b"grid") and (match := _GRID.fullmatch(line)):
-            sides = [_float(text) for text in match.groups()]
-            self._ranks = prod(side or 0.0 for side in sides) or None
+        for name, begins in _COUNTED.items():
+            if begins.match(line):
+                self._counts[name] += 1
+                return {name: self._counts[name]}
+        if match := _WALL.fullmatch(line):
+            hours, minutes, seconds = map(float, match.groups())
+            return {"WallTime": hours * 3600 + minutes * 60 + seconds}
+        if match := _GRID.fullmatch(line):
+            self._ranks = prod(map(float, match.groups())) or None
         return None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ensemble_core import Row
-from ensemble_lammps.tables import NUMBER, Keeper, Table, number
+from ensemble_lammps.tables import NUMBER, Keeper, Table
 
 __all__ = ["HEAD", "MultiTable"]
 
@@ -19,7 +19,8 @@ _IN_HEAD = 2
 HEAD = re.compile(rb"-{4,} Step +([0-9]+) -{3,} CPU = +(" + NUMBER + rb") \(sec\) -{3,} *")
 #: A number in the lines of a row.
 _VALUE = re.compile(rb"(?:(?<=Step )|(?<= = )) *" + NUMBER + rb"(?= |$)", re.MULTILINE)
-_TOKEN = re.compile(NUMBER)
+_PAIR = re.compile(rb"((?:(?! = ).)+) = ( *)(" + NUMBER + rb")(?: |$)")
+_PAIRS = re.compile(rb"(?:%b)+ *" % _PAIR.pattern)
 _NOISE = (b"WARNING", b"INFO", b"SHAKE stats")
 
 
@@ -30,46 +31,40 @@ class MultiTable(Table):
         super().__init__((), keeper)
         #: Number of values in a row. It is known only when the second row begins.
         self._size = 0
-        #: Current row: its kept values, its lines, the names of all its values, and each name.
-        self._values: dict[str, float] | None = None
+        #: Current row: its lines, and its names and values.
         self._lines: list[bytes] = []
-        self._all: list[str] = []
-        self._seen: set[str] = set()
-        self._row_step = 0.0
-        #: Pattern of usual rows.
-        self._usual: re.Pattern[bytes] | None = None
-
-    def usual_rows(self, lines: list[bytes], at: int, out: list[Row]) -> int:
-        ready = self._usual is not None and self._values is None
-        return super().usual_rows(lines, at, out) if ready else at
+        self._pairs: list[tuple[str, bytes]] = []
+        #: Pattern of usual rows. Nothing matches it before the first complete row.
+        self._usual = re.compile(rb"(?!)")
 
     def _usual_cells(self, text: bytes) -> Sequence[bytes]:
-        match = None if self._usual is None else self._usual.fullmatch(text)
+        match = None if self._pairs else self._usual.fullmatch(text)
         return () if match is None else match.groups()
 
     def line(self, line: bytes, out: list[Row]) -> bool:
         if match := HEAD.fullmatch(line):
-            if self._values is not None:
-                # The previous row is complete now, so the number of values in a row is known.
-                self._size = max(self._size, len(self._all))
+            # The previous row is complete now, so the number of values in a row is known.
+            self._size = max(self._size, len(self._pairs))
             self.end(out)
-            self._values, self._lines, self._all, self._seen = {}, [line], [], set()
-            self._row_step = float(match[1])
-            self._store("Step", match[1])
-            self._store("CPU", match[2])
+            self._lines, self._pairs = [line], [("Step", match[1]), ("CPU", match[2])]
             return True
-        return self._values is not None and self._pairs(line, out)
+        pairs = self._read(line) if self._pairs else []
+        if pairs:
+            self._lines.append(line)
+            self._pairs += pairs
+            if len(self._pairs) >= (self._size or MOST_VALUES):
+                self.end(out)
+        return bool(pairs)
 
     def end(self, out: list[Row]) -> None:
-        values, self._values = self._values, None
-        if values is None or len(self._all) == _IN_HEAD or not self._follows(self._row_step):
+        pairs, self._pairs = self._pairs, []
+        if len(pairs) <= _IN_HEAD or not self._follows(float(pairs[0][1])):
             return
-        self.step = self._row_step
-        if self._size == len(self._all) and (self._usual is None or self.names != tuple(self._all)):
+        names = tuple(name for name, _ in pairs)
+        if self._size == len(names) and self.names != names:
             self._learn()
-        self._use(tuple(self._all))
-        if values:
-            out.append(self._keeper.row(values, self.step))
+        self._use(names)
+        self._row([token for _, token in pairs], out)
 
     def _learn(self) -> None:
         """Learn the form of usual rows from the current row, all of whose lines are complete."""
@@ -79,34 +74,16 @@ class MultiTable(Table):
         self._usual = re.compile(pattern)
         self._height = len(self._lines)
 
-    def _store(self, name: str, token: bytes) -> None:
-        """Keep a value if it is wanted. If a name occurs twice, the first value counts."""
-        if name not in self._seen and self._values is not None and self._keeper.wants(name):
-            self._values[name] = number(token)
-        self._seen.add(name)
-        self._all.append(name)
-
-    def _pairs(self, line: bytes, out: list[Row]) -> bool:
-        """Read ``Name = value  Name = value``. Return whether the line has this form."""
+    @staticmethod
+    def _read(line: bytes) -> list[tuple[str, bytes]]:
+        """Return the names and values of a line ``Name = value  Name = value``, if it is one."""
         # LAMMPS pads the name to eight characters.
-        if line.startswith(_NOISE) or b"=" in line[:9]:
-            return False
-        parts = line.split(b" = ")
+        if line.startswith(_NOISE) or b"=" in line[:9] or not _PAIRS.fullmatch(line):
+            return []
+        found = [(label.strip(), padding, token) for label, padding, token in _PAIR.findall(line)]
         # A name may contain blanks (thermo_modify colname); the value is then padded. Words and
         # numbers printed by the user are not padded.
-        if len(parts) < 2 or (b" " in parts[0].strip() and parts[1][:1] != b" "):
-            return False
-        label, pairs = parts[0], []
-        for part in parts[1:-1]:
-            value, _, rest = part.lstrip(b" ").partition(b" ")
-            pairs.append((label, value))
-            label = rest
-        pairs.append((label, parts[-1].strip(b" ")))
-        if not all(label.strip() and _TOKEN.fullmatch(token) for label, token in pairs):
-            return False
-        for label, token in pairs:
-            self._store(label.strip().decode("utf-8", "replace"), token)
-        self._lines.append(line)
-        if len(self._all) >= (self._size or MOST_VALUES):
-            self.end(out)
-        return True
+        name, padding, _ = found[0]
+        if (b" " in name and not padding) or not all(name for name, _, _ in found):
+            return []
+        return [(name.decode("utf-8", "replace"), token) for name, _, token in found]

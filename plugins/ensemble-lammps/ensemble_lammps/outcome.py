@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from math import isfinite
 
-from ensemble_programs import outcome as programs
-from ensemble_programs.outcome import describe_status, open_regular, read_ends
+from ensemble_programs.outcome import Outcome, describe_status, open_regular, read_ends
 
-from ensemble_core import Row
 from ensemble_lammps.log_facts import is_thermo
-from ensemble_lammps.thermo import KEYWORDS, ThermoReader
+from ensemble_lammps.thermo import KEYWORDS, TIMES, ThermoReader
 
-__all__ = ["Outcome", "read"]
+__all__ = ["read"]
 
 #: Where the last table begins, or the part of the log that has it: without preparation
 #: (``pre no``), only the end of the run before is marked.
@@ -26,12 +23,6 @@ _TABLE = rb"^(?:Per MPI rank memory allocation|Memory usage per processor|LAMMPS
 _RUN = _TABLE[:-1] + rb"|Loop time of )"
 #: Number of bytes before a table in which the command of its run is.
 _BEFORE = 1 << 16
-
-#: Columns without physics, which may be infinite or nan in a healthy run.
-_TIMES = frozenset({
-    "Step", "Elapsed", "Elaplong", "Dt", "Time", "CPU", "T/CPU", "S/CPU", "CPULeft", "Part",
-    "TimeoutLeft", "Nbuild", "Ndanger", "NonFinite",
-})  # fmt: skip
 
 _MARKS = re.compile(
     rb"^(?:"
@@ -41,11 +32,11 @@ _MARKS = re.compile(
     rb"|ERROR(?: on proc [0-9]+)?: (?P<error>[^\n]{1,2000})"
     rb"|WARNING: (?P<timeout>Wall time limit reached)"
     rb"|WARNING: (?P<lost>Lost atoms: [^\n]{1,200})"
-    rb"|(?P<halt>Fix halt [^\n]{0,200}? met on step (?P<at>[0-9]{1,18})\b[^\n]{0,200})"
+    rb"|(?P<halt>Fix halt [^\n]{0,200}? met on step [0-9]{1,18}\b[^\n]{0,200})"
     rb"|(?P<wall>Total wall time: [0-9]+:[0-9]{2}:[0-9]{2})"
     rb"|(?P<run>run[ \t]+(?P<asked>[0-9]{1,18})"
-    rb"(?P<how>[ \t]*(?:#[^\n]*|(?:upto|start|stop|pre|post|every)\b[^\n]*)?)\r?$)"
-    rb"|(?P<minimize>(?:minimize|rerun|neb|prd|tad|temper|hyper)[ \t])"
+    rb"(?P<how>[ \t]*(?:#[^\n]*|(?:upto|start|stop|pre|post|every)\b[^\n]*)?)\r?$"
+    rb"|(?:minimize|rerun|neb|prd|tad|temper|hyper)[ \t])"
     rb"|(?P<quit>quit(?:[ \t]+(?P<code>[0-9]{1,3}))?[ \t]*\r?$)"
     rb"|log[ \t]+(?P<log>\S+)"
     rb"|Running on (?P<partitions>[0-9]{1,9}) partitions of processors"
@@ -53,15 +44,10 @@ _MARKS = re.compile(
     re.MULTILINE,
 )
 _AT = re.compile(r"^Fix halt .* met on step ([0-9]{1,18})\b")
+_STOPS = {"halt": "halted", "timeout": "timed-out"}
+#: Kinds of errors, by words in their messages.
+_ERRORS = {"Lost atoms": "lost-atoms", "Fix halt": "halted", "Non-numeric": "nan", "": "error"}
 _LOCATION = re.compile(r"\s*\([^()]*\.(?:cpp|h):\d+\)\s*$")
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome(programs.Outcome):
-    """How a job ended. Unknown numbers are ``None``."""
-
-    begin: int | None = None  #: first step of the last run
-    asked: int | None = None  #: number of steps that the last run should do
 
 
 def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool = True) -> Outcome:
@@ -84,8 +70,7 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
         return Outcome("unknown", "this is not a LAMMPS log")
     # The log takes precedence over the exit status: LAMMPS exits with 0 after ``fix halt`` and
     # ``timer timeout``, and also if the disk is full.
-    kind, message = _verdict(log, status, over)
-    return Outcome(kind, message, log.step, begin=log.begin, asked=log.asked)
+    return Outcome(*log.verdict(status, over), log.step, log.goal)
 
 
 class _Log:
@@ -95,12 +80,11 @@ class _Log:
         #: Whether the log contains anything written by LAMMPS.
         self.found = False
         self.step: int | None = None
-        self.begin: int | None = None
-        self.asked: int | None = None
-        #: The last row, and the steps of the first and last row of its table.
+        self.goal: int | None = None
+        #: Whether the last run ended early and the log does not say why.
+        self._early = False
+        #: The last row.
         self._row: Mapping[str, float] = {}
-        self._first: float | None = None
-        self._last: float | None = None
         self._on_start()
         last = 0
         for match in _MARKS.finditer(text):
@@ -111,9 +95,9 @@ class _Log:
 
     def _on_start(self) -> None:
         """Handle the start of LAMMPS."""
-        self.complete, self.error = False, ""
+        self._complete, self.error = False, ""
         #: Why LAMMPS was made to stop (outcome and message), and whether the stopped run has ended.
-        self.stopped: tuple[str, str] | None = None
+        self._stopped: tuple[str, str] | None = None
         self._stopped_ended = False
         self._loop: int | None = None
         #: Requested lengths of the next run and of the last run that started. Each is a number, and
@@ -125,137 +109,108 @@ class _Log:
         self._is_new = False
         #: Steps of a run's finished parts (``run … every``), with and without the last part.
         self._done = self._before = 0
-        self.quit: int | None = None
+        self._quit: int | None = None
         #: A warning about lost atoms. It is the only message if the user has turned the error off.
-        self.lost = ""
+        self._lost = ""
         #: Description of other destinations of LAMMPS' messages, or empty.
-        self.elsewhere = ""
+        self._elsewhere = ""
 
     def _mark(self, match: re.Match[bytes]) -> None:
         kind = match.lastgroup or ""
-        words = _message_text(match[kind])
+        words = " ".join(_LOCATION.sub("", match[kind].decode("utf-8", "replace")).split())
         self.found = self.found or kind in ("banner", "table", "loop", "wall")
         if kind == "banner":
             self._on_start()
-        elif kind == "table":
-            self.stopped, self.error, self._loop = None, "", None
-            self._begins()
-        elif kind == "loop":
-            if self._stopped_ended:
-                self.stopped = None
-            self._stopped_ended = self.stopped is not None
+        elif kind in ("table", "loop"):
+            if kind == "table" or self._stopped_ended:
+                self._stopped = None
+            self._stopped_ended = self._stopped is not None
             self._loop = int(match["done"]) if match["done"] else None
-            self._begins()
+            if self._is_new:
+                self._run, self._done, self._is_new = self._next, 0, False
+            self._before = self._done
             self._done += self._loop or 0
             self.error = ""
         elif kind == "error":
             self.error = self.error or words
-            if at := _AT.search(self.error):
-                self.step = int(at[1])
-        elif kind == "timeout":
-            self.stopped, self._stopped_ended = ("timed-out", words), False
+        elif kind in _STOPS:
+            self._stopped, self._stopped_ended = (_STOPS[kind], words), False
         elif kind == "lost":
-            self.lost = words
-        elif kind == "halt":
-            self.step = int(match["at"])
-            self.stopped, self._stopped_ended = ("halted", words), False
+            self._lost = words
         elif kind == "wall":
-            self.complete, self.error = True, ""
-        elif kind in ("run", "minimize"):
-            length = int(match["asked"]) if kind == "run" else None
+            self._complete, self.error = True, ""
+        elif kind == "run":
+            length = int(match["asked"]) if match["asked"] else None
             self._next, self._is_new = (length, b"upto" in (match["how"] or b"").split()), True
-            self.quit = None
+            self._quit = None
         elif kind == "quit":
-            self.quit = int(match["code"] or 0)
+            self._quit = int(match["code"] or 0)
         elif kind == "log":
-            self.elsewhere = f"LAMMPS continued in {words}"
+            self._elsewhere = f"LAMMPS continued in {words}"
         elif kind == "partitions":
-            self.elsewhere = f"LAMMPS ran on {words} partitions, each with its own log"
-
-    def _begins(self) -> None:
-        """Handle the start of a run or of a part of one."""
-        if self._is_new:
-            self._run, self._done, self._is_new = self._next, 0, False
-        self._before = self._done
+            self._elsewhere = f"LAMMPS ran on {words} partitions, each with its own log"
+        if kind in ("error", "halt") and (at := _AT.search(words)):
+            self.step = int(at[1])
 
     def _rows(self, text: bytes, last: int) -> None:
-        """Find the last row, and where the last run started."""
-        halted = self.step if self.stopped is not None or self.error else None
-        self.step = None
+        """Find the last row, and where the last run started and should end."""
+        halted = self.step if self._stopped is not None or self.error else None
+        begin = end = None
         reader = ThermoReader()
-        self._record_rows(reader.feed(text[:last]))
-        self._record_rows([*reader.feed(text[last:]), *reader.finish()])
+        for part in (reader.feed(text[:last]), [*reader.feed(text[last:]), *reader.finish()]):
+            begin = None
+            for row in part:
+                if is_thermo(row.values):
+                    step = row.clock
+                    if step is not None and (begin is None or end is None or step <= end):
+                        begin = step
+                    end, self._row = step, row.values
         self.found = self.found or bool(self._row)
-        if self._last is not None:
-            self.step = int(self._last)
-        if self._first is not None:
-            self.begin = int(self._first)
-            if self._loop is not None:
-                # The last step is not always printed, because a stopped run may end between rows.
-                self.step = max(self.begin + self._loop, self.step or 0)
+        self.step = None if end is None else int(end)
+        if begin is not None and self._loop is not None:
+            # The last step is not always printed, because a stopped run may end between rows.
+            self.step = max(int(begin) + self._loop, self.step or 0)
         if halted is not None:
             self.step = max(halted, self.step or 0)
         asked, upto = self._run
-        if asked is not None and self.begin is not None:
-            self.begin -= self._before
-            self.asked = asked - self.begin if upto else asked
-            if self.begin < 0:
-                # The log does not contain the command of the last run, so the run's first step is
-                # unknown.
-                self.begin = self.asked = None
+        # If the log does not contain the command of the last run, the goal is unknown.
+        if asked is not None and begin is not None and begin >= self._before:
+            start = int(begin) - self._before
+            self.goal = asked if upto else start + asked
+            self._early = self._loop is not None and start + self._done < self.goal
 
-    def _record_rows(self, rows: Iterable[Row]) -> None:
-        """Find the last of these rows, and the first one of their last table."""
-        self._first = None
-        for row in rows:
-            if is_thermo(row.values):
-                step = row.clock
-                if step is not None and (
-                    self._first is None or self._last is None or step <= self._last
-                ):
-                    self._first = step
-                self._last, self._row = step, row.values
-
-    def broken(self) -> list[str]:
+    def _broken(self) -> list[str]:
         """Return the columns that are not finite at the end, if that means that the run is broken.
 
         If the log has columns that LAMMPS itself computes, only these count, because user-defined
         columns may be 0/0 in a healthy run.
         """
-        physical = [name for name in self._row if name not in _TIMES]
+        physical = [name for name in self._row if name not in TIMES]
         known = [name for name in physical if name in KEYWORDS]
         return [name for name in known or physical if not isfinite(self._row[name])]
 
-    def early(self) -> bool:
-        """Return whether the last run ended early and the log does not say why."""
-        return self._loop is not None and self.asked is not None and self._done < self.asked
-
-
-#: Kinds of errors, by words in their messages.
-_ERRORS = {"Lost atoms": "lost-atoms", "Fix halt": "halted", "Non-numeric": "nan", "": "error"}
-
-
-def _verdict(log: _Log, status: int | None, over: bool) -> tuple[str, str]:
-    """Return the kind and message for a log of LAMMPS."""
-    if log.error:
-        return next(kind for words, kind in _ERRORS.items() if words in log.error), log.error
-    broken = log.broken()
-    if log.stopped is not None and (log.stopped[0] == "halted" or not broken):
-        return log.stopped
-    where = "" if log.step is None else f" at step {log.step}"
-    if broken and (over or log.complete):
-        return "nan", f"{', '.join(broken)} {'is' if len(broken) == 1 else 'are'} not finite{where}"
-    if not log.complete and log.quit is None:
-        what = "the log is truncated" + (f": {log.elsewhere}" if log.elsewhere else "")
-        return _explain_end(what, status, over, sure=not log.elsewhere)
-    if log.quit:
-        return "error", f"the script ended with 'quit {log.quit}'"
-    if log.early():
-        return "halted", f"the last run ended early{where}, and the log does not say why"
-    words = [log.lost] if log.lost else []
-    if status:
-        words.append(f"the log is complete, but the job {describe_status(status)[1]}")
-    return "completed", "; ".join(words)
+    def verdict(self, status: int | None, over: bool) -> tuple[str, str]:
+        """Return the kind and message of the outcome."""
+        if self.error:
+            return next(k for words, k in _ERRORS.items() if words in self.error), self.error
+        broken = self._broken()
+        if self._stopped is not None and (self._stopped[0] == "halted" or not broken):
+            return self._stopped
+        where = "" if self.step is None else f" at step {self.step}"
+        if broken and (over or self._complete):
+            are = "is" if len(broken) == 1 else "are"
+            return "nan", f"{', '.join(broken)} {are} not finite{where}"
+        if not self._complete and self._quit is None:
+            what = "the log is truncated" + (f": {self._elsewhere}" if self._elsewhere else "")
+            return _explain_end(what, status, over, sure=not self._elsewhere)
+        if self._quit:
+            return "error", f"the script ended with 'quit {self._quit}'"
+        if self._early:
+            return "halted", f"the last run ended early{where}, and the log does not say why"
+        words = [self._lost] if self._lost else []
+        if status:
+            words.append(f"the log is complete, but the job {describe_status(status)[1]}")
+        return "completed", "; ".join(words)
 
 
 def _explain_end(
@@ -275,8 +230,3 @@ def _explain_end(
     if killer is not None:
         return "killed", f"the job {words}, and {what}"
     return "error", f"the job {words}, and {what}; the job's own output may say why"
-
-
-def _message_text(text: bytes) -> str:
-    """Return a message on one line, without the place in LAMMPS' source."""
-    return " ".join(_LOCATION.sub("", text.decode("utf-8", "replace")).split())

@@ -5,16 +5,19 @@ from __future__ import annotations
 import glob
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
+from operator import attrgetter
 from typing import BinaryIO, Literal
 
+from ensemble_programs import checkpoints
+from ensemble_programs.checkpoints import Search
 from ensemble_programs.outcome import open_regular
 
 from ensemble_core import EnsembleError
 
-__all__ = ["Found", "IncompleteRestart", "Restart", "find", "read"]
+__all__ = ["IncompleteRestart", "Restart", "find", "read"]
 
 # Format: a magic string, the integer 1 (which shows the byte order), the revision of the format,
 # then tagged values, with the step among the first. The magic string at the very end shows that the
@@ -33,28 +36,23 @@ _STRINGS = (0, 4)
 #: restart file.
 _MOST_VALUES = 40
 _LONGEST_STRING = 1000
+#: Number of bytes that hold these values.
+_HEAD = 1 << 16
+#: The values at the end of a file.
+_PARTS = struct.Struct("<5i")
 #: Seconds by which the clocks of nodes may differ. Each node writes one of the numbered files.
 _CLOCKS = 1.0
-#: Maximum number of rejected files to list for the user.
-_MOST_PASSED = 5
 _TRUNCATED = "it is truncated, or still being written"
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A complete restart file."""
+    """A restart file. One that is damaged is the newest, so that the user is told of it."""
 
     path: str  #: argument of ``read_restart``, with ``%`` if there are several files
-    step: int
+    step: float
     time: float  #: when the file was written, in seconds since the epoch
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Result of a search."""
-
-    newest: Restart | None
-    passed: tuple[tuple[str, str], ...] = ()  #: some rejected files, with the reasons
+    damage: str | None = None  #: why the file is not usable
 
 
 class IncompleteRestart(EnsembleError):
@@ -73,7 +71,7 @@ def find(
     begun: float | None = None,
     also: Iterable[str] = (),
     newest: Literal["step", "time"] = "step",
-) -> Found:
+) -> Search:
     """Return the newest restart file of a job.
 
     Parameters
@@ -92,45 +90,28 @@ def find(
         Criterion for the newest file. ``step``: the highest step, then the latest time. ``time``:
         the latest time, then the highest step, for scripts that reset the step.
     """
-    complete: list[Restart] = []
-    passed: list[tuple[str, str]] = []
     kept = {os.path.join(folder, path) for path in also}
-    own: set[Restart] = set()
-    for path in dict.fromkeys([*_matching_files(folder, patterns), *sorted(kept)]):
+    paths = {*kept}
+    for pattern in patterns or ["*", ".*"]:
+        shape = os.path.join(glob.escape(folder), pattern.replace("%", "base"))
+        paths |= {*glob.iglob(shape, recursive=True)}
+    found: dict[str, Restart] = {}
+    for path in paths:
         try:
-            found = read(path)
+            each = read(path)
         except IncompleteRestart as error:
-            if error.meant:
-                passed.append((path, error.what))
-            continue
-        complete.append(found)
-        if begun is None or found.time >= begun or path in kept:
-            own.add(found)
-    best = max(own, key=lambda each: _rank(each, newest), default=None)
-    # A chain of jobs in one folder leaves hundreds of files; list only those that could have been
-    # chosen.
-    passed += [
-        (found.path, "it is older than the job")
-        for found in complete
-        if found not in own and (best is None or _rank(found, newest) > _rank(best, newest))
-    ]
-    return Found(best, tuple(passed[:_MOST_PASSED]))
-
-
-def _rank(restart: Restart, newest: Literal["step", "time"]) -> tuple[float, float, str]:
-    if newest == "step":
-        return restart.step, restart.time, restart.path
-    return restart.time, restart.step, restart.path
-
-
-def _matching_files(folder: str, patterns: Sequence[str]) -> Iterator[str]:
-    if patterns:
-        for pattern in patterns:
-            shape = os.path.join(glob.escape(folder), pattern.replace("%", "base"))
-            yield from sorted(glob.iglob(shape, recursive=True))
-        return
-    with suppress(OSError), os.scandir(folder) as entries:
-        yield from sorted(entry.path for entry in entries if entry.is_file())
+            if not error.meant:
+                continue
+            each = Restart(path, inf, inf, error.what)
+        found[each.path] = each
+    rank = attrgetter("step", "time") if newest == "step" else attrgetter("time", "step")
+    return checkpoints.choose(
+        sorted(sorted(found), key=lambda path: rank(found[path]), reverse=True),
+        lambda path: found[path].damage,
+        begun=begun,
+        kept=kept,
+        time=lambda path: found[path].time,
+    )
 
 
 def read(path: str) -> Restart:
@@ -138,21 +119,24 @@ def read(path: str) -> Restart:
 
     Reads only the start and end of each file. Raises :class:`IncompleteRestart` with the reason.
     """
-    try:
-        return _read(path)
-    except OSError as error:
-        raise IncompleteRestart(f"cannot read it: {error.strerror}") from None
-
-
-def _read(path: str) -> Restart:
     head, sign, tail = path.rpartition("%")
     if sign and not os.path.exists(path):
         path = f"{head}base{tail}"
-    with _open_regular(path, meant=False) as file:
-        step, order = _head(file)
-        _check_end(file)
-        time = os.fstat(file.fileno()).st_mtime
-        count = _parts(file, order) if "base" in os.path.basename(path) else 0
+    try:
+        return _read(path)
+    except struct.error:
+        raise IncompleteRestart(_TRUNCATED) from None
+    except OSError as error:
+        name = error.filename or path
+        what = f"cannot read {os.path.basename(name)}: {error.strerror}"
+        raise IncompleteRestart(what, meant=name != path) from None
+
+
+def _read(path: str) -> Restart:
+    with open_regular(path) as file:
+        step, order = _head(file.read(_HEAD))
+        end, time = _end(file)
+    count = _parts(end, order) if "base" in os.path.basename(path) else 0
     if not count:
         return Restart(path, step, time)
     folder, name = os.path.split(path)
@@ -172,81 +156,59 @@ def _check_parts(before: str, after: str, count: int, time: float) -> float:
     """
     last = time
     for number in range(count):
-        with _open_regular(f"{before}{number}{after}", meant=True) as file:
-            written = os.fstat(file.fileno()).st_mtime
-            if written < time - _CLOCKS:
-                raise IncompleteRestart(f"the file of process {number} is from an earlier step")
-            _check_end(file)
-            last = max(last, written)
+        with open_regular(f"{before}{number}{after}") as file:
+            _, written = _end(file)
+        if written < time - _CLOCKS:
+            raise IncompleteRestart(f"the file of process {number} is from an earlier step")
+        last = max(last, written)
     return last
 
 
-def _open_regular(path: str, *, meant: bool) -> BinaryIO:
-    """Open the regular file at ``path``. Reject a pipe, which would block."""
-    try:
-        return open_regular(path)
-    except OSError as error:
-        if error.strerror is None:
-            raise IncompleteRestart("it is not a file", meant=False) from None
-        what = f"cannot read {os.path.basename(path)}: {error.strerror}"
-        raise IncompleteRestart(what, meant=meant) from None
-
-
-def _head(file: BinaryIO) -> tuple[int, str]:
+def _head(data: bytes) -> tuple[int, str]:
     """Return the step, and the byte order in the notation of :mod:`struct`."""
-    if file.read(len(MAGIC)) != MAGIC:
+    if not data.startswith(MAGIC):
         raise IncompleteRestart("it is not a restart file", meant=False)
-    order = {b"\1\0\0\0": "<", b"\0\0\0\1": ">"}.get(_read_exactly(file, 4))
+    at, size = len(MAGIC), 8
+    order = {1: "<", 1 << 24: ">"}.get(*struct.unpack_from("<i", data, at))
     if order is None:
         raise IncompleteRestart("its byte order is unknown")
-    if _integer(file, order) < _FIRST_REVISION:
+    pair = struct.Struct(f"{order}2i")
+    if pair.unpack_from(data, at)[1] < _FIRST_REVISION:
         raise IncompleteRestart(
             "it is from an old LAMMPS whose files do not show whether they are complete"
         )
-    size = 8
     for _ in range(_MOST_VALUES):
-        tag = _integer(file, order)
-        value = _integer(file, order, size if tag == _STEP else 4)
+        at += pair.size
+        tag, value = pair.unpack_from(data, at)
         if tag == _STEP:
-            return value, order
+            return struct.unpack_from(order + ("q" if size == 8 else "i"), data, at + 4)[0], order
         if tag == _BIGINT and value in (4, 8):
             size = value
         elif tag in _STRINGS:
             if not 0 <= value <= _LONGEST_STRING:
                 break
-            _read_exactly(file, value)
+            at += value
     raise IncompleteRestart("it has no step at the expected place")
 
 
-def _check_end(file: BinaryIO) -> None:
-    size = os.fstat(file.fileno()).st_size
-    file.seek(max(len(MAGIC), size - len(MAGIC)))
-    if file.read() != MAGIC:
+def _end(file: BinaryIO) -> tuple[bytes, float]:
+    """Return the bytes before the mark at the end, and when the file was written."""
+    stat = os.fstat(file.fileno())
+    file.seek(max(len(MAGIC), stat.st_size - len(MAGIC) - _PARTS.size))
+    end = file.read()
+    if not end.endswith(MAGIC):
         raise IncompleteRestart(_TRUNCATED)
+    return end.removesuffix(MAGIC), stat.st_mtime
 
 
-def _parts(file: BinaryIO, order: str) -> int:
+def _parts(end: bytes, order: str) -> int:
     """Return how many other files belong to this one; 0 for a single file."""
-    size = os.fstat(file.fileno()).st_size
-    layout = struct.Struct(f"{order}5i")
-    if size < layout.size + len(MAGIC):
+    if len(end) < _PARTS.size:
         return 0
-    file.seek(size - layout.size - len(MAGIC))
-    first, second, third, fourth, end = layout.unpack(_read_exactly(file, layout.size))
-    if end != -1:
+    first, second, third, fourth, last = struct.unpack(order + _PARTS.format[1:], end)
+    if last != -1:
         return 0
     if third == _MULTIPROC:
         return max(0, int(fourth))
     # older versions of LAMMPS write this layout
     return max(0, int(second)) if first == _MULTIPROC and third == _MPIIO else 0
-
-
-def _integer(file: BinaryIO, order: str, size: int = 4) -> int:
-    return int(struct.unpack(order + ("i" if size == 4 else "q"), _read_exactly(file, size))[0])
-
-
-def _read_exactly(file: BinaryIO, size: int) -> bytes:
-    data = file.read(size)
-    if len(data) < size:
-        raise IncompleteRestart(_TRUNCATED)
-    return data

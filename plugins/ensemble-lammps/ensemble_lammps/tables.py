@@ -123,14 +123,8 @@ class Table(ABC):
     def end(self, out: list[Row]) -> None:
         """End the run. Add the current row to ``out``, if there is one."""
 
-    def _follows(self, step: float) -> bool:
-        return isfinite(step) and (self.step is None or step > self.step)
-
-
-class _LineTable(Table):
-    """A table in which each row is a line."""
-
     def _row(self, cells: list[bytes], out: list[Row]) -> bool:
+        """Read a row with these cells. Return whether it is one."""
         if len(cells) != len(self.names):
             return False
         step = None
@@ -145,8 +139,11 @@ class _LineTable(Table):
             out.append(self._keeper.row(values, step))
         return True
 
+    def _follows(self, step: float) -> bool:
+        return isfinite(step) and (self.step is None or step > self.step)
 
-class OneTable(_LineTable):
+
+class OneTable(Table):
     """Style ``one``: each row is a line of numbers separated by blanks."""
 
     def __init__(self, names: tuple[str, ...], spaced: tuple[str, ...], keeper: Keeper) -> None:
@@ -211,7 +208,7 @@ class OneTable(_LineTable):
         return padded or length >= self._last
 
 
-class YamlTable(_LineTable):
+class YamlTable(Table):
     """Style ``yaml``: a line ``  - [0, 1.44, ]`` for each row."""
 
     def _usual_cells(self, text: bytes) -> Sequence[bytes]:

@@ -20,19 +20,23 @@ from ensemble_lammps.tables import (
     YamlTable,
 )
 
-__all__ = ["KEYWORDS", "ThermoReader"]
+__all__ = ["KEYWORDS", "TIMES", "ThermoReader"]
 
-#: Names of ``thermo_style`` keywords in a header.
-KEYWORDS = frozenset({
+#: Columns without physics, which may be infinite or nan in a healthy run.
+TIMES = frozenset({
     "Step", "Elapsed", "Elaplong", "Dt", "Time", "CPU", "T/CPU", "S/CPU", "CPULeft", "Part",
-    "TimeoutLeft", "Atoms", "Temp", "Press", "PotEng", "KinEng", "TotEng", "Nbuild", "Ndanger",
-    "Enthalpy", "Ecouple", "Econserve", "E_vdwl", "E_coul", "E_pair", "E_bond", "E_angle",
-    "E_dihed", "E_impro", "E_mol", "E_long", "E_tail", "Volume", "Density", "Lx", "Ly", "Lz",
-    "Xlo", "Xhi", "Ylo", "Yhi", "Zlo", "Zhi", "Xy", "Xz", "Yz", "Avecx", "Avecy", "Avecz",
-    "Bvecx", "Bvecy", "Bvecz", "Cvecx", "Cvecy", "Cvecz", "Xlat", "Ylat", "Zlat", "Bonds",
-    "Angles", "Diheds", "Impros", "Pxx", "Pyy", "Pzz", "Pxy", "Pxz", "Pyz", "Fmax", "Fnorm",
-    "Cella", "Cellb", "Cellc", "CellAlpha", "CellBeta", "CellGamma",
+    "TimeoutLeft", "Nbuild", "Ndanger", "NonFinite",
 })  # fmt: skip
+#: Names of ``thermo_style`` keywords in a header.
+KEYWORDS = (TIMES - {"NonFinite"}) | {
+    "Atoms", "Temp", "Press", "PotEng", "KinEng", "TotEng", "Enthalpy", "Ecouple", "Econserve",
+    "E_vdwl", "E_coul", "E_pair", "E_bond", "E_angle", "E_dihed", "E_impro", "E_mol", "E_long",
+    "E_tail", "Volume", "Density", "Lx", "Ly", "Lz", "Xlo", "Xhi", "Ylo", "Yhi", "Zlo", "Zhi",
+    "Xy", "Xz", "Yz", "Avecx", "Avecy", "Avecz", "Bvecx", "Bvecy", "Bvecz", "Cvecx", "Cvecy",
+    "Cvecz", "Xlat", "Ylat", "Zlat", "Bonds", "Angles", "Diheds", "Impros", "Pxx", "Pyy", "Pzz",
+    "Pxy", "Pxz", "Pyz", "Fmax", "Fnorm", "Cella", "Cellb", "Cellc", "CellAlpha", "CellBeta",
+    "CellGamma",
+}  # fmt: skip
 _REFERENCE = re.compile(r"[cfv]_\w+(\[[^\[\]]+\])*")
 _NUMBER = re.compile(NUMBER.decode())
 _SPACES = re.compile(r"\s{2,}")
@@ -97,11 +101,6 @@ class ThermoReader(Observer):
         #: Last step of the previous table, for lines after it.
         self._step: float | None = None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns of the last table."""
-        return self._known
-
     def feed(self, data: bytes) -> list[Row]:
         rows: list[Row] = []
         *lines, rest = data.split(b"\n")
@@ -142,23 +141,21 @@ class ThermoReader(Observer):
             names = () if self._table is None else self._table.names
             self._end_table(rows)
             self._facts.loop(line, atoms="Atoms" not in names)
-        elif line.startswith(b"----"):
-            self._multi(line, rows)
+        elif HEAD.fullmatch(line.rstrip()):
+            self._begin_table(table := MultiTable(self._keeper), rows)
+            table.line(line, rows)
         elif line.startswith(b"keywords: ["):
             self._yaml(line, rows)
         elif line.startswith(b"..."):
             if isinstance(self._table, YamlTable):
                 self._end_table(rows)
-        elif line.startswith((b"WARNING", b"ERROR", b"Total wall time: ")):
-            # The current row is older than this line.
-            if line.startswith(b"ERROR"):
-                self._end_table(rows)
-            self._add_row(rows, self._facts.other(line))
-        elif line.startswith(b"LAMMPS ("):
-            self._end_table(rows)
         elif not line.startswith(b"---"):
-            self._facts.other(line)
-            self._header(line, rows)
+            facts = self._facts.other(line)
+            if line.startswith((b"ERROR", b"LAMMPS (")):  # the current row is older
+                self._end_table(rows)
+            self._add_row(rows, facts)
+            if facts is None:
+                self._header(line, rows)
 
     # Where tables begin and end
 
@@ -186,11 +183,6 @@ class ThermoReader(Observer):
             spaced = tuple(_SPACES.split(text.strip())) if expected else names
             self._begin_table(OneTable(names, spaced, self._keeper), rows)
             self._header_line = line
-
-    def _multi(self, line: bytes, rows: list[Row]) -> None:
-        if HEAD.fullmatch(line.rstrip()):
-            self._begin_table(table := MultiTable(self._keeper), rows)
-            table.line(line, rows)
 
     def _yaml(self, line: bytes, rows: list[Row]) -> None:
         inner = line.decode("utf-8", "replace").strip()[len("keywords: [") :]

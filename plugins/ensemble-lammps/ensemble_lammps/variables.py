@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from ensemble_core import EnsembleError, Job, JobGroup, as_text, escape_braces
 
@@ -29,8 +29,9 @@ _LOG = ("-log", "-l")
 def parse_variables(command: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the values of each variable on a command line."""
     found: dict[str, tuple[str, ...]] = {}
-    for begin, end in _variables(command):
-        found.setdefault(command[begin + 1], tuple(command[begin + 2 : end]))
+    for name, words in _parts(command):
+        if name:
+            found.setdefault(name, tuple(words[2:]))
     return found
 
 
@@ -79,18 +80,11 @@ def with_changes(
             "write '-var NAME {NAME}' in the command, and NAME under 'parameters'",
             code="no-lammps-command",
         )
+    missing = {name: ["-var", name, *values] for name, values in variables.items()}
     words: list[str] = []
-    missing = dict(variables)
-    rest = 0
-    for begin, end in _variables(command):
-        name = command[begin + 1]
-        words += command[rest:begin] if name in variables else command[rest:end]
-        if name in missing:
-            words += ["-var", name, *missing.pop(name)]
-        rest = end
-    words += command[rest:]
-    for name, values in missing.items():
-        words += ["-var", name, *values]
+    for name, part in _parts(command):
+        words += missing.pop(name, []) if name in variables else part
+    words += chain.from_iterable(missing.values())
     if other_script is None:
         return words
     places = [at for at, word in enumerate(words[:-1]) if word in _SCRIPT]
@@ -113,16 +107,16 @@ def as_word(value: object) -> str:
     return escape_braces(as_text(value))
 
 
-def _variables(command: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield where each ``-var NAME VALUE …`` starts and ends."""
+def _parts(command: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield each ``-var NAME VALUE …`` with the name, and each other word with an empty name."""
     at = 0
-    while at + 2 < len(command):
-        end = at + 1
-        if command[at] in _VARIABLE:
-            end = at + 3
+    while at < len(command):
+        name, end = "", at + 1
+        if command[at] in _VARIABLE and at + 2 < len(command):
+            name, end = command[at + 1], at + 3
             while end < len(command) and not command[end].startswith("-"):
                 end += 1
-            yield at, end
+        yield name, command[at:end]
         at = end
 
 

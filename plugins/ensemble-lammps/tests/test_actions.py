@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ensemble_lammps.actions import LAMMPS, ensemble_actions
+from ensemble_lammps.actions import ensemble_actions
+from ensemble_lammps.program import LAMMPS
 from ensemble_lammps.restarts import MAGIC
 from ensemble_testing import ActionContract, FakeFiring, Story
 

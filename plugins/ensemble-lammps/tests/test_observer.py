@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import entry_points
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import ensemble_lammps
-from ensemble_lammps.observer import unasked
 from ensemble_testing import ObserverContract
 
 from ensemble_core.model.jobs import Job
@@ -38,6 +38,11 @@ data:
 ...
 Loop time of 0.5 on 1 procs for 10 steps with 108 atoms
 """
+
+
+def unasked(options: Mapping[str, Any]) -> Mapping[str, str]:
+    assert plugin().unasked is not None
+    return plugin().unasked(options)
 
 
 def plugin() -> ObserverPlugin:

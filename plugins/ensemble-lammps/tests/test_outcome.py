@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from ensemble_lammps import outcome
-from ensemble_lammps.actions import LAMMPS
-from ensemble_lammps.outcome import Outcome, read
+from ensemble_lammps.outcome import read
+from ensemble_lammps.program import LAMMPS
+from ensemble_programs import Outcome
 from ensemble_programs import outcome as programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,49 +35,47 @@ def edited(tmp_path: Path, name: str, *changes: tuple[str, str]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "step", "begin", "asked"),
+    ("name", "kind", "step", "goal"),
     [
-        ("balance", "completed", 20, 0, 20),
-        ("continued", "completed", 60, 30, 30),
-        ("every", "completed", 45, 5, 40),
-        ("minimize", "completed", 20, 0, 20),
-        ("modify", "completed", 100, 90, 10),
-        ("mpi", "completed", 20, 0, 20),
-        ("nan", "completed", 60, 40, 20),
-        ("noecho", "completed", 20, 0, None),
-        ("norun", "completed", None, None, None),
-        ("partition0", "completed", 20, 0, 20),
-        ("printing", "completed", 30, 20, 10),
-        ("quit0", "completed", 20, 0, 20),
-        ("rerun", "completed", 40, 0, None),
-        ("styles", "completed", 120, 100, 20),
-        ("switching", "completed", 60, 40, 20),
-        ("timeout-none", "completed", 20, 0, 20),
-        ("timer-off", "completed", 60, 40, 20),
-        ("units-metal", "completed", 30, 30, 0),
-        ("lost", "lost-atoms", 0, 0, 500),
-        ("nonnumeric", "nan", 0, 0, 100),
-        ("halt-hard", "halted", 14, 0, 100),
-        ("halt-soft", "halted", 14, 0, 100),
-        ("halt-continue", "halted", 21, 14, 20),
-        ("halt-quiet", "halted", 14, 0, 100),
-        ("timeout", "timed-out", 19940, 0, 10000000),
-        ("everytimeout", "timed-out", 20465, 5, 10000000),
-        ("bad", "error", 20, 0, 20),
-        ("parts", "error", 40, 30, 10),
-        ("quit", "error", 20, 0, 20),
-        ("killed", "killed", 35000, 0, 100000000),
-        ("terminated", "killed", 25000, 0, 100000000),
-        ("full", "killed", 760, 0, 3000),
-        ("switched", "unknown", 40, 20, 20),
-        ("partitions", "unknown", None, None, None),
+        ("balance", "completed", 20, 20),
+        ("continued", "completed", 60, 60),
+        ("every", "completed", 45, 45),
+        ("minimize", "completed", 20, 20),
+        ("modify", "completed", 100, 100),
+        ("mpi", "completed", 20, 20),
+        ("nan", "completed", 60, 60),
+        ("noecho", "completed", 20, None),
+        ("norun", "completed", None, None),
+        ("partition0", "completed", 20, 20),
+        ("printing", "completed", 30, 30),
+        ("quit0", "completed", 20, 20),
+        ("rerun", "completed", 40, None),
+        ("styles", "completed", 120, 120),
+        ("switching", "completed", 60, 60),
+        ("timeout-none", "completed", 20, 20),
+        ("timer-off", "completed", 60, 60),
+        ("units-metal", "completed", 30, 30),
+        ("lost", "lost-atoms", 0, 500),
+        ("nonnumeric", "nan", 0, 100),
+        ("halt-hard", "halted", 14, 100),
+        ("halt-soft", "halted", 14, 100),
+        ("halt-continue", "halted", 21, 34),
+        ("halt-quiet", "halted", 14, 100),
+        ("timeout", "timed-out", 19940, 10000000),
+        ("everytimeout", "timed-out", 20465, 10000005),
+        ("bad", "error", 20, 20),
+        ("parts", "error", 40, 40),
+        ("quit", "error", 20, 20),
+        ("killed", "killed", 35000, 100000000),
+        ("terminated", "killed", 25000, 100000000),
+        ("full", "killed", 760, 3000),
+        ("switched", "unknown", 40, 40),
+        ("partitions", "unknown", None, None),
     ],
 )
-def test_each_log_has_its_outcome(
-    name: str, kind: str, step: int | None, begin: int | None, asked: int | None
-) -> None:
+def test_each_log_has_its_outcome(name: str, kind: str, step: int | None, goal: int | None) -> None:
     found = read(LOGS / f"log.{name}")
-    assert (found.kind, found.step, found.begin, found.asked) == (kind, step, begin, asked)
+    assert (found.kind, found.step, found.goal) == (kind, step, goal)
 
 
 @pytest.mark.parametrize(
@@ -175,12 +174,12 @@ def test_the_second_job_in_an_appended_log_counts(tmp_path: Path) -> None:
 
 def test_run_upto_requests_the_remaining_steps(tmp_path: Path) -> None:
     path = edited(tmp_path, "continued", ("\nrun 30\n", "\nrun 60 upto\n"))
-    assert read(path) == Outcome("completed", "", step=60, begin=30, asked=30)
+    assert read(path) == Outcome("completed", "", step=60, goal=60)
     path = edited(tmp_path, "continued", ("\nrun 30\n", "\nrun 90 upto # more\n"))
     assert read(path).kind == "halted"
 
 
-def test_a_run_whose_command_is_not_in_the_log_has_no_negative_begin(tmp_path: Path) -> None:
+def test_a_run_whose_command_is_not_in_the_log_has_no_goal(tmp_path: Path) -> None:
     # As after 'echo none': the last command in the log belongs to an earlier run.
     text = (LOGS / "log.balance").read_text()
     table = text[text.index("Per MPI rank") : text.index("Total wall time")]
@@ -190,7 +189,7 @@ def test_a_run_whose_command_is_not_in_the_log_has_no_negative_begin(tmp_path: P
 
 def test_user_output_is_not_a_command(tmp_path: Path) -> None:
     path = edited(tmp_path, "balance", ("\nrun 20\n", "\nrun 20\nrun 500 of them\n"))
-    assert read(path).asked == 20
+    assert read(path).goal == 20
 
 
 def test_a_missing_file_another_file_and_binary_data_are_reported_as_such(tmp_path: Path) -> None:
@@ -248,7 +247,7 @@ def test_a_log_of_a_hundred_megabytes_is_read_quickly(tmp_path: Path) -> None:
     began = time.process_time()
     found = read(path)
     assert time.process_time() - began < 3
-    assert (found.kind, found.step, found.asked) == ("killed", 45000, 100000000)
+    assert (found.kind, found.step, found.goal) == ("killed", 45000, 100000000)
 
 
 ALL = b"".join(path.read_bytes() for path in sorted(LOGS.glob("log.*")))

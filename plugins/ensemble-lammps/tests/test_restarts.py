@@ -9,9 +9,11 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-from ensemble_lammps.restarts import MAGIC, IncompleteRestart, find, read
+from ensemble_lammps import restarts
+from ensemble_lammps.restarts import MAGIC, IncompleteRestart, Restart, read
 
 BIN = Path(sys.executable).parent
 PATH = os.pathsep.join([str(BIN), os.environ.get("PATH", "")])
@@ -58,6 +60,16 @@ def restart(
     if parts is not None:
         file += struct.pack(f"{order}3i", 44, parts, -1)
     return file + MAGIC
+
+
+class Found(NamedTuple):
+    newest: Restart | None
+    passed: tuple[tuple[str, str], ...]
+
+
+def find(folder: str, *patterns: Any, **options: Any) -> Found:
+    found = restarts.find(folder, *patterns, **options)
+    return Found(None if found.newest is None else read(found.newest), found.passed)
 
 
 def write(path: Path, data: bytes, *, time: float = 1000.0) -> Path:

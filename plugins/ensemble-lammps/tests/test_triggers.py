@@ -6,7 +6,7 @@ import math
 from typing import ClassVar
 
 import pytest
-from ensemble_lammps.triggers import ensemble_triggers
+from ensemble_lammps.program import ensemble_triggers
 from ensemble_testing import Story, TriggerContract
 
 from ensemble_core import EnsembleError, JobEvent, Observed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from ensemble_core import (
 )
 
 if TYPE_CHECKING:
+    from ensemble_programs.checkpoints import Search
     from ensemble_programs.outcome import Outcome
     from ensemble_programs.program import Program
 
@@ -25,14 +26,17 @@ __all__ = [
     "TEXT",
     "check",
     "continuation",
+    "continuing",
     "event_job",
     "files_option",
     "fill_patterns",
     "fill_placeholders",
     "log_action",
     "nested_actions",
+    "newest_checkpoint",
     "option",
     "options_schema",
+    "skipped",
     "split_command",
 ]
 
@@ -88,79 +92,89 @@ def continuation(program: Program) -> ActionPlugin:
     """Return the record of the action ``NAME-continue``."""
     action = f"{program.name}-continue"
 
-    def run(context: CallContext) -> Iterable[Action]:
-        options, job = context.options, event_job(context, action)
-        try:
-            path, changes, passed = _continued(program, options, job)
-        except EnsembleError as error:
-            why = f"{job['job']} cannot continue: {error}"
-            yield log_action(why, "warning" if "otherwise" in options else "error")
-            yield from nested_actions(options.get("otherwise"))
-            return
-        for other, reason in passed:
-            yield log_action(f"{other} skipped: {reason}", "warning")
-        yield log_action(f"{job['job']} continues from {path}")
+    def plan(options: Mapping[str, Any], job: Mapping[str, Any]) -> Iterable[Action]:
+        found, changes = _continued(program, options, job)
+        yield from skipped(found)
+        yield log_action(f"{job['job']} continues from {found.newest}")
         if stuck := _no_progress(program, options, job):
             yield log_action(f"{job['job']} {stuck}", "warning")
         yield Action({"name": "retry", "continue": True, "with": changes})
 
+    schema = options_schema(
+        checkpoint=files_option(
+            "Checkpoint, relative to the job's workdir: a pattern with * and ?, or several "
+            "in order of preference. May contain {index} and the sweep's parameters. "
+            f"Default: {', '.join(program.checkpoint)}."
+        ),
+        parameter=option(
+            "Parameter that gets the checkpoint's path, for a command that "
+            "a script hides: the command itself then stays as it is.",
+            **TEXT,
+        ),
+        log=_log_option(program),
+        otherwise=option(
+            "Actions if the job cannot continue, or is complete; default: an error in the log.",
+            **ACTIONS,
+        ),
+    )
+    return continuing(
+        action,
+        f"submit the event's {program.title} job again, from its newest checkpoint",
+        plan,
+        {**schema, "x-ensemble-retries": True},
+    )
+
+
+def continuing(
+    action: str,
+    summary: str,
+    plan: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[Action]],
+    options: Mapping[str, Any],
+) -> ActionPlugin:
+    """Return the record of an action that continues the event's job.
+
+    ``plan`` returns what to do, given the options and the job. If it raises an error, the action
+    logs it and runs the actions of the option ``otherwise``.
+    """
+
+    def run(context: CallContext) -> Iterable[Action]:
+        given, job = context.options, event_job(context, action)
+        try:
+            return [*plan(given, job)]
+        except EnsembleError as error:
+            level = "warning" if "otherwise" in given else "error"
+            why = log_action(f"{job['job']} cannot continue: {error}", level)
+            return [why, *nested_actions(given.get("otherwise"))]
+
     return ActionPlugin(
-        name=action,
-        summary=f"submit the event's {program.title} job again, from its newest checkpoint",
-        run=run,
-        needs=frozenset({"submit"}),
-        options={
-            **options_schema(
-                checkpoint=files_option(
-                    "Checkpoint, relative to the job's workdir: a pattern with * and ?, or several "
-                    "in order of preference. May contain {index} and the sweep's parameters. "
-                    f"Default: {', '.join(program.checkpoint)}."
-                ),
-                parameter=option(
-                    "Parameter that gets the checkpoint's path, for a command that "
-                    "a script hides: the command itself then stays as it is.",
-                    **TEXT,
-                ),
-                log=_log_option(program),
-                otherwise=option(
-                    "Actions if the job cannot continue, or is complete; default: "
-                    "an error in the log.",
-                    **ACTIONS,
-                ),
-            ),
-            "x-ensemble-retries": True,
-        },
+        name=action, summary=summary, run=run, needs=frozenset({"submit"}), options=options
     )
 
 
 def _continued(
     program: Program, options: Mapping[str, Any], job: Mapping[str, Any]
-) -> tuple[str, dict[str, Any], Iterable[tuple[str, str]]]:
-    """Return the checkpoint, the fields of the job to change, and rejected checkpoints."""
+) -> tuple[Search, dict[str, Any]]:
+    """Return the job's newest checkpoint, and the fields of the job to change."""
     from ensemble_programs import checkpoints
     from ensemble_programs.program import Kept
 
     assert program.resume is not None  # or the action does not exist
-    workdir = job.get("workdir")
-    if not workdir:
-        raise _no_checkpoint("it never ran, or its folder is unknown")
-    if not os.path.isdir(workdir):
-        raise _no_checkpoint(f"its folder {workdir} does not exist on this machine")
     ended = _outcome(program, options, job)
     if ended.kind == next(iter(program.kinds)):
         raise _no_checkpoint(f"it is complete ({ended.message})")
     patterns = options.get("checkpoint", program.checkpoint)
-    found = checkpoints.find(
-        workdir,
-        fill_patterns(patterns, job),
-        program.reject,
-        begun=job.get("started"),
-        kept={os.path.join(workdir, word) for word in job["command"]},
-    )
-    if found.newest is None:
-        said = "".join(f"; {os.path.basename(path)}: {reason}" for path, reason in found.passed)
-        wanted = patterns if isinstance(patterns, str) else ", ".join(patterns)
-        raise _no_checkpoint(f"no checkpoint {wanted} in {workdir}{said}")
+    wanted = patterns if isinstance(patterns, str) else ", ".join(patterns)
+
+    def find(workdir: str) -> Search:
+        return checkpoints.find(
+            workdir,
+            fill_patterns(patterns, job),
+            program.reject,
+            begun=job.get("started"),
+            kept={os.path.join(workdir, word) for word in job["command"]},
+        )
+
+    found, path = newest_checkpoint(job, find, f"checkpoint {wanted}")
     if parameter := options.get("parameter"):
         if parameter not in job.get("parameters", {}):
             raise EnsembleError(
@@ -168,11 +182,35 @@ def _continued(
                 hint=f'add it to the group: parameters: {{{parameter}: [""]}}',
                 code="no-such-parameter",
             )
-        return found.newest, {"parameters": {parameter: found.newest}}, found.passed
+        return found, {"parameters": {parameter: path}}
     before, words = split_command(program, job["command"])
-    resumed = program.resume(Kept(words, found.newest, workdir))
-    command = [escape_braces(word) for word in (*before, *resumed)]
-    return found.newest, {"command": command}, found.passed
+    resumed = program.resume(Kept(words, path, job["workdir"]))
+    return found, {"command": [escape_braces(word) for word in (*before, *resumed)]}
+
+
+def newest_checkpoint(
+    job: Mapping[str, Any], find: Callable[[str], Search], what: str
+) -> tuple[Search, str]:
+    """Return what ``find`` finds in the job's folder, and the newest checkpoint.
+
+    Raises :class:`EnsembleError` if there is none; ``what`` names it for users.
+    """
+    workdir = job.get("workdir")
+    if not workdir:
+        raise _no_checkpoint("it never ran, or its folder is unknown")
+    if not os.path.isdir(workdir):
+        raise _no_checkpoint(f"its folder {workdir} does not exist on this machine")
+    found = find(workdir)
+    if found.newest is None:
+        said = "".join(f"; {os.path.basename(path)}: {reason}" for path, reason in found.passed)
+        raise _no_checkpoint(f"no {what} in {workdir}{said}")
+    return found, found.newest
+
+
+def skipped(found: Search) -> Iterable[Action]:
+    """Yield actions that log the rejected checkpoints."""
+    for path, reason in found.passed:
+        yield log_action(f"{path} skipped: {reason}", "warning")
 
 
 def _no_checkpoint(what: str) -> EnsembleError:

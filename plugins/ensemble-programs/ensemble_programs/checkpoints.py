@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Search", "find"]
+__all__ = ["Search", "choose", "find"]
 
 #: Seconds by which the file system's clock may lag behind the queue's.
 _CLOCKS = 10.0
@@ -42,14 +42,28 @@ def find(
     for rank, pattern in enumerate(patterns):
         for path in glob.iglob(os.path.join(glob.escape(folder), pattern), recursive=True):
             ranks[path] = rank
+    paths = sorted(ranks, key=lambda path: (ranks[path], -_time(path)))
+    return choose(
+        paths, lambda path: _unreadable(path) or reject(path), begun=begun, kept=kept, time=_time
+    )
+
+
+def choose(
+    paths: Iterable[str],
+    reject: Callable[[str], str | None],
+    *,
+    begun: float | None,
+    kept: Collection[str],
+    time: Callable[[str], float],
+) -> Search:
+    """Return the first of these checkpoints that is usable, as :func:`find` does.
+
+    The function ``time`` returns when a checkpoint was written.
+    """
     passed: list[tuple[str, str]] = []
-    for path in sorted(ranks, key=lambda path: (ranks[path], -_time(path))):
-        if begun is not None and _time(path) < begun - _CLOCKS and path not in kept:
+    for path in paths:
+        if begun is not None and time(path) < begun - _CLOCKS and path not in kept:
             reason: str | None = "it is older than the job"
-        elif not os.access(path, os.R_OK):
-            reason = "it cannot be read"
-        elif os.path.isfile(path) and not os.path.getsize(path):
-            reason = "it is empty"
         else:
             reason = reject(path)
         if reason is None:
@@ -57,6 +71,12 @@ def find(
         if len(passed) < _MOST_PASSED:
             passed.append((path, reason))
     return Search(None, tuple(passed))
+
+
+def _unreadable(path: str) -> str | None:
+    if not os.access(path, os.R_OK):
+        return "it cannot be read"
+    return "it is empty" if os.path.isfile(path) and not os.path.getsize(path) else None
 
 
 def _time(path: str) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "BlockedMean",
     "Convergence",
     "Drift",
+    "Unasked",
     "variables",
 ]
 
@@ -77,13 +78,48 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 
-def variables(options: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """Return the names of the values that the observer's option ``converged`` adds."""
-    names = {"Converged"}
-    for column, given in options.items():
+def variables(options: Mapping[str, Any], columns: Iterable[str]) -> frozenset[str]:
+    """Return the names in rows of these columns, with those that the option ``converged`` adds."""
+    names, converged = {*columns}, options.get("converged") or {}
+    for column, given in converged.items():
         kept = _SUFFIXES if given.get("window") is not None else _SUFFIXES[:2]
-        names.update(f"{column}.{suffix}" for suffix in kept)
+        names.update((column, "Converged"), (f"{column}.{suffix}" for suffix in kept))
     return frozenset(names)
+
+
+class Unasked(Mapping[str, str]):
+    """Names that rows would have with other options of the observer, each with a hint.
+
+    ``more`` are the names that the option ``columns`` can add. Of every column, rows can also have
+    the mean, its error and its drift; these names are found, but not listed.
+    """
+
+    def __init__(
+        self, options: Mapping[str, Any], columns: Iterable[str], more: Iterable[str]
+    ) -> None:
+        self._converged = options.get("converged") or {}
+        self._have = variables(options, columns)
+        self._hints = {
+            name: f"add {name} to the observer's option 'columns'"
+            for name in more
+            if name not in self._have
+        }
+        if not self._converged:
+            self._hints["Converged"] = "define convergence with the observer's option 'converged'"
+
+    def __getitem__(self, name: str) -> str:
+        base, _, suffix = name.rpartition(".")
+        if name in self._hints or name in self._have or not base or suffix not in _SUFFIXES:
+            return self._hints[name]
+        if base in self._converged:  # only the drift can be missing
+            return f"give {base} a window in the observer's option 'converged'"
+        return f"add {base} to the observer's option 'converged'"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._hints)
+
+    def __len__(self) -> int:
+        return len(self._hints)
 
 
 # The standard error accounts for autocorrelation by blocking (Flyvbjerg and Petersen): neighbouring

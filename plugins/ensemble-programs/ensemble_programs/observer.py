@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +13,7 @@ from ensemble_programs import convergence
 if TYPE_CHECKING:
     from ensemble_programs.program import Program
 
-__all__ = ["ProgramObserver", "observer"]
+__all__ = ["ProgramObserver", "observer", "options_schema"]
 
 _record = cache(observer_record)
 #: Column of a block's number that its first line does not have. No column of users has this name.
@@ -24,7 +24,8 @@ class ProgramObserver(Observer):
     """Observer of the core that also computes the columns of ``converged``.
 
     It joins the rows of a block, if the program's log has blocks. ``sure`` is false if the file
-    does not list the columns: then no column needs to be there.
+    does not list the columns: then no column needs to be there. ``counts`` returns whether a row
+    with these values counts for ``converged``.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class ProgramObserver(Observer):
         converged: Mapping[str, Mapping[str, Any]] | None,
         *,
         sure: bool,
+        counts: Callable[[Mapping[str, float]], bool] = bool,
     ) -> None:
         self._inner, self._sure, self._program = inner, sure, program
+        self._counts = counts
         #: Values of the current block, or ``None`` before the first.
         self._block: dict[str, float] | None = None
         #: Number of the last block that ended.
@@ -91,14 +94,10 @@ class ProgramObserver(Observer):
         update = self._convergence.update
         return [
             Row({**row.values, **update(row.clock, row.values)}, row.clock)
-            if self._converges(row)
+            if self._counts(row.values)
             else row
             for row in out
         ]
-
-    def _converges(self, row: Row) -> bool:
-        """Return whether the row counts for ``converged``."""
-        return bool(row.values)
 
     def _blocks(self, rows: Iterable[Row]) -> Iterable[Row]:
         """Yield a row for each complete block."""
@@ -132,14 +131,12 @@ class ProgramObserver(Observer):
 
 
 def _options(program: Program) -> dict[str, Any]:
-    known = ", ".join(program.columns)
-    log = {
-        "description": "Log, relative to the job's workdir; a pattern with * for parts of one log; "
+    log = (
+        "Log, relative to the job's workdir; a pattern with * for parts of one log; "
         "null for the job's standard output. May contain {index} and the sweep's parameters. "
-        f"Default: the one that the command names, or {program.log or 'standard output'}.",
-        "type": ["string", "null"],
-        "minLength": 1,
-    }
+        f"Default: the one that the command names, or {program.log or 'standard output'}."
+    )
+    known = ", ".join(program.columns)
     own = program.reader == "table"
     columns = {
         "description": f"Columns to read, of {known}; default: "
@@ -159,11 +156,23 @@ def _options(program: Program) -> dict[str, Any]:
             else {}
         ),
     }
-    clocked = {"converged": convergence.OPTIONS} if program.clock else {}
+    return options_schema(log, columns, converged=bool(program.clock))
+
+
+def options_schema(
+    log: str, columns: Mapping[str, Any], *, converged: bool = True, **more: Any
+) -> dict[str, Any]:
+    """Return the schema of the observer's options.
+
+    ``log`` is the description of this option, which has ``more`` keywords; ``columns`` is the
+    schema of that one.
+    """
+    log_schema = {"description": log, "type": ["string", "null"], "minLength": 1, **more}
+    clocked = {"converged": convergence.OPTIONS} if converged else {}
     return {
         "type": "object",
         "additionalProperties": False,
-        "properties": {"log": log, "columns": columns, **clocked},
+        "properties": {"log": log_schema, "columns": columns, **clocked},
     }
 
 
@@ -195,16 +204,10 @@ def observer(program: Program) -> ObserverPlugin:
         return ProgramObserver(inner, program, options.get("converged"), sure="columns" in options)
 
     def variables(options: Mapping[str, Any]) -> frozenset[str]:
-        added = options.get("converged") or {}
-        more = convergence.variables(added) if added else ()
-        return frozenset({*_fields(program, options), *added, *more})
+        return convergence.variables(options, _fields(program, options))
 
     def unasked(options: Mapping[str, Any]) -> Mapping[str, str]:
-        fields = _fields(program, options)
-        names = {name: f"add {name} to 'columns'" for name in program.columns if name not in fields}
-        if not options.get("converged"):
-            names["Converged"] = "define convergence with the observer's option 'converged'"
-        return names
+        return convergence.Unasked(options, _fields(program, options), program.columns)
 
     return ObserverPlugin(
         name=program.name,

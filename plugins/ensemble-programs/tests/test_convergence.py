@@ -15,6 +15,7 @@ from ensemble_programs.convergence import (
     FEWEST_CHECKED,
     BlockedMean,
     Convergence,
+    Unasked,
     variables,
 )
 
@@ -302,10 +303,22 @@ def test_any_values_and_steps_are_accepted() -> None:
 
 
 def test_the_possible_names_are_known() -> None:
-    assert variables({"Temp": {"error": 1}}) == {"Temp.mean", "Temp.error", "Converged"}
-    assert variables({"Temp": {"error": 1, "window": 9}}) == {
-        "Temp.mean", "Temp.error", "Temp.drift", "Converged",
+    assert variables({}, ["Press"]) == {"Press"}
+    assert variables({"converged": {"Temp": {"error": 1}}}, ["Press"]) == {
+        "Press", "Temp", "Temp.mean", "Temp.error", "Converged",
     }  # fmt: skip
+    assert variables({"converged": {"Temp": {"error": 1, "window": 9}}}, []) == {
+        "Temp", "Temp.mean", "Temp.error", "Temp.drift", "Converged",
+    }  # fmt: skip
+
+
+def test_a_name_that_another_option_adds_has_a_hint() -> None:
+    hints = Unasked({"converged": {"Temp": {"error": 1}}}, ["Temp"], ["Temp", "Press"])
+    assert "Temp a window" in hints["Temp.drift"]
+    assert "add Press to the observer's option 'converged'" in hints["Press.mean"]
+    assert {*hints} == {"Press"}
+    for name in ("Temp", "Temp.mean", "Converged", "Volume", ".mean"):
+        assert hints.get(name) is None
 
 
 @pytest.mark.parametrize(
