@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +22,8 @@ RECORDS = {record.name: record for record in ensemble_environments()}
 WORDS = ("two words", "$HOME", "it's", '"', "*", "\\", "")
 SHOW = (sys.executable, "-c", "import os, sys; print(os.getcwd(), *sys.argv[1:], sep='|')")
 
+#: Debian can have only one of them at a time: environment-modules or lmod.
+REAL_MODULES = ("/usr/share/modules/init/bash", "/usr/share/lmod/lmod/init/bash")
 #: Lmod: fails with several lines, and shows how long the list of arguments is if it gets any.
 LMOD = """
 module() {
@@ -145,8 +149,8 @@ def machine(tmp_path: Path) -> Machine:
 def modules(machine: Machine, text: str | None) -> None:
     """Give the machine modules; ``None``: the real ones."""
     if text is None:
-        if not os.path.exists("/usr/share/modules/init/bash"):
-            pytest.skip("Environment Modules is not installed")
+        if not any(map(os.path.exists, REAL_MODULES)):
+            pytest.skip("neither Environment Modules nor Lmod is installed")
     else:
         (machine.folder / "init").mkdir()
         (machine.folder / "init" / "bash").write_text(text)
@@ -250,6 +254,65 @@ def test_a_command_runs_in_a_container_of_podman(machine: Machine) -> None:
     machine.shows("podman", {"podman": "far"}, "")
     wrong = machine.fails("podman", {"podman": "none"})
     assert wrong.endswith(": Error: pinging registry: refused")
+
+
+#: Settings of a real Podman, and arguments of ours. The second one is for a machine on which nobody
+#: may raise limits, and on which crun does not understand the cgroups.
+LIMITED = """
+[containers]
+default_ulimits = ["nofile=1000:1000", "nproc=1000:1000"]
+[engine]
+runtime = "runc"
+"""
+SETTINGS = {"": [], LIMITED: ["--cgroups=enabled"]}
+LINKS = ("bin", "lib", "lib64", "sbin")
+USR = "/usr:/usr:ro"
+
+
+def real_podman(machine: Machine) -> dict[str, Any]:
+    """Return options for a container that has this machine's programs, or skip the test."""
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed")
+    store = machine.folder / "store"
+    storage, config = machine.folder / "storage.conf", machine.folder / "containers.conf"
+    storage.write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{store}/all"\nrunroot = "{store}/run"\n'
+    )
+    machine.variables["CONTAINERS_STORAGE_CONF"] = str(storage)
+    machine.variables["CONTAINERS_CONF"] = str(config)
+    machine.variables["PATH"] = f"{machine.bin}:/usr/bin:/bin:/usr/sbin:/sbin"
+    image = machine.folder / "image.tar"
+    with tarfile.open(image, "w") as archive:
+        for name in LINKS:
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, f"usr/{name}"
+            archive.addfile(link)
+
+    def podman(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["podman", *words], env=machine.variables, capture_output=True, text=True
+        )
+
+    config.write_text("")
+    done = podman("import", str(image), "here")
+    for text, words in SETTINGS.items():
+        config.write_text(text)
+        arguments = words or ["--cgroups=disabled"]
+        done = podman("run", "--rm", "--network=host", *arguments, f"-v={USR}", "here", "true")
+        if done.returncode == 0:
+            return {"podman": "here", "bind": [USR], "args": words}
+    pytest.skip(f"podman starts no container here: {done.stderr.splitlines()[-1:]}")
+
+
+def test_a_command_runs_in_a_container_of_a_real_podman(machine: Machine) -> None:
+    options = real_podman(machine)
+    text = 'echo "$PWD $# $1 $2 $COLOR $ENSEMBLE_INDEX ${SECRET-none}" | tee out; ls /; exit 3'
+    done = machine.run("podman", options, ("sh", "-c", text, "sh", "two words", "$HOME"))
+    assert done.returncode == 3, done.stderr
+    first, *root = done.stdout.splitlines()
+    assert first == f"{machine.work} 2 two words $HOME red 0 none"
+    assert "root" not in root, "the machine's own folders are not there"
+    assert (machine.work / "out").read_text() == f"{first}\n"
 
 
 @pytest.mark.parametrize(
