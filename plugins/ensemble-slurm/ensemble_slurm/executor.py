@@ -68,6 +68,8 @@ SCRIPT_LIMIT, _JOB = 2 * 1024 * 1024, 600
 _CANCEL_AT_ONCE, _ACCOUNT_AT_ONCE = 200, 300
 #: Maximum number of jobs and arrays to ask about one by one in a query.
 _SHOW_AT_ONCE = 20
+#: The number of a task that ``scontrol`` prints for tasks without numbers.
+NO_TASK = 0xFFFFFFFE
 #: Replies of ``scontrol show job`` about a job that slurmctld does not know.
 _NO_SUCH_JOB = re.compile(r"invalid job id|^job \S+ not found", re.M)
 #: Seconds between checks of the completion script's file.
@@ -273,7 +275,16 @@ class SlurmExecutor(BatchExecutor):
         return read_sacct(self._query(*words, f"--format={SACCT}", *which))
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
-        asked, rows = set(ids), list(self._squeue(SQUEUE))
+        arrays = {id_.partition("_")[0] for id_ in ids if "_" in id_}
+        # Tasks that were cancelled together while they waited have one row without their numbers:
+        # ``account`` asks about each of them.
+        together = ("CANCELLED", None, "")
+        rows = [
+            row
+            for row in self._squeue(SQUEUE)
+            if row.job not in arrays or (row.state, row.task, row.nodes) != together
+        ]
+        asked = set(ids)
         # Somebody may have renamed our jobs, or they are foreign.
         unknown = {row.job for row in rows if row.id in asked and not self._is_own(row)}
         if unknown:
@@ -308,6 +319,10 @@ class SlurmExecutor(BatchExecutor):
             rows = self._sacct(f"--jobs={','.join(sorted(unknown)[:_ACCOUNT_AT_ONCE])}")
             ended = [job for job in map(self._queue_job, rows) if job.state == "over"]
             found.update((job.id, job) for job in ended)
+        for id_ in unknown - found.keys():
+            array = found.get(f"{id_.partition('_')[0]}_{NO_TASK}")
+            if array is not None and array.state == "over":
+                found[id_] = replace(array, id=id_)
         return [
             *map(self._explain, found.values()),
             *(QueueJob(id_, "unknown") for id_ in unknown - found.keys()),
@@ -317,13 +332,14 @@ class SlurmExecutor(BatchExecutor):
         """Return these jobs from ``scontrol show job``, and the ids that slurmctld does not know.
 
         Only some jobs are asked about, so that thousands do not need thousands of requests. An id
-        of an array shows all its tasks.
+        of an array shows all its tasks and, if some were cancelled together while they waited, one
+        job with the number :data:`NO_TASK` for these.
         """
         found: dict[str, QueueJob] = {}
         unknown: set[str] = set()
         arrays = Counter(id_.partition("_")[0] for id_ in ids)
         which = list(dict.fromkeys(number if n > 1 else "" for number, n in arrays.items()))
-        left = deque([*filter(None, which), *ids])
+        left, seen = deque([*filter(None, which), *ids]), set(which)
         for _ in range(_SHOW_AT_ONCE):
             while left and (left[0] in found or left[0] in unknown):
                 left.popleft()
@@ -337,6 +353,10 @@ class SlurmExecutor(BatchExecutor):
                 found.update((row.id, self._queue_job(row)) for row in read_jobs(out))
             elif refusal(err) is Refusal.FINAL and _NO_SUCH_JOB.search(f"{err}\n{out}".lower()):
                 unknown |= {each for each in ids if each.partition("_")[0] == id_ or each == id_}
+                array, line, _ = id_.partition("_")
+                if line and array not in seen:
+                    seen.add(array)
+                    left.append(array)
             else:
                 raise CannotTake(words(err) or f"scontrol ended with exit code {code}")
         return found, unknown

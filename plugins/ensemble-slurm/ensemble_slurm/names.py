@@ -114,10 +114,10 @@ class Label:
     def job(self, task: int | None) -> str | None:
         """Return our id of the job that is the array's task ``task``, counted from 0.
 
-        Returns ``None`` if the array has no such task.
+        Returns ``None`` if the array has no such task. Without a number, it is the only job.
         """
-        place = 0 if task is None else task
-        if not 0 <= place < len(self.indices):
+        place = 0 if task is None and len(self.indices) == 1 else task
+        if place is None or not 0 <= place < len(self.indices):
             return None
         return f"{self.group}.{self.indices[place]}{self.suffix}"
 

@@ -49,6 +49,24 @@ def test_a_waiting_job_cancelled_by_another_user_has_no_start(
     assert "start" not in session.names(job)
 
 
+def test_waiting_tasks_of_an_array_that_others_cancel_are_not_lost(
+    session: Session, cluster: Cluster
+) -> None:
+    """After ``scancel -u ME``, Slurm lists them in one row without the numbers of the tasks."""
+    jobs = [session.job("sleep", "1000") for _ in range(12)]
+    session.submit(*jobs)
+    for job in jobs[:8]:
+        session.wait_for(job, "start")
+    cluster.run("scancel", "-t", "PENDING", "-u", str(os.getuid()))
+    for job in jobs[8:]:
+        session.wait_clean(job)
+        assert session.exception(job) == "cancel"
+        assert "start" not in session.names(job)
+    assert all("clean" not in session.names(job) for job in jobs[:8])
+    for job in jobs[:8]:
+        session.cancel(job)
+
+
 def test_the_end_of_a_job_whose_shell_is_killed_is_noticed(
     session: Session, shell_of: Callable[[str], int]
 ) -> None:

@@ -375,6 +375,30 @@ def test_jobs_are_asked_about_one_by_one_within_a_limit(monkeypatch: pytest.Monk
     assert len(asked) == 20
 
 
+def test_tasks_cancelled_together_are_known_by_their_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm 22.05 forgets the numbers of tasks that ``scancel -u ME`` cancels while they wait."""
+    array = "JobId=1 ArrayJobId=1 ArrayTaskId=4294967294 JobName=sim.0-5@bd94cc00\n   JobState=%s Reason=None"
+
+    def command(words: Sequence[str], **options: object) -> tuple[int, str, str]:
+        if words[0] == "squeue":
+            row = ["1", "CANCELLED", "None", "0", "0", "9", "9", "9", "", "sim.0-5@bd94cc00", ""]
+            return 0, SEPARATOR.join(row) + "\n", ""
+        if words[-1] == "1":
+            return 0, array % state, ""
+        return 1, f"Job {words[-1]} not found\n", ""
+
+    executor = SlurmExecutor()
+    executor._run_id, executor._mark = "bd94cc0001234567", "@bd94cc00"
+    monkeypatch.setattr(executor, "command", command)
+    state = "CANCELLED"
+    assert {job.id for job in executor.ask(["1_4", "1_5"])}.isdisjoint({"1_4", "1_5"})
+    for ids in (["1_5"], ["1_4", "1_5"]):
+        found = {job.id: job.exception for job in executor.account(ids)}
+        assert [found[id_] for id_ in ids] == ["cancel"] * len(ids)
+    state = "PENDING"  # not the end of any task
+    assert [job.state for job in executor.account(["1_5"]) if job.id == "1_5"] == ["unknown"]
+
+
 def test_an_unreachable_slurmctld_does_not_make_a_job_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
