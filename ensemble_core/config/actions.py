@@ -16,7 +16,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.group_changes import check_merge, known_at_load
 from ensemble_core.config.groups import change_group, restore_spelling
 from ensemble_core.config.phases import check_learns, check_phase
-from ensemble_core.config.placeholders import report_unfilled
+from ensemble_core.config.placeholders import report_unfilled, report_unpaired
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.scoped_names import Over, scoped_names
 from ensemble_core.config.tables import check_rows
@@ -33,6 +33,7 @@ from ensemble_core.model.placeholders import (
     metric_path,
     other_braces,
     placeholders,
+    unpaired_braces,
 )
 from ensemble_core.model.rules import BoundAction, BoundSpec
 from ensemble_core.model.tables import table_column
@@ -722,6 +723,9 @@ def _check_message(context: Context, path: Path, text: str, matched: MatchContex
         names = [word for word in words if word in known or _is_path(context, word)]
         if names:
             report_unfilled(context, path, content, names[0])
+    for name, found in unpaired_braces(text):
+        if name in known or _is_path(context, name):
+            report_unpaired(context, path, found, name)
 
 
 def _is_path(context: Context, name: str) -> bool:

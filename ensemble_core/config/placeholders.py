@@ -19,10 +19,19 @@ from ensemble_core.model.placeholders import (
     is_format,
     other_braces,
     placeholders,
+    unpaired_braces,
 )
 from ensemble_core.model.sweeps import Range
 
-__all__ = ["TEXTS", "check_placeholders", "has_formats", "report_unfilled", "strings", "words_of"]
+__all__ = [
+    "TEXTS",
+    "check_placeholders",
+    "has_formats",
+    "report_unfilled",
+    "report_unpaired",
+    "strings",
+    "words_of",
+]
 
 #: Fields of a group that may contain placeholders, in addition to the command and the environment.
 TEXTS = ("workdir", "stdout", "stderr")
@@ -69,8 +78,7 @@ def check_placeholders(
         return  # the points file had errors
     names = {*group.points, *group.parameters}
     known = _BUILTIN | names
-    if isinstance(spec.get("command"), str):
-        _warn_of_split_braces(context, group)
+    split = isinstance(spec.get("command"), str) and _warn_of_split_braces(context, group)
     used: set[str] = set()
     missing: dict[str, tuple[Path, str]] = {}
     for text, place, kind in _texts(path, spec, group):
@@ -89,6 +97,8 @@ def check_placeholders(
             )
         if kind != "pattern":
             _check_others(context, place, text, known, command=kind == "command")
+        if kind != "pattern" and not (split and kind == "command"):
+            _check_unpaired(context, place, text, known, command=kind == "command")
     for name, (place, text) in missing.items():
         otherwise = f"add {name} to 'parameters', or"
         meant = did_you_mean(name, known, otherwise, cutoff=0.7, form="did you mean {{{}}}? Or")
@@ -117,7 +127,7 @@ def check_placeholders(
             )
 
 
-def _warn_of_split_braces(context: Context, group: JobGroup) -> None:
+def _warn_of_split_braces(context: Context, group: JobGroup) -> bool:
     """Warn of a pair of braces whose content has blanks, so that it is several words."""
     opened = -1
     for place, word in enumerate(group.command):
@@ -130,7 +140,8 @@ def _warn_of_split_braces(context: Context, group: JobGroup) -> None:
                 f"{place + 1 - opened} words of the command, because it is not quoted, and its "
                 "braces stay as they are; quote it"
             )
-            return
+            return True
+    return False
 
 
 def _is_plain(one: Placeholder, kind: str, known: Collection[str]) -> bool:
@@ -158,6 +169,28 @@ def _check_others(
         builtin = name is not None and name.re is _PART and name[1] in _BUILTIN
         if name is not None and name[1] in known and not builtin:
             report_unfilled(context, path, content, name[1])
+
+
+def _check_unpaired(
+    context: Context, path: Path, text: str, known: Collection[str], *, command: bool
+) -> None:
+    """Report names of placeholders with only one brace. A command may be of another language."""
+    for one, found in unpaired_braces(text):
+        if one in known and command:
+            context.warnings.append(f"{found!r} in {text!r} stays as it is: it lacks a brace")
+        elif one in known:
+            report_unpaired(context, path, found, one)
+
+
+def report_unpaired(context: Context, path: Path, found: str, name: str) -> None:
+    """Report a known name with only one brace."""
+    context.report(
+        path,
+        f"{found!r} lacks a brace, so it would stay as it is",
+        hint=f"write {{{name}}}",
+        code="bad-format",
+        where=context.document.at_text(path, found),
+    )
 
 
 def report_unfilled(context: Context, path: Path, content: str, name: str) -> None:

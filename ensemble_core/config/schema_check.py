@@ -421,7 +421,7 @@ def _report_wrong_type(
         if isinstance(value, float) and finite and "integer" in types:
             whole = [number for number in (floor(value), ceil(value)) if number > 0]
             hint = f"write {' or '.join(map(str, whole))}" if whole else None
-        elif "string" in types and finite:
+        elif "string" in types:
             hint = f'quote it: "{written}"'
     elif value is None:
         hint = "remove the key, or give it a value" if path else None

@@ -1,15 +1,18 @@
 """Warns about texts of a job group that stay as they are.
 
 Only a shell would expand ``$HOME``, ``~`` and ``*.dat``, and only an event has ``{job.host}``.
+A queue's option has no shell, either.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS, RUN_PLACEHOLDERS
 
 __all__ = ["shell_warnings"]
 
@@ -29,8 +32,8 @@ _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _WILDCARD = re.compile(r"\*|(?=.*\*)(?=.*[./]|.*\*$)[\w./~+@*-]*[A-Za-z_./*][\w./~+@*-]*")
 #: A field of the event's job. Doubled braces, and those after ``$``, are meant literally.
 _OF_A_JOB = re.compile(r"(?<![{$])\{job\.(?:outputs\[\d+\]|[A-Za-z_]\w*)\}")
-
-
+#: A name after ``$``, or in doubled braces.
+_LITERAL = re.compile(r"\$\{(\w+)\}|\$(\w+)|\{\{(\w+)(?::[^{}\s]*)?\}\}")
 #: What a shell would not take for the beginning of a new line, and words that only a shell knows.
 _JOINED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\\n", re.DOTALL)
 _BUILTIN = re.compile(r"cd|export|source|\.|module|ulimit|set|unset|[A-Za-z_]\w*=.*")
@@ -66,6 +69,11 @@ def shell_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:
                 "write the whole path, or begin with {here} or {cwd}"
             )
             break
+    if (literal := _literal_name(group)) is not None:
+        yield (
+            f"{own}no shell expands options, so {literal[0]!r} does not become the value of "
+            f"{literal[1]}; write {{{literal[1]}}}"
+        )
     texts = [*group.command, *map(repr, (group.environment, group.options, group.within))]
     texts += [*group.avoid, *(path for _, path in paths)]
     of_a_job = next(filter(None, map(_OF_A_JOB.search, texts)), None)
@@ -74,6 +82,28 @@ def shell_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:
             f"{own}{of_a_job[0]} stays as it is, because only an event has a job; write it under "
             "'with' of a rule or of 'retry'"
         )
+
+
+def _literal_name(group: JobGroup) -> tuple[str, str] | None:
+    """Return the first text in options that has a placeholder's name, but is none; and the name."""
+    known = BUILTIN_PLACEHOLDERS | RUN_PLACEHOLDERS | {*group.points, *group.parameters}
+    for text in _texts(group.options):
+        for found in _LITERAL.finditer(text):
+            name = next(filter(None, found.groups()))
+            if name in known:
+                return found[0], name
+    return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def _in_command(group: JobGroup, split: bool) -> tuple[str, str] | None:

@@ -33,6 +33,7 @@ __all__ = [
     "other_braces",
     "placeholders",
     "unescape_braces",
+    "unpaired_braces",
 ]
 
 _NAME = r"[A-Za-z_]\w*"
@@ -110,6 +111,25 @@ def other_braces(text: str, pattern: re.Pattern[str] = PLACEHOLDER) -> Iterator[
         content = text[start + 1 : end]
         if start not in filled and text[start - 1 : start] not in ("{", "$") and "{" not in content:
             yield content
+
+
+def unpaired_braces(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the names that have only one brace of a placeholder, each with its text.
+
+    >>> list(unpaired_braces("{mean.sim-T and {T} n:2d} } {"))
+    [('mean.sim-T', '{mean.sim-T'), ('n', 'n:2d}')]
+    """
+    closed = _pairs(text)
+    paired = {*closed, *closed.values()}
+    for at in (match.start() for match in _BRACE.finditer(text)):
+        if at in paired:
+            continue
+        if text[at] == "{":
+            one = _OPENED.match(text, at + 1) if text[at - 1 : at] != "$" else None
+        else:
+            one = _CLOSED.search(text, 0, at)
+        if one is not None:
+            yield one[1], f"{{{one[0]}" if text[at] == "{" else f"{one[0]}}}"
 
 
 def escape_braces(text: str, keep: Collection[str] = ()) -> str:
@@ -220,6 +240,8 @@ def _pairs(text: str) -> dict[int, int]:
 
 
 _BRACE = re.compile(r"[{}]")
+_OPENED = re.compile(rf"({_FIELD})")
+_CLOSED = re.compile(rf"(?<![\w.-])({_FIELD})(?::[^{{}}\s]*)?$")
 
 
 def fill_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:

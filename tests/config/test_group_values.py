@@ -410,6 +410,17 @@ def test_braces_of_another_programs_template_cause_a_warning() -> None:
     assert not [w for w in found.warnings if "ID" in w]
 
 
+def test_a_name_with_one_brace_is_reported() -> None:
+    for text in ("out/{n", "out/n}", "{n/{index}", "{n:03d/{index}"):
+        fields = f"command: 'x {{n}}', parameters: {{n: [1]}}, workdir: '{text}'"
+        assert "lacks a brace" in "".join(refused(group(fields)))
+    found = ensemble(group("command: 'x {n} --to={n', parameters: {n: [1]}")).warnings
+    assert [w for w in found if "'{n' in '--to={n' stays as it is" in w]
+    assert not ensemble(group("command: 'x {n} {m -{x n-', parameters: {n: [1]}")).warnings
+
+
+SWEPT = "command: 'x {n}', parameters: {n: [1]}, options: {q: "
+
 # -- what no shell expands -------------------------------------------------------------------------
 
 
@@ -435,6 +446,9 @@ def test_braces_of_another_programs_template_cause_a_warning() -> None:
         ("command: 'x', environment: {PATH: '{here}/bin:$PATH'}", "in PATH stays as it is"),
         ("command: 'x', workdir: '~/runs/{index}'", "workdir is not expanded"),
         ("command: 'x', stdout: '$SCRATCH/out'", "stdout is not expanded"),
+        (SWEPT + "{mem: '${n}G'}}", "'${n}' does not become the value of n"),
+        (SWEPT + "{shell: {x: ['--time=$n']}}}", "'$n' does not become the value of n"),
+        (SWEPT + "{mem: '{{n}}G'}}", "'{{n}}' does not become the value of n"),
     ],
 )
 def test_a_text_that_only_a_shell_expands_causes_one_warning(fields: str, part: str) -> None:

@@ -31,6 +31,22 @@ def test_message_formats_a_field(placeholder: str, shown: str) -> None:
     assert [d.message for d in decisions if isinstance(d, Log)] == [f"it is {shown} now"]
 
 
+@pytest.mark.parametrize("text", ["{Temp", "Temp:.2f}", "{mean.md-Temp", "{mean.md-Temp {Temp}"])
+def test_a_field_with_one_brace_is_rejected(text: str) -> None:
+    with pytest.raises(FileErrors) as caught:
+        load_text(FILE.replace("MESSAGE", f"it is {text} now"), REGISTRY)
+    (error,) = caught.value.errors
+    assert "lacks a brace" in error.what
+
+
+def test_single_braces_of_other_texts_stay() -> None:
+    story = Story(FILE.replace("MESSAGE", "{ {it is} {Tem {{Temp}} :-} {"))
+    story.start()
+    decisions = story.observe("md.0", Temp=300.125)
+    shown = [d.message for d in decisions if isinstance(d, Log)]
+    assert shown == ["{ {it is} {Tem {Temp} :-} {"]
+
+
 @pytest.mark.parametrize("placeholder", ["{Temp:.2q}", "{Temp:d.2}", "{index:99999d}"])
 def test_invalid_format_is_rejected(placeholder: str) -> None:
     with pytest.raises(FileErrors) as caught:

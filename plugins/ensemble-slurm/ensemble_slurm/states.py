@@ -76,6 +76,8 @@ STUCK: Mapping[str, str] = {
     "InvalidQOS": "the QOS is not valid: 'sacctmgr show assoc user=$USER format=qos' shows yours",
     "JobHeldAdmin": "an administrator holds it: ask there",
     "JobHoldMaxRequeue": "it was requeued too often: 'scontrol release' lets it start again",
+    "job requeued in held state": "it was requeued and held: 'scontrol release' lets it start",
+    "job_requeued_in_held_state": "it was requeued and held: 'scontrol release' lets it start",
     "launch failed requeued held": "its node could not launch it: 'scontrol release' retries",
     "launch_failed_requeued_held": "its node could not launch it: 'scontrol release' retries",
     "PartitionConfig": "the requested nodes do not exist or are down: 'sinfo -N -l' shows them",

@@ -457,6 +457,7 @@ def test_a_job_without_messages_leaves_no_file(tmp_path: Path) -> None:
 
 def test_every_reason_to_wait_forever_has_a_hint() -> None:
     assert all(len(hint) > 10 for hint in STUCK.values())
+    assert "job requeued in held state" in STUCK
     assert "Resources" not in STUCK
     assert not {"Priority", "JobHeldUser", "QOSMaxJobsPerUserLimit"} & STUCK.keys()
 
