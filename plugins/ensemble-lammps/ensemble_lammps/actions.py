@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ensemble_actions"]
 
-#: Maximum number of bytes of a script to search for a use of the restart file.
-_MOST_OF_SCRIPT = 1 << 20
 
 # -- lammps-vary -----------------------------------------------------------------------------------
 
@@ -32,15 +30,13 @@ _MOST_OF_SCRIPT = 1 << 20
 
 def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     job = firing.job_spec
-    label = options.get("label") or (job.group if job is not None else None)
-    if label is None:
+    label = options.get("label") or ("" if job is None else job.group)
+    if (group := firing.group(label)) is None:
         raise EnsembleError(
-            "'lammps-vary' needs 'label': the event has no job whose group it could submit",
+            f"'lammps-vary' has no job group to submit: there is no group {label!r}",
             hint="add 'label: GROUP'",
             code="no-such-group",
         )
-    if (group := firing.group(label)) is None:
-        raise EnsembleError(f"unknown job group {label!r}", code="no-such-group")
     sweep: dict[str, Any] = {}
     given: dict[str, Sequence[str]] = {}
     script = options.get("input")
@@ -106,9 +102,9 @@ def _continue(options: Mapping[str, Any], job: Mapping[str, Any]) -> Iterable[Ac
             "time limit shorter than the interval of 'restart'?",
             "warning",
         )
-    script = options.get("input")
-    if script is None and label == job["group"]:
-        script = variables.script(job["command"])
+    script = options.get(
+        "input", variables.script(job["command"]) if label == job["group"] else None
+    )
     if script is not None and _ignores_variable(os.path.join(job["workdir"], script), name):
         yield log_action(
             f"{script} does not mention ${{{name}}}, so it may not continue from {path}",
@@ -124,16 +120,12 @@ def _continue(options: Mapping[str, Any], job: Mapping[str, Any]) -> Iterable[Ac
 def _ignores_variable(path: str, variable: str) -> bool:
     """Return whether the script certainly does not use the variable.
 
-    Returns False if the script is unreadable, very long, or includes other scripts.
+    Returns False if the script is unreadable, empty, very long, or includes other scripts.
     """
-    from ensemble_programs.outcome import open_regular
+    from ensemble_programs.outcome import TAIL, tail
 
-    try:
-        with open_regular(path) as file:
-            text = file.read(_MOST_OF_SCRIPT)
-    except OSError:
-        return False
-    if len(text) == _MOST_OF_SCRIPT or re.search(rb"^\s*(include|jump|python)\b", text, re.M):
+    text = tail(path)
+    if len(text) in (0, TAIL) or re.search(rb"^\s*(include|jump|python)\b", text, re.M):
         return False
     name = re.escape(variable.encode())
     asked = rb"\$\{" + name + rb"\}|\bv_" + name + rb"\b|\bis_defined\(variable,\s*" + name + rb"\)"

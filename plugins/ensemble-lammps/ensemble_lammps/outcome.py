@@ -21,6 +21,7 @@ __all__ = ["read"]
 #: (``pre no``), only the end of the run before is marked.
 _TABLE = rb"^(?:Per MPI rank memory allocation|Memory usage per processor|LAMMPS \()"
 _RUN = _TABLE[:-1] + rb"|Loop time of )"
+_START = re.compile(rb"^LAMMPS \(", re.MULTILINE)
 #: Number of bytes before a table in which the command of its run is.
 _BEFORE = 1 << 16
 
@@ -74,7 +75,7 @@ def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool 
 
 
 class _Log:
-    """A log, or the part of it that was read."""
+    """A log, or the part of it that was read, from the last start of LAMMPS on."""
 
     def __init__(self, text: bytes) -> None:
         #: Whether the log contains anything written by LAMMPS.
@@ -85,16 +86,6 @@ class _Log:
         self._early = False
         #: The last row.
         self._row: Mapping[str, float] = {}
-        self._on_start()
-        last = 0
-        for match in _MARKS.finditer(text):
-            if match.lastgroup in ("banner", "table"):
-                last = match.start()
-            self._mark(match)
-        self._rows(text, last)
-
-    def _on_start(self) -> None:
-        """Handle the start of LAMMPS."""
         self._complete, self.error = False, ""
         #: Why LAMMPS was made to stop (outcome and message), and whether the stopped run has ended.
         self._stopped: tuple[str, str] | None = None
@@ -114,14 +105,19 @@ class _Log:
         self._lost = ""
         #: Description of other destinations of LAMMPS' messages, or empty.
         self._elsewhere = ""
+        start = max((match.start() for match in _START.finditer(text)), default=0)
+        text, last = text[start:], 0
+        for match in _MARKS.finditer(text):
+            if match.lastgroup == "table":
+                last = match.start()
+            self._mark(match)
+        self._rows(text, last)
 
     def _mark(self, match: re.Match[bytes]) -> None:
         kind = match.lastgroup or ""
         words = " ".join(_LOCATION.sub("", match[kind].decode("utf-8", "replace")).split())
         self.found = self.found or kind in ("banner", "table", "loop", "wall")
-        if kind == "banner":
-            self._on_start()
-        elif kind in ("table", "loop"):
+        if kind in ("table", "loop"):
             if kind == "table" or self._stopped_ended:
                 self._stopped = None
             self._stopped_ended = self._stopped is not None

@@ -105,13 +105,9 @@ def find(
             each = Restart(path, inf, inf, error.what)
         found[each.path] = each
     rank = attrgetter("step", "time") if newest == "step" else attrgetter("time", "step")
-    return checkpoints.choose(
-        sorted(sorted(found), key=lambda path: rank(found[path]), reverse=True),
-        lambda path: found[path].damage,
-        begun=begun,
-        kept=kept,
-        time=lambda path: found[path].time,
-    )
+    ranked = sorted(found.values(), key=lambda each: (*rank(each), each.path), reverse=True)
+    times = {each.path: each.time for each in ranked}
+    return checkpoints.choose(times, lambda path: found[path].damage, begun, kept)
 
 
 def read(path: str) -> Restart:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = ["Search", "choose", "find"]
@@ -42,27 +42,24 @@ def find(
     for rank, pattern in enumerate(patterns):
         for path in glob.iglob(os.path.join(glob.escape(folder), pattern), recursive=True):
             ranks[path] = rank
-    paths = sorted(ranks, key=lambda path: (ranks[path], -_time(path)))
-    return choose(
-        paths, lambda path: _unreadable(path) or reject(path), begun=begun, kept=kept, time=_time
-    )
+    found = [(ranks[path], -_time(path), path) for path in ranks]
+    times = {path: -time for _, time, path in sorted(found)}
+    return choose(times, lambda path: _unreadable(path) or reject(path), begun, kept)
 
 
 def choose(
-    paths: Iterable[str],
+    times: Mapping[str, float],
     reject: Callable[[str], str | None],
-    *,
     begun: float | None,
     kept: Collection[str],
-    time: Callable[[str], float],
 ) -> Search:
     """Return the first of these checkpoints that is usable, as :func:`find` does.
 
-    The function ``time`` returns when a checkpoint was written.
+    Each has the time when it was written.
     """
     passed: list[tuple[str, str]] = []
-    for path in paths:
-        if begun is not None and time(path) < begun - _CLOCKS and path not in kept:
+    for path, time in times.items():
+        if begun is not None and time < begun - _CLOCKS and path not in kept:
             reason: str | None = "it is older than the job"
         else:
             reason = reject(path)

@@ -21,10 +21,21 @@ from ensemble_core import UNREADABLE, Job
 if TYPE_CHECKING:
     from ensemble_programs.program import Program
 
-__all__ = ["Outcome", "describe_status", "open_regular", "read", "read_ends", "step_before"]
+__all__ = [
+    "TAIL",
+    "Outcome",
+    "describe_status",
+    "open_regular",
+    "read",
+    "read_ends",
+    "step_before",
+    "tail",
+]
 
 #: Number of bytes to read at the start of the last attempt, and at the end, of a longer log.
 _HEAD, _END = 1 << 19, 1 << 22
+#: Number of bytes to read at the end of other files.
+TAIL = 1 << 19
 #: Size in bytes of the pieces in which a long log is searched for the start of its last attempt.
 _PIECE, _OVERLAP = 1 << 24, 1 << 10
 #: Maximum length of a message.
@@ -74,7 +85,7 @@ def read(
                 text, where = read_ends(file, program.began.encode()), f"{found} is empty"
         except OSError as error:
             where = f"cannot read {found}: {error.strerror or error}"
-    extra = b"".join(map(_tail, accounts))
+    extra = b"".join(map(tail, accounts))
     starts = [m.start() for m in _finditer(program.began, text)] if program.began else [0]
     attempt = text[starts[-1] :] if starts else b""
     step, goal = _number(program.step, attempt), _number(program.goal, attempt)
@@ -225,10 +236,11 @@ def open_regular(path: str) -> BinaryIO:
     return os.fdopen(number, "rb")
 
 
-def _tail(path: str) -> bytes:
+def tail(path: str) -> bytes:
+    """Return up to :data:`TAIL` bytes at the end of a file; nothing if it cannot be read."""
     try:
         with open_regular(path) as file:
-            return _part(file, file.seek(0, os.SEEK_END) - _HEAD, _HEAD)
+            return _part(file, file.seek(0, os.SEEK_END) - TAIL, TAIL)
     except OSError:
         return b""
 
