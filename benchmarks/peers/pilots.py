@@ -67,28 +67,18 @@ PEERS = (
         settings="ensemble run --executor pilot -o queue=slurm -o most=4 -o backlog=4",
         output="two files per job; empty ones are removed",
         durable="each event and decision in a journal",
-        objection="",
-        answer="",
     ),
     Peer(
         name="parsl",
         packages=("parsl",),
         settings="HighThroughputExecutor, SlurmProvider(init_blocks=4, max_blocks=4), python_app "
         "that calls subprocess.run; in 'hours' strategy='htex_auto_scale', max_idletime=30",
-        output="none",
-        durable="no",
-        objection="",
-        answer="",
     ),
     Peer(
         name="dask-jobqueue",
         packages=("dask-jobqueue",),
         settings="SLURMCluster, scale(jobs=4), client.map of a function that calls subprocess.run; "
         "in 'hours' adapt(minimum_jobs=0, maximum_jobs=4, wait_count=30)",
-        output="none",
-        durable="no",
-        objection="",
-        answer="",
         fewer=4,
     ),
 )

@@ -12,7 +12,6 @@ PEER = Peer(
     packages=("ensemble-python==0.0.16", "river", "pyyaml"),
     settings="its record_event, called with the events of jobs; an empty module replaces Flux",
     output="not asked",
-    durable="no",
     objection="Most of the time is spent in Flux; real studies have ten rules, not a thousand.",
     answer="True: rules cost much time only if there are many (see “Rules”).",
     cannot=tuple((work, _FLUX) for work in "abcde"),

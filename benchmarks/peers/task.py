@@ -51,10 +51,10 @@ class Peer:
     name: str
     packages: tuple[str, ...]
     settings: str
-    output: str
-    durable: str
-    objection: str
-    answer: str
+    output: str = "none"
+    durable: str = "no"
+    objection: str = ""
+    answer: str = ""
     #: Works that it does not support, by letter, with the reason.
     cannot: tuple[tuple[str, str], ...] = ()
     #: Divisor of the number of jobs in works a, b and d, if these would take too long.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, fields
@@ -133,6 +134,12 @@ class GroupState:
         entries = (group, *group.more)
         self.results = {name for entry in entries for name in entry.result}
         self.continues |= any(entry.retry and entry.retry.resume for entry in entries)
+
+    def line_up(self) -> None:
+        """Make the line of held jobs again, because their places or urgencies have changed."""
+        self.line = [(-each.job.urgency, each.place, job) for job, each in self.held.items()]
+        heapq.heapify(self.line)
+        self.blocked.clear()
 
     def _keep_taken(self, group: JobGroup) -> None:
         """Let ``submit-next`` take each combination of a changed sweep that it has not taken."""

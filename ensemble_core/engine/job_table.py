@@ -183,9 +183,7 @@ class JobTable:
                     unread += 1
             record.source = now
         group = self.groups[after.name]
-        group.line = [(-r.job.urgency, r.place, job) for job, r in group.held.items()]
-        heapq.heapify(group.line)
-        group.blocked.clear()
+        group.line_up()
         if stay:
             self.metrics.warn(
                 f"{after.name}: {jobs_keep(stay)} {', '.join(fields)}, as submitted before the "
@@ -351,10 +349,7 @@ class JobTable:
         )
         for group in self.groups.values():
             self.holds = self.holds or self.places.limits(group.group)
-            for blocked in group.blocked.values():
-                group.line += blocked
-            heapq.heapify(group.line)
-            group.blocked.clear()
+            group.line_up()
 
     def give_place(self, group: GroupState, job: Job) -> None:
         self.places.give(group.group, job)

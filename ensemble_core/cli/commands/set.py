@@ -43,8 +43,8 @@ def set(run: str, changes: tuple[str, ...], state: str | None, as_json: bool) ->
 
     Jobs that are not in the queue yet, and further attempts, get the fields, such as nodes=4
     duration=10m. The fields at_once, uses and retry (retry.times=6) apply to all jobs that are not
-    over. Without GROUP, limits of
-    the run change: limits.core_hours=500. The run's journal records who made the request.
+    over. Without GROUP, limits of the run change: limits.core_hours=500. The run's journal records
+    who made the request.
     """
     group, *fields = changes
     if "=" in group:

@@ -173,7 +173,7 @@ class Controller:
         for job, node in (*self.fleet.place(now), *self.fleet.prefetch(now)):
             by_node.setdefault(node, []).append(job)
         self._send(by_node)
-        for node, names in self.fleet.late(now).items():
+        for node, names in self.fleet.take_late(now).items():
             recall: list[object] = ["recall", names]
             self.turn.then(lambda node=node, recall=recall: self.nodes.tell(node, recall))  # type: ignore[misc]
         moment = time.monotonic()

@@ -236,9 +236,7 @@ class Fleet:
         pilot = self.placed[name].pilot
         if pilot.state != "fenced":
             raise ValueError(f"{name} may still start in pilot {pilot.number} ({pilot.state})")
-        number, job = self._numbers[name], self.placed[name].jobs[name]
-        self.release(name, now)
-        self.add(job, number)
+        self._wait_again(name, now)
 
     def recalled(self, name: str, now: float) -> None:
         """Let a placed job wait again that its node has dropped before its start.
@@ -248,13 +246,17 @@ class Fleet:
         """
         if name in self._since or name in self.members:
             raise ValueError(f"{name} has started")
-        number, job = self._numbers[name], self.placed[name].jobs[name]
-        self.release(name, now)
-        self.add(job, number)
+        job = self._wait_again(name, now)
         count, seconds, longest = self._lasted.get(job.group, (0, 0.0, 0.0))
         self._lasted[job.group] = count, seconds, max(longest, _LATE)
 
-    def late(self, now: float) -> dict[Node, list[str]]:
+    def _wait_again(self, name: str, now: float) -> Job:
+        number, job = self._numbers[name], self.placed[name].jobs[name]
+        self.release(name, now)
+        self.add(job, number)
+        return job
+
+    def take_late(self, now: float) -> dict[Node, list[str]]:
         """Return jobs that have waited on full nodes for long. Each is returned once.
 
         Their nodes should drop them, because other nodes may be free.

@@ -117,11 +117,9 @@ class Tracking:
                 continue
             if tracked.entry.ended:
                 self.replay_end(tracked)
-            elif tracked.cancelled:
-                self.finish(tracked, "cancel", f"cancelled; {why}")
-            elif reading.state(name) == "waiting":
-                tracked.newest = 0.0  # the clock of the next node may be behind
-                waiting.append(name)
+            elif tracked.cancelled or reading.state(name) == "waiting":
+                if self._waits_again(tracked, f"cancelled; {why}"):
+                    waiting.append(name)
             else:
                 safe = requeue and reading.quit is not None
                 self.finish(tracked, "interrupted" if safe else "preempted", why)
@@ -131,14 +129,17 @@ class Tracking:
         """Let jobs wait again that their node has dropped before their start."""
         for name in names:
             tracked = self._jobs.get(name)
-            if tracked is None:
-                continue
-            if tracked.cancelled:
-                self.finish(tracked, "cancel", "cancelled while it waited for a pilot")
-                continue
-            tracked.newest = 0.0  # the clock of the next node may be behind
-            self._turn.record("w", [name])
-            self._fleet.recalled(name, self._turn.clock())
+            if tracked and self._waits_again(tracked, "cancelled while it waited for a pilot"):
+                self._turn.record("w", [name])
+                self._fleet.recalled(name, self._turn.clock())
+
+    def _waits_again(self, tracked: TrackedJob, note: str) -> bool:
+        """Return whether a job that did not start waits again. Finish it if it was cancelled."""
+        if tracked.cancelled:
+            self.finish(tracked, "cancel", note)
+            return False
+        tracked.newest = 0.0  # the clock of the next node may be behind
+        return True
 
     def _emit(self, tracked: TrackedJob, events: Iterable[JobEvent]) -> None:
         """Emit those events that the run does not have yet."""

@@ -181,10 +181,10 @@ def test_job_that_waits_on_a_full_node_for_long_is_recalled_and_placed_in_order(
     assert prefetched(fleet) == ["t.44", "t.45", "t.46", "t.47"]
     fleet.release("t.40", 41.1)
     fleet.started("t.44", 41.1)
-    assert fleet.late(41.4) == {}
+    assert fleet.take_late(41.4) == {}
     assert fleet.wake_time(41.4) == 41.5
-    assert fleet.late(41.5) == {fleet.placed["t.45"]: ["t.45", "t.46", "t.47"]}
-    assert fleet.late(99.0) == {}, "each is recalled once"
+    assert fleet.take_late(41.5) == {fleet.placed["t.45"]: ["t.45", "t.46", "t.47"]}
+    assert fleet.take_late(99.0) == {}, "each is recalled once"
     with pytest.raises(ValueError, match="has started"):
         fleet.recalled("t.44", 41.6)
     for name in ("t.46", "t.45"):  # the node has started t.47 meanwhile
@@ -204,7 +204,7 @@ def test_jobs_that_a_leaving_controller_has_handed_over_are_recalled_after_the_r
     fleet.disconnect(node)
     fleet.started("t.0", 1.0)
     fleet.connect(node, 1, 0, None, 2.0)
-    assert {name for names in fleet.late(2.5).values() for name in names} == {"t.1", "t.2"}
+    assert {name for names in fleet.take_late(2.5).values() for name in names} == {"t.1", "t.2"}
 
 
 def test_decisions_about_pilots_are_made_less_often_if_there_are_many() -> None:
