@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ensemble_core.errors import EnsembleError
@@ -14,8 +14,6 @@ __all__ = ["NelderMead", "check_start"]
 
 #: Coordinates in the unit cube, in which all ranges have equal weight, even logarithmic ones.
 _Place = tuple[float, ...]
-#: Generator that yields places to evaluate and receives their values (smaller is better).
-_Moves = Iterator[list[_Place]]
 
 
 class NelderMead(Generator):

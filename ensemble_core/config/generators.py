@@ -81,20 +81,17 @@ def bind_generators(context: Context, given: object) -> dict[str, GeneratorSpec]
                 code="duplicate-name",
             )
             continue
-        if name in context.known.tables:
-            context.report(
-                (*path, "name"),
-                f"the name {name!r} is already used by a table under 'results'",
-                hint="'ensemble results' shows both by name: rename one of them",
-                code="duplicate-name",
-            )
-        if name in context.known.instances:
-            context.report(
-                (*path, "name"),
-                f"the name {name!r} is already used by an instance under 'use'",
-                hint="'switch' accepts both by name: rename one of them",
-                code="duplicate-name",
-            )
+        for others, what, why in (
+            (context.known.tables, "a table under 'results'", "'ensemble results' shows"),
+            (context.known.instances, "an instance under 'use'", "'switch' accepts"),
+        ):
+            if name in others:
+                context.report(
+                    (*path, "name"),
+                    f"the name {name!r} is already used by {what}",
+                    hint=f"{why} both by name: rename one of them",
+                    code="duplicate-name",
+                )
         places[name] = (*path, "name")
         known[name] = None
     for index, spec in enumerate(entries):

@@ -15,12 +15,9 @@ from ensemble_core.engine.submission import replicas_of
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job, JobGroup
 
-__all__ = ["ORDERS", "Order", "take_next"]
+__all__ = ["Order", "take_next"]
 
 Order = Literal["given", "random", "ascending", "descending", "shortest", "longest"]
-ORDERS: tuple[Order, ...] = (
-    *("given", "random", "ascending", "descending", "shortest", "longest"),
-)
 
 
 def take_next(

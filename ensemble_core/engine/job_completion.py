@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from ensemble_core.engine.lost_jobs import open_again
 from ensemble_core.engine.names import JobFields, host_of, named_fields
 from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.points import PointJobs
@@ -19,6 +18,7 @@ from ensemble_core.engine.records import (
     Step,
     Steps,
 )
+from ensemble_core.engine.retry_on_request import open_again
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.errors import EnsembleError

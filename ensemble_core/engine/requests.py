@@ -12,9 +12,9 @@ from typing import Any
 
 from ensemble_core.engine.effects import Effects, no_such_limit
 from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.lost_jobs import chosen, no_such_job, reopen
 from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.records import Index, Match, Origin, Step, Steps
+from ensemble_core.engine.retry_on_request import chosen, no_such_job, reopen
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
 from ensemble_core.model.decisions import Decision, Log, SetLimits, Submit

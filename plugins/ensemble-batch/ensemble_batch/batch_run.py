@@ -6,7 +6,6 @@ exists, the script runs nothing. So each job runs once, even if the queue has tw
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -15,7 +14,7 @@ from ensemble_batch.hooks import QueueHooks, QueueJob
 from ensemble_batch.job_life import JobLife
 from ensemble_batch.job_script import script_of
 from ensemble_batch.output_files import Place
-from ensemble_batch.queue_run import QueueRun
+from ensemble_batch.queue_run import WrappedRun
 from ensemble_batch.records import Records, Sent
 from ensemble_batch.spool import CLAIMED, Spool
 from ensemble_core import Emit, Job, Run
@@ -23,7 +22,7 @@ from ensemble_core import Emit, Job, Run
 __all__ = ["BatchRun"]
 
 
-class BatchRun(QueueRun):
+class BatchRun(WrappedRun):
     """A run whose wrapper scripts claim jobs, and report through files in a shared folder."""
 
     claims: ClassVar[bool] = True
@@ -43,12 +42,6 @@ class BatchRun(QueueRun):
         self._claims: dict[str, list[str]] = {}
         #: Jobs that have been sent a signal.
         self._signalled: set[str] = set()
-
-    def key(self, orders: Sequence[tuple[Job, Place]]) -> str:
-        return secrets.token_hex(5)
-
-    def name(self, key: str, attempt: int) -> str:
-        return f"{super().name(key, attempt)}_{attempt}"
 
     def script(self, key: str, name: str, orders: Sequence[tuple[Job, Place]]) -> str:
         text = script_of(

@@ -36,7 +36,6 @@ __all__ = ["QueueExecutor"]
 
 #: What a thread does next, without holding the lock.
 _Step = Callable[[], None]
-_Steps = Callable[[float, list[float]], "_Step | None"]
 
 
 class QueueExecutor(QueueHooks):

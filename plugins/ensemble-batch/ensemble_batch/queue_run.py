@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import re
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from ensemble_batch.reports import Report
 from ensemble_batch.shared_folder import script_name
 from ensemble_core import Emit, Job, JobEvent, Run
 
-__all__ = ["QueueRun"]
+__all__ = ["QueueRun", "WrappedRun"]
 
 _T = TypeVar("_T")
 #: Factor for the time to wait for the queue's reason while it cleans up after a job. That may take
@@ -432,3 +433,13 @@ class QueueRun:
     def soon(self) -> None:
         """Query the queue soon, because a job is in doubt."""
         self.ask_at = min(self.ask_at, time.monotonic() + timing.SOON)
+
+
+class WrappedRun(QueueRun):
+    """A run whose jobs have a wrapper script. No two batches have the same name."""
+
+    def key(self, orders: Sequence[tuple[Job, Place]]) -> str:
+        return secrets.token_hex(5)
+
+    def name(self, key: str, attempt: int) -> str:
+        return f"{super().name(key, attempt)}_{attempt}"

@@ -6,7 +6,6 @@ only the queue reports why.
 
 from __future__ import annotations
 
-import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from ensemble_batch.job_life import JobLife
 from ensemble_batch.job_script import report_script_of
 from ensemble_batch.listener import Listener, address_towards
 from ensemble_batch.output_files import Place
-from ensemble_batch.queue_run import QueueRun
+from ensemble_batch.queue_run import WrappedRun
 from ensemble_batch.records import Records
 from ensemble_batch.report_spool import VOIDED, ReportSpool
 from ensemble_batch.reports import Report, read_report
@@ -28,7 +27,7 @@ __all__ = ["ReportRun"]
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
-class ReportRun(QueueRun):
+class ReportRun(WrappedRun):
     """A run whose wrapper scripts report over the network, or through files if that fails."""
 
     ends_copies: ClassVar[bool] = False
@@ -83,12 +82,6 @@ class ReportRun(QueueRun):
             if not found[-1].startswith("127.") and found[-1] != "::1":
                 return found[-1]
         return found[min(1, len(found) - 1)]
-
-    def key(self, orders: Sequence[tuple[Job, Place]]) -> str:
-        return secrets.token_hex(5)
-
-    def name(self, key: str, attempt: int) -> str:
-        return f"{super().name(key, attempt)}_{attempt}"
 
     def script(self, key: str, name: str, orders: Sequence[tuple[Job, Place]]) -> str:
         text = report_script_of(

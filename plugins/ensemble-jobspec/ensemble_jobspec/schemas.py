@@ -61,16 +61,18 @@ _TASK_COUNT = {
     "maxProperties": 1,
 }
 
+_ONE_VERTEX = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": 1,
+    "items": {"$ref": "#/$defs/vertex"},
+}
+
 _FLUX: Schema = {
     **_closed_object(
         ("version", "resources", "tasks", "attributes"),
         version={"const": 1},
-        resources={
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 1,
-            "items": {"$ref": "#/$defs/vertex"},
-        },
+        resources=_ONE_VERTEX,
         tasks={
             "type": "array",
             "minItems": 1,
@@ -100,12 +102,7 @@ _TRANSFORM: Schema = {
     **_closed_object(
         ("version", "resources", "task"),
         version={"const": 1},
-        resources={
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 1,
-            "items": {"$ref": "#/$defs/vertex"},
-        },
+        resources=_ONE_VERTEX,
         attributes=_ATTRIBUTES,
         task=_closed_object(
             name=_TEXT,

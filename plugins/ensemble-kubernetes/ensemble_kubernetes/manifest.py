@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ensemble_batch.job_script import job_variables
+
 from ensemble_core import Job, wrong_command
 
 __all__ = ["INDEX", "JOB", "RUN", "Settings", "job_name", "manifest", "wrong"]
@@ -137,17 +139,7 @@ def manifest(job: Job, tag: str, run_id: str, settings: Settings) -> Object:
 
 
 def _environment(job: Job, tag: str) -> list[Object]:
-    ours = {
-        "ENSEMBLE_JOB_ID": job.label,
-        "ENSEMBLE_INDEX": str(job.index),
-        "ENSEMBLE_ATTEMPT": str(job.attempt),
-        "ENSEMBLE_GROUP": job.group,
-        "ENSEMBLE_RUN": tag,
-        "ENSEMBLE_TASK_COUNT": str(job.tasks),
-        "ENSEMBLE_CORES": str(job.cores_per_task),
-        "ENSEMBLE_TASK_RANK": "0",
-    }
-    values = {**job.environment, **ours}
+    values = {**job.environment, **job_variables(job, tag), "ENSEMBLE_TASK_RANK": "0"}
     found: list[Object] = [{"name": k, "value": _literal(v)} for k, v in values.items()]
     if job.tasks > 1:
         place = {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ensemble_core import Resized, UsageError
 
 __all__ = ["MockService", "check_bounds"]
@@ -38,25 +40,15 @@ class MockService:
         granted = min(max(asked, self._smallest), self._largest)
         limit = f"max-size {self._largest}" if delta > 0 else f"min-size {self._smallest}"
         code = "at-maximum" if delta > 0 else "at-minimum"
-        if granted == before:
-            return Resized(
-                outcome="denied",
-                before=before,
-                asked=asked,
-                granted=before,
-                reason=f"its size is already {before}, and {limit} applies",
-                code=code,
-            )
         self._size = granted
-        if granted == asked:
-            return Resized(outcome="granted", before=before, asked=asked, granted=granted)
+        outcome: Literal["granted", "partial", "denied"]
+        outcome, reason = "partial", f"that would be size {asked}, but {limit} applies"
+        if granted == before:
+            outcome, reason = "denied", f"its size is already {before}, and {limit} applies"
+        elif granted == asked:
+            outcome, reason, code = "granted", "", ""
         return Resized(
-            outcome="partial",
-            before=before,
-            asked=asked,
-            granted=granted,
-            reason=f"that would be size {asked}, but {limit} applies",
-            code=code,
+            outcome=outcome, before=before, asked=asked, granted=granted, reason=reason, code=code
         )
 
     def close(self) -> None:

@@ -29,13 +29,7 @@ def names_of(given: object, namespace: str | None) -> dict[str, str]:
     hint = """write it as '{"NAMESPACE/NAME": "MINICLUSTER"}'"""
     if given is None:
         return {}
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError as error:
-            raise UsageError(
-                "the option 'map' is not JSON", cause=str(error), hint=hint, code="bad-option"
-            ) from None
+    given = _parsed("map", given, hint)
     if not isinstance(given, Mapping):
         raise UsageError("the option 'map' is not a JSON object", hint=hint, code="bad-option")
     names: dict[str, str] = {}
@@ -58,16 +52,22 @@ def names_of(given: object, namespace: str | None) -> dict[str, str]:
     return names
 
 
+def _parsed(name: str, given: object, hint: str) -> object:
+    if not isinstance(given, str):
+        return given
+    try:
+        parsed: object = json.loads(given)
+    except ValueError as error:
+        raise UsageError(
+            f"the option {name!r} is not JSON", cause=str(error), hint=hint, code="bad-option"
+        ) from None
+    return parsed
+
+
 def fixed_of(given: object) -> frozenset[str]:
     """Return the option ``fixed``: the full names of members that are not resized."""
     hint = """write it as '["NAMESPACE/NAME"]'"""
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError as error:
-            raise UsageError(
-                "the option 'fixed' is not JSON", cause=str(error), hint=hint, code="bad-option"
-            ) from None
+    given = _parsed("fixed", given, hint)
     if given is None:
         return frozenset()
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
