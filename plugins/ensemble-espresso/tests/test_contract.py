@@ -12,7 +12,7 @@ from ensemble_programs import Kept
 from ensemble_programs.outcome import read
 from ensemble_testing import ProgramContract
 
-from ensemble_core import EnsembleError, Job, Row
+from ensemble_core import EnsembleError, Row
 
 
 class TestEspresso(ProgramContract):
@@ -35,13 +35,8 @@ class TestEspresso(ProgramContract):
     rows: ClassVar = {"not-converged.log": (6, Row({"accuracy": 8.987e-05}))}
 
 
-def rows(text: bytes, *columns: str, size: int | None = None) -> list[Row]:
-    (record,) = ESPRESSO.observers()
-    observer = record.build(
-        Job(id="a.0", group="a", index=0, command=("true",)), {"columns": [*columns]}
-    )
-    pieces = [text[at : at + size] for at in range(0, len(text), size)] if size else [text]
-    return [*(row for piece in pieces for row in observer.feed(piece)), *observer.finish()]
+def rows(text: bytes, *columns: str) -> list[Row]:
+    return TestEspresso.read([text], columns=[*columns])
 
 
 LOGS = TestEspresso.logs

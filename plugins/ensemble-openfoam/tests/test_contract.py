@@ -13,7 +13,7 @@ from ensemble_programs import Kept
 from ensemble_programs.outcome import read
 from ensemble_testing import ProgramContract
 
-from ensemble_core import EnsembleError, Job, Row
+from ensemble_core import EnsembleError, Row
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -42,9 +42,7 @@ class TestOpenFoam(ProgramContract):
 
 
 def rows(name: str, **options: object) -> list[Row]:
-    (record,) = OPENFOAM.observers()
-    observer = record.build(Job(id="a.0", group="a", index=0, command=("true",)), options)
-    return [*observer.feed((LOGS / name).read_bytes()), *observer.finish()]
+    return TestOpenFoam.read([(LOGS / name).read_bytes()], **options)
 
 
 def test_the_end_of_another_program_is_not_that_of_the_solver(tmp_path: Path) -> None:

@@ -83,10 +83,11 @@ class ProgramContract:
         accounts = [str((self.logs / name).with_suffix(".err"))] if name else []
         return read(self.program, str(log), status, accounts=accounts)
 
-    def read(self, pieces: Sequence[bytes], *, killed: bool = False) -> list[Row]:
-        """Return the rows of a log that arrives in these pieces."""
-        (record,) = self.program.observers()
-        observer = record.build(Job(id="md.0", group="md", index=0, command=("true",)), {})
+    @classmethod
+    def read(cls, pieces: Sequence[bytes], *, killed: bool = False, **options: Any) -> list[Row]:
+        """Return the rows of a log that arrives in these pieces, with the observer's options."""
+        (record,) = cls.program.observers()
+        observer = record.build(Job(id="md.0", group="md", index=0, command=("true",)), options)
         rows = [row for piece in pieces for row in observer.feed(piece)]
         if killed:
             observer.interrupted()
