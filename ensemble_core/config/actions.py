@@ -19,7 +19,7 @@ from ensemble_core.config.phases import check_learns, check_phase
 from ensemble_core.config.placeholders import report_unfilled, report_unpaired
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.scoped_names import Over, scoped_names
-from ensemble_core.config.tables import check_rows
+from ensemble_core.config.table_references import check_rows
 from ensemble_core.errors import EnsembleError, closest, did_you_mean
 from ensemble_core.metrics.store import AWAY, BACKLOG, GAUGES, GENERATOR, is_gauge
 from ensemble_core.model.conditions import EVENT_FIELDS

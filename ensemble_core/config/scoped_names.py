@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.tables import check_filter_names, check_table_name
+from ensemble_core.config.table_references import check_filter_names, check_table_name
 from ensemble_core.errors import EnsembleError, closest, did_you_mean
 from ensemble_core.metrics.store import COUNTS, ROWS, USUAL_STATISTICS, is_gauge
 from ensemble_core.model.filters import ATTEMPT_NAMES, filter_of, split_name

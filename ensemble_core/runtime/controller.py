@@ -72,6 +72,7 @@ from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
 from ensemble_core.runtime.required_outputs import OutputCheck
 from ensemble_core.runtime.resumption import Resumption
+from ensemble_core.runtime.shutdown import Shutdown
 from ensemble_core.runtime.snapshots import Snapshots
 from ensemble_core.runtime.state_queries import StateQueries
 from ensemble_core.runtime.watcher import Outcome, Watcher
@@ -96,15 +97,10 @@ _TICK = 0.2
 _LONGEST_WAIT = 3600.0
 #: How many seconds to wait for an order that is being carried out by a lost queue.
 _LOST_GRACE = 5.0
-#: If the journal of a stopped run cannot be written: how many seconds the run waits for jobs of
-#: which the queue has never reported an event.
-_UNHEARD_GRACE = 10.0
 #: How many seconds an ended run waits for the delivery of its last messages.
 _DELIVERY_GRACE = 10.0
 #: How many seconds an ended run waits for checks of input files.
 _CHECKS_GRACE = 30.0
-#: Seconds between checks for cancelled jobs without events, and how many such jobs a message names.
-_LOOK, _SHOWN = 1.0, 10
 #: By how many seconds this machine's clock may be behind the last event of the run.
 _CLOCK_SLACK = 2.0
 
@@ -176,12 +172,6 @@ class Runtime:
         self._inquiries = StateQueries(self.engine, self.tag, lambda: self._inbox.put(()))
         self._asked: StopRequested | None = None
         self._begun = False
-        #: Time of the last event of a cancelled job; ``None`` before an end or a stop.
-        self._last_news: float | None = None
-        #: True if cancelled jobs had no event for too long, so that the run ends without them.
-        self._gave_up = False
-        #: When a stopped run failed to write its journal for the first time.
-        self._stuck_since: float | None = None
         # The time of the run never goes back, even if the system clock was set back.
         self._wall = max(time.time(), self.engine.state.now)
         self._behind = self._wall - time.time()
@@ -221,6 +211,15 @@ class Runtime:
             self._as_submitted,
         )
         self._ended_jobs = EndedJobs(executor, self._performer, journal)
+        self._shutdown = Shutdown(
+            self.engine,
+            self._performer,
+            journal,
+            self._names,
+            detaches="detach" in executor.capabilities,
+            patience=ensemble.limits.stop,
+            report=self._report_silence,
+        )
         self._admission = Admission(name, self._enqueue, self.clock)
         self._order = OrderCheck(self.engine, executor, name, self._handle, self.clock)
         self._records = self.engine.state.table.records
@@ -436,9 +435,9 @@ class Runtime:
             report=self.engine.report(),
             tag=self.tag,
             over=not ended.stopped
-            and not self._ended_for_now
-            and not (self.engine.busy and (self._leave or self._gave_up)),
-            stopped=ended.stopped and not self._ended_for_now and not self._leave,
+            and not self._shutdown.ended_for_now
+            and not (self.engine.busy and (self._leave or self._shutdown.gave_up)),
+            stopped=ended.stopped and not self._shutdown.ended_for_now and not self._leave,
             left=len(self.engine.in_queue()) + self._unanswered,
         )
 
@@ -514,7 +513,7 @@ class Runtime:
         """
         deadline = time.monotonic() + _LOST_GRACE
         while not self._leave and not self._performer.join(_TICK):
-            if (self.engine.state.lost or self._gave_up) and time.monotonic() > deadline:
+            if (self.engine.state.lost or self._shutdown.gave_up) and time.monotonic() > deadline:
                 return
 
     def _loop(self) -> None:
@@ -526,9 +525,7 @@ class Runtime:
                 report = self.engine.report()
                 for watcher in self._ticking:
                     watcher.tick(report)
-            timeout = _TICK if self._stuck_since is not None else self._wait_seconds()
-            if self._last_news is not None:
-                timeout = min(_LOOK, timeout if timeout is not None else _LONGEST_WAIT)
+            timeout = self._shutdown.limit(self._wait_seconds())
             if self._ticking and dirty:
                 timeout = min(_TICK, timeout if timeout is not None else _TICK)
             try:
@@ -536,8 +533,7 @@ class Runtime:
             except queue.Empty:
                 events = ()
             self._inquiries.answer()
-            if self._last_news is not None and any(map(_is_own_event, events)):
-                self._last_news = time.monotonic()
+            self._shutdown.heard(events)
             self._together = events
             if isinstance(events, Unit):
                 dirty = True
@@ -579,7 +575,8 @@ class Runtime:
             for address in sent.to:
                 late.setdefault(address, []).append(sent.notice)
         ended = self.engine.state.ended
-        again = self._journal is not None and (self._ended_for_now or (ended and ended.stopped))
+        later = self._shutdown.ended_for_now or (ended and ended.stopped)
+        again = self._journal is not None and later
         for address, of in late.items():
             why = f"it took more than {_DELIVERY_GRACE:g} s at the end of the run"
             if again:
@@ -610,44 +607,15 @@ class Runtime:
                 if type(event) is Problem:
                     yield event
 
-    @property
-    def _ended_for_now(self) -> bool:
-        """True if the queue was lost, or the run has an end that a resume revokes."""
-        state = self.engine.state
-        return state.lost or (state.ended is not None and state.ended is state.ended_for_now)
-
     def _is_over(self) -> bool:
         ended = self.engine.state.ended
         if ended is None:
             return False
-        self._leave = self._leave or self._is_journal_stuck(ended)
-        if self._leave or self._ended_for_now or not self.engine.busy:
-            return True
-        if ended.stopped:
-            over = not self.engine.waits_for_cancelled
-        else:
-            # If the queue can keep jobs, those that are not cancelled outlive the run.
-            over = not ended.cancel and "detach" in self._executor.capabilities
-        return over or self._is_queue_silent(ended)
+        stopped = self._asked is not None or self._stop_first is not None
+        self._leave = self._leave or self._shutdown.is_journal_stuck(ended, stopped=stopped)
+        return self._leave or self._shutdown.is_over(ended)
 
-    def _is_queue_silent(self, ended: Terminate) -> bool:
-        """Return True, and report it, if cancelled jobs have had no event for ``limits.stop``
-        seconds.
-
-        Time during which the queue is unreachable does not count. A resume asks the queue about
-        these jobs.
-        """
-        if not ended.cancel:
-            return False
-        now = time.monotonic()
-        if self._last_news is None or self._performer.retrying:
-            self._last_news = now
-        if now - self._last_news < self.ensemble.limits.stop:
-            return False
-        self._gave_up = True
-        jobs = [job for job, _ in self.engine.in_queue()]
-        shown = ", ".join(jobs[:_SHOWN]) + (" …" if len(jobs) > _SHOWN else "")
-        count = f"{len(jobs)} cancelled job{'s' if len(jobs) != 1 else ''}"
+    def _report_silence(self, count: str, shown: str) -> None:
         hint = (
             "check the queue yourself: this run has no journal, so it cannot be resumed"
             if self._journal is None
@@ -661,25 +629,6 @@ class Runtime:
                 f"queue\n  hint: {hint}",
             )
         )
-        return True
-
-    def _is_journal_stuck(self, ended: Terminate) -> bool:
-        """Carry out the cancels of a stop even if the journal cannot be written.
-
-        Return True if the run now waits only for jobs whose submit waits for the journal.
-        """
-        stopped = self._asked is not None or self._stop_first is not None
-        if not stopped or self._journal is None or not self._journal.in_trouble:
-            self._stuck_since = None
-            return False
-        now = time.monotonic()
-        if self._stuck_since is None:
-            self._stuck_since = now
-            # Once the journal can be written, the cancel is repeated, after pending submits.
-            if ended.cancel:
-                self._performer.perform(Cancel(jobs=self._names.names(ended.cancel)))
-        unheard = not any(record.newest for _, record in self.engine.in_queue())
-        return unheard and now - self._stuck_since > _UNHEARD_GRACE
 
     def _wait_seconds(self) -> float | None:
         timer = self.engine.next_timer()
@@ -842,8 +791,3 @@ class Runtime:
         """Remove the folder for output if it is empty."""
         with contextlib.suppress(OSError):
             self._folder.rmdir()
-
-
-def _is_own_event(event: Event) -> bool:
-    """Return True if the event is about a job of this run."""
-    return isinstance(event, Observed) or (isinstance(event, JobEvent) and event.ours)

@@ -31,7 +31,7 @@ from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.runtime import controller as controller_module
+from ensemble_core.runtime import shutdown
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
 
 REGISTRY = discover(())
@@ -256,7 +256,7 @@ def test_a_run_that_ends_on_a_full_disk_has_no_recorded_end(
 def test_a_stop_on_a_full_disk_does_not_wait_for_a_job_that_was_never_submitted(
     started: Callable[[], Going], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller_module, "_UNHEARD_GRACE", 0.5)
+    monkeypatch.setattr(shutdown, "_UNHEARD_GRACE", 0.5)
     write = JournalWriter._write
 
     def full(self: JournalWriter, first: int, batch: Any, snapshot: Any) -> None:
