@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from ensemble_core import Row
 from ensemble_lammps.tables import NUMBER, Keeper, Table
@@ -34,12 +33,9 @@ class MultiTable(Table):
         #: Current row: its lines, and its names and values.
         self._lines: list[bytes] = []
         self._pairs: list[tuple[str, bytes]] = []
-        #: Pattern of usual rows. Nothing matches it before the first complete row.
-        self._usual = re.compile(rb"(?!)")
 
-    def _usual_cells(self, text: bytes) -> Sequence[bytes]:
-        match = None if self._pairs else self._usual.fullmatch(text)
-        return () if match is None else match.groups()
+    def usual_rows(self, lines: list[bytes], at: int, out: list[Row]) -> int:
+        return at if self._pairs else super().usual_rows(lines, at, out)
 
     def line(self, line: bytes, out: list[Row]) -> bool:
         if match := HEAD.fullmatch(line):
@@ -61,17 +57,16 @@ class MultiTable(Table):
         if len(pairs) <= _IN_HEAD or not self._follows(float(pairs[0][1])):
             return
         names = tuple(name for name, _ in pairs)
-        if self._size == len(names) and self.names != names:
-            self._learn()
+        new = self.names != names
         self._use(names)
+        if new and self._size == len(names):
+            self._learn_usual()
         self._row([token for _, token in pairs], out)
 
-    def _learn(self) -> None:
+    def _learn_usual(self) -> None:
         """Learn the form of usual rows from the current row, all of whose lines are complete."""
         texts = _VALUE.split(b"\n".join(line.rstrip(b" ") for line in self._lines))
-        between = rb" *([-+.0-9eE]+)"
-        pattern = between.join(map(re.escape, texts)).replace(b"\\\n", b" *\n") + b" *"
-        self._usual = re.compile(pattern)
+        self._learn([re.escape(each).replace(b"\\\n", b" *\n") + b" *" for each in texts])
         self._height = len(self._lines)
 
     @staticmethod

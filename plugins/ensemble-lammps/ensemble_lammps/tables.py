@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from itertools import chain
 from math import inf, isfinite, nan
 
 from ensemble_core import Row, read_number
@@ -22,8 +23,8 @@ NUMBER = (
 )
 _ONE = re.compile(rb" *" + NUMBER + rb"(?: +" + NUMBER + rb")* *")
 _YAML = re.compile(rb" *- \[ *(" + NUMBER + rb"(?: *, *" + NUMBER + rb")*) *,? *\] *")
-#: The characters of rows of finite numbers.
-_PLAIN = b" 0123456789+-.eE"
+#: In usual rows, a value that is kept, and one that is not: the latter is not converted.
+_KEPT, _UNKEPT = rb"([-+.0-9eE]+)", rb"[-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?"
 #: The point before nan and inf in YAML.
 _POINT = re.compile(r"\.(?=[ni])", re.IGNORECASE)
 
@@ -62,8 +63,10 @@ class Table(ABC):
 
     #: Step of the last row.
     step: float | None = None
-    #: Number of lines of a usual row.
-    _height = 1
+    #: Number of lines of a usual row, and where its first value ends, unless that is 0.
+    _height, _stop = 1, 0
+    #: Pattern of usual rows.
+    _usual: re.Pattern[bytes] | None = None
 
     def __init__(self, names: tuple[str, ...], keeper: Keeper) -> None:
         self._keeper = keeper
@@ -76,44 +79,56 @@ class Table(ABC):
         self._places = {name: names.index(name) for name in names if self._keeper.wants(name)}
         self._at_step = names.index("Step") if "Step" in names else None
 
-    @abstractmethod
-    def _usual_cells(self, text: bytes) -> Sequence[bytes]:
-        """Return the cells of a row, or none unless the text is a usual row of finite numbers."""
+    def _learn(self, texts: Sequence[bytes]) -> None:
+        """Learn usual rows: finite numbers with the texts of these patterns around them."""
+        captured = sorted({0, self._at_step or 0, *self._places.values()})
+        cells = [_KEPT if at in captured else _UNKEPT for at in range(len(self.names))]
+        if self._at_step is not None:
+            cells[self._at_step] = rb"([0-9]+)"
+        self._usual = re.compile(b"".join(chain(*zip(texts, [*cells, b""], strict=True))))
+        #: The places of the kept columns and of the step in the groups of the pattern.
+        self._groups = {name: captured.index(at) for name, at in self._places.items()}
+        self._step_group = None if self._at_step is None else captured.index(self._at_step)
 
     def usual_rows(self, lines: list[bytes], at: int, out: list[Row]) -> int:
         """Read usual rows from ``lines[at]`` on. Return the place of the first line after them.
 
         This only saves time: :meth:`line` reads all rows.
         """
+        if self._usual is None or not self._places:
+            return at
         # This loop takes most of the time, so constant work is done before it.
-        usual, names, places, at_step = self._usual_cells, self.names, self._places, self._at_step
-        height, width, every = self._height, len(names), len(places) == len(names)
-        last, counts = -1.0 if self.step is None else self.step, self._keeper.counts
+        usual, stop, height = self._usual.fullmatch, self._stop, self._height
+        kept, at_step = self._groups, self._step_group
+        every, counts = len(kept) == self._usual.groups, self._keeper.counts
+        last = -1.0 if self.step is None else self.step
         step: float | None = None
-        for start in range(at, len(lines) if places else at, height):
-            text = lines[start] if height == 1 else b"\n".join(lines[start : start + height])
-            cells = usual(text)
-            if len(cells) != width:
+        for start in range(at, len(lines), height):
+            match = usual(
+                lines[start] if height == 1 else b"\n".join(lines[start : start + height])
+            )
+            if match is None or (stop and match.end(1) != stop):
                 break
             try:
-                numbers = [*map(float, cells)]
+                numbers = [*map(float, match.groups())]
             except ValueError:  # such as ``1-2`` or ``e``
                 break
             if at_step is not None:
                 step = numbers[at_step]
-                if not (cells[at_step].isdigit() and last < step < inf):
+                if not last < step < inf:
                     break
-                self.step = last = step
+                last = step
             at += height
             if every:
-                values = dict(zip(names, numbers))  # noqa: B905 - 'strict' takes time
+                values = dict(zip(kept, numbers))  # noqa: B905 - 'strict' takes time
             else:
-                values = {name: numbers[place] for name, place in places.items()}
+                values = {name: numbers[place] for name, place in kept.items()}
             # A sum is finite only if all its terms are.
             if counts and not isfinite(sum(numbers)):
                 out.append(self._keeper.row(values, step))
             else:
                 out.append(Row(values, step))
+        self.step = last if last >= 0 else None
         return at
 
     @abstractmethod
@@ -152,8 +167,8 @@ class OneTable(Table):
         #: header is a name, or a name ends where at least two blanks follow (``spaced``). The
         #: number of values in the first row decides.
         self._choices = (names, spaced)
-        #: Start and end of the first value in the first row. Both are 0 before the first row.
-        self._start = self._stop = 0
+        #: Start of the first value in the first row. It and its end are 0 before the first row.
+        self._start = 0
         #: Length of the last value in a row, if a blank follows it.
         self._last: int | None = None
 
@@ -174,19 +189,13 @@ class OneTable(Table):
             self._use(names)
             if self._row(cells, out):
                 self._start, self._stop, self._last = start, stop, length if padded else None
+                self._learn_usual()
                 return True
         return False
 
-    def _usual_cells(self, text: bytes) -> Sequence[bytes]:
-        cells = text.split()
-        if (
-            not text.translate(None, _PLAIN)
-            and cells
-            and text.index(cells[0]) + len(cells[0]) == self._stop
-            and (text[-1:] == b" ") is (self._last is not None)
-        ):
-            return cells
-        return []
+    def _learn_usual(self) -> None:
+        between = [rb" +"] * (len(self.names) - 1)
+        self._learn([rb" *", *between, b"" if self._last is None else rb" +"])
 
     def _is_aligned(self, start: int, stop: int, length: int, *, padded: bool) -> bool:
         """Return whether a line is aligned like rows, and not like numbers that a script prints."""
@@ -202,7 +211,9 @@ class OneTable(Table):
         ):
             return False
         if self._last is None:
-            self._last = length if padded else None
+            if padded:
+                self._last = length
+                self._learn_usual()
             return True
         # Rows end with a blank, unless a value is too wide.
         return padded or length >= self._last
@@ -211,12 +222,9 @@ class OneTable(Table):
 class YamlTable(Table):
     """Style ``yaml``: a line ``  - [0, 1.44, ]`` for each row."""
 
-    def _usual_cells(self, text: bytes) -> Sequence[bytes]:
-        if text.startswith(b"  - [") and text.endswith(b", ]"):
-            inner = text[5:-3]
-            if not inner.translate(None, b"," + _PLAIN):
-                return inner.split(b", ")
-        return []
+    def __init__(self, names: tuple[str, ...], keeper: Keeper) -> None:
+        super().__init__(names, keeper)
+        self._learn([rb"  - \[", *[b", "] * (len(names) - 1), rb", \]"])
 
     def line(self, line: bytes, out: list[Row]) -> bool:
         match = _YAML.fullmatch(line)
