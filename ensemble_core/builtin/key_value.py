@@ -14,6 +14,8 @@ from ensemble_core.model.numbers import GOES_ON, NUMBER, read_number
 __all__ = ["KeyValue"]
 
 _BEFORE = r"(?<![\w./-])"
+#: A name. Searching is quick if a pattern begins with a set of characters.
+_NAME = rf"([A-Za-z_]{_BEFORE.replace(')', '.)')}[A-Za-z0-9_-]*)"
 _BETWEEN = r"[ \t]{0,40}[=:][ \t]{0,120}"
 #: What must not follow a number: otherwise it is a part of something else (10ms, 12:30, 0,253).
 #: Zero bytes are a hole in the file, but one at the end of a line is the end of a text in C.
@@ -23,16 +25,14 @@ _AFTER = (
     rf"|[\u00a0\u2009\u202f\u2019]\d|{GOES_ON})"
 )
 #: What most numbers are followed by, and what each begins with: both are quick to see.
-_PLAIN = r"(?=$|[;)\]]|,(?!\d)|[ \t](?![ \teEdDqQ*x\u00d7\u00b71^hHmMJFASONj+-]))"
+_PLAIN = (
+    r"(?=$|[;)\]]|,(?!\d)|[ \t](?:[eE][A-Za-z]|(?![ \teEdDqQ*x\u00d7\u00b71^hHmMJFASONj+-]))"
+    r"|:[ \t][A-Za-z])"
+)
 _FIRST = "[-+.0-9nNiI\u2212\u221e]"
 #: A name, and its number unless something else follows.
-_PAIR = re.compile(
-    rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)(?=[ \t]{{0,40}}[=:]){_BETWEEN}"
-    rf"(?:(?={_FIRST})({NUMBER})(?:{_PLAIN}|{_AFTER}))?"
-)
-_LABEL = re.compile(
-    rf"{_BEFORE}([A-Za-z_][A-Za-z0-9_-]*)[ \t]{{0,40}}([=:])[ \t]{{0,120}}(?=(\S*))"
-)
+_PAIR = re.compile(rf"{_NAME}{_BETWEEN}(?:(?={_FIRST})({NUMBER})(?:{_PLAIN}|{_AFTER}))?")
+_LABEL = re.compile(rf"{_NAME}[ \t]{{0,40}}([=:])[ \t]{{0,120}}(?=(\S*))")
 #: What can be the sign and the first character of a pair's number.
 _VALUE = f"[=:][ \\t]{{0,120}}{_FIRST}".encode()
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -158,10 +158,12 @@ class KeyValue(LineObserver):
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
         text = line.decode("utf-8", "replace")
         found: dict[str, float] = {}
-        known, odd = self._seen if self._wanted is None else self._wanted, False
+        known = self._seen if self._wanted is None else self._wanted
+        odd: tuple[str, ...] = ()  # wanted names with a value that may be no number
         for name, spelled in _PAIR.findall(text):
             if not spelled:
-                odd = odd or name in known
+                if name in known:
+                    odd += (name,)
                 continue
             number = read_number(spelled)
             if number is not None:
@@ -169,9 +171,9 @@ class KeyValue(LineObserver):
             elif name in known:  # too large for a float
                 found[name] = self._unreadable(name, spelled)
         if odd:
-            for match in _LABEL.finditer(text):  # names whose values may be no numbers
+            for match in _LABEL.finditer(text):
                 name, sign, spelled = match.groups()
-                if name in known and name not in VARIABLES:
+                if name in odd and name not in VARIABLES:
                     pair = _PAIR.match(text, match.start())
                     number = read_number(pair[2]) if pair and pair[2] else None
                     if number is not None:
