@@ -7,9 +7,10 @@ import codecs
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from ensemble_core.builtin.line_observer import MOST_TOLD, SURVEYED, LineObserver, count_of
 from ensemble_core.model.numbers import MOST_EXACT, finite_or_none, read_number
@@ -24,6 +25,8 @@ _LAST_WORD = re.compile(
 )
 #: How many levels of nested objects a complaint searches for a field.
 _DEPTH = 4
+#: After so many objects, only each so many-th one is searched for it.
+_LOOKED = 10
 _BRACE = re.compile(rb"\{")
 #: What may be before an object in the same line: a progress bar, or the time and level of a logger.
 _BEFORE = re.compile(rb"[^{]*(?<![\w{])(?=\{)")
@@ -64,9 +67,10 @@ class JsonLines(LineObserver):
             broken = f"{count_of(self._broken)} of {count_of(self._lines)} begin with {{ and are "
             broken += "no JSON object"
         texts = [broken, super()._unread_complaint()]
-        for name, words in self._words.items():
+        for name in sorted(self._seen if self._wanted is None else self._wanted):
+            words = [word or "no word" for word, names in self._words.items() if name in names]
             if len(words) > 1:
-                first, second = [word or "no word" for word in words][:2]
+                first, second = words[:2]
                 texts.append(
                     f"{name!r} is in objects after {first!r} and {second!r}, and all of them were "
                     "read: read one kind with 'regex'"
@@ -74,9 +78,9 @@ class JsonLines(LineObserver):
         return "; ".join([*filter(None, texts)][:MOST_TOLD]) or None
 
     @cached_property
-    def _words(self) -> dict[str, dict[str, None]]:
-        """For each field, the last word before its objects: results, as in ``best: {...}``."""
-        return {}
+    def _words(self) -> dict[str, set[str]]:
+        """The fields of objects by the last word before them: results, as in ``best: {...}``."""
+        return defaultdict(set)
 
     def _suggestion(self) -> str:
         self._alike["json-lines"] = 0
@@ -96,9 +100,8 @@ class JsonLines(LineObserver):
             return None
         values = self._values_of(found, line)
         if self._is_surveyed:
-            known = self._seen if self._wanted is None else self._wanted.keys()
-            for name in known & values.keys():
-                self._words.setdefault(name, {})[word] = None
+            known = values if self._wanted is not None else self._seen.intersection(values)
+            self._words[word].update(known)
         return values
 
     def _values_of(self, found: Mapping[str, Any], line: bytes) -> Mapping[str, float]:
@@ -114,7 +117,7 @@ class JsonLines(LineObserver):
             return values
         for printed in self._printed:
             value = found.get(printed, _MISSING)
-            if value is _MISSING:
+            if value is _MISSING and "." in printed:
                 value = _nested(found, printed)
                 if value in _INFINITE:
                     value = _nested(_object_in(line, _STRICT) or {}, printed)
@@ -132,7 +135,8 @@ class JsonLines(LineObserver):
         """Remember, for the complaint, which fields an object has instead of this one."""
         if self._understood >= SURVEYED or len(self._unasked) >= MOST_TOLD:
             return
-        if (self._wanted or {}).get(printed) not in self._found:
+        few = self._understood < _LOOKED or not self._understood % _LOOKED
+        if few and (self._wanted or {}).get(printed) not in self._found:
             self._unasked |= dict.fromkeys(_similar(found, printed))
 
 
@@ -156,6 +160,7 @@ def _object_in(line: bytes, decoder: json.JSONDecoder = _DECODER) -> dict[str, A
         return None
     text = line.decode("utf-8", "replace")
     try:
+        found: dict[str, Any]
         found, end = decoder.raw_decode(text)
         if end != len(text):
             raise ValueError("there is more than an object")
@@ -164,7 +169,7 @@ def _object_in(line: bytes, decoder: json.JSONDecoder = _DECODER) -> dict[str, A
             found, _ = _STRICT.raw_decode(text)
     except (ValueError, RecursionError):
         return _dict_in(text) if len(line) <= _LONGEST_DICT else None
-    return cast("dict[str, Any]", found)
+    return found
 
 
 def _dict_in(text: str) -> dict[str, Any] | None:

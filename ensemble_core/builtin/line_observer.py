@@ -136,16 +136,17 @@ class LineObserver(Observer):
             data = data.replace(b"\b", b"\r")
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        first, end = data.find(b"\n"), data.rfind(b"\n")
-        if first < 0:
-            self._append(data)
-            return ()
-        self._append(data[:first])
-        rows = [*self._end_of_line()]
-        if end > first:
-            for line in self._lines_to_parse(data[first + 1 : end + 1]):
+        start, end = 0, data.rfind(b"\n") + 1
+        rows: list[Row] = []
+        if end and (self._line or self._skipping):
+            start = data.index(b"\n") + 1
+            self._append(data[: start - 1])
+            rows += self._end_of_line()
+        if end > start:
+            for line in self._lines_to_parse(data[start:end]):
                 rows += self._whole_line(line)
-        self._append(data[end + 1 :])
+        if end < len(data):
+            self._append(data[end:])
         return rows
 
     def _finder(self, text: bytes) -> Callable[[bytes, int], Any] | None:
@@ -332,7 +333,8 @@ class LineObserver(Observer):
             values = {wanted[name]: value for name, value in found.items() if name in wanted}
             if len(self._found) < len(wanted):
                 self._found.update(values)
-            if self._understood <= SURVEYED and len(self._unasked) < MOST_FIELDS:
+            more = len(found) > len(values) and self._understood <= SURVEYED
+            if more and len(self._unasked) < MOST_FIELDS:
                 others = (name for name in found if name not in wanted and name != self._clock)
                 self._unasked |= dict.fromkeys(others)
             return values

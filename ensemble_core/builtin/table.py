@@ -17,6 +17,7 @@ from ensemble_core.builtin.table_names import (
     first_name,
     is_unit,
     names_above,
+    overlap,
     own_names,
     places_of,
     spans_of,
@@ -93,6 +94,8 @@ class Table(LineObserver):
         self._given, self._decimal, self._take = separator, decimal, take or "first"
         #: A wanted name that several columns have, unless ``take`` says which one counts.
         self._twice, self._chosen = "", take is not None
+        #: A wanted name that is also in a later line of its header.
+        self._again = ""
         #: A line with the wanted names below which no table begins: its number, the line, and the
         #: next one with a number.
         self._named: tuple[int, str, str] | None = None
@@ -271,11 +274,15 @@ class Table(LineObserver):
         self._label, text = label, numbers
         # Below the names may be a line with units, or any other line.
         names, cells, separator, head = (wanted or found)[0]
+        printed = names
         if separator is None and len(self._texts) > 1:
             names = [first_name(self._texts[-1], text) or names[0], *names[1:]]
         self._doubtful = bool(self._reads and len(cells) == self._width and self._lines_up(text))
         above = [*self._texts]
         self._adopt(names, cells, text, separator)
+        if head in above and not self._again:
+            later = {word for each in above[above.index(head) + 1 :] for word in each.split()}
+            self._again = next((printed[at] for at, _ in self._reads if printed[at] in later), "")
         self._renamed = False
         same = self._least if head == self._head else 0
         self._least = min(same or self._width, self._width)
@@ -378,6 +385,12 @@ class Table(LineObserver):
         """
         if names != header.split():
             return True
+        words, numbers = spans_of(header), spans_of(text)
+        left = numbers[0][1] <= words[0][0] and header not in self._comments
+        if left and self._header is None and len(words) > 1:
+            above = [at for at in (0, 1) if overlap(words[at], numbers[1])]
+            if above == [0]:  # the first column has no name, as in the second line of a header
+                return False
         places, astray = places_of(names, self._take), below_others(header, text)
         return not any(places.get(name) in astray for name in self._wanted or names)
 
@@ -632,7 +645,12 @@ class Table(LineObserver):
             f"several columns have the name {self._twice!r}, and the first one was read; to read "
         )
         twice += "the last one, use take: last"
-        texts = (said, left_out, twice if self._twice else None, self._advice())
+        again = (
+            f"the header has several lines with the name {self._again!r}, and the column below the "
+            "first one was read: its name may go on in the next line"
+        )
+        texts = (said, left_out, twice if self._twice else None, again if self._again else None,
+                 self._advice())  # fmt: skip
         return "; ".join(filter(None, texts)) or None
 
     def _advice(self) -> str | None:

@@ -16,6 +16,7 @@ __all__ = [
     "first_name",
     "is_unit",
     "names_above",
+    "overlap",
     "own_names",
     "places_of",
     "spans_of",
@@ -40,6 +41,11 @@ def is_unit(name: str) -> bool:
 def spans_of(text: str) -> list[tuple[int, int]]:
     """Return where the words of a line begin and end."""
     return [found.span() for found in _WORD.finditer(text)]
+
+
+def overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
+    """Return True if two words of different lines are above each other, by their places."""
+    return first[0] < second[1] and second[0] < first[1]
 
 
 def without_mark(text: str) -> str:
@@ -82,7 +88,7 @@ def _name_over(header: str, part: tuple[int, int], span: tuple[int, int]) -> str
     """
     name = header[slice(*part)].strip()
     pieces = [*_PIECE.finditer(header, *part)]
-    over = [piece[0] for piece in pieces if piece.start() < span[1] and span[0] < piece.end()]
+    over = [piece[0] for piece in pieces if overlap(piece.span(), span)]
     return over[0] if len(pieces) > 1 and len(over) == 1 else name
 
 
@@ -96,8 +102,7 @@ def below_others(header: str, text: str) -> set[int]:
         return set()
     names = spans_of(header)
     above = [
-        {at for at, (a, b) in enumerate(names) if a < end and start < b}
-        for start, end in spans_of(text)
+        {at for at, name in enumerate(names) if overlap(name, number)} for number in spans_of(text)
     ]
     return {at for at, found in enumerate(above) if found and at not in found}
 

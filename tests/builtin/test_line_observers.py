@@ -130,7 +130,7 @@ def test_names_like_a_missing_one_are_searched_in_few_lines(
     searched: list[str] = []
     monkeypatch.setattr(json_lines, "_similar", lambda found, name: searched.append(name) or ())
     rows(JsonLines(fields=["loss", "E"]), '{"E": 1}\n' * 2000)
-    assert len(searched) == json_lines.SURVEYED
+    assert 10 <= len(searched) < json_lines.SURVEYED / 5
 
 
 def test_labels_with_blanks_are_read_if_they_are_named() -> None:

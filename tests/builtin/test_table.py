@@ -185,6 +185,23 @@ GROMACS = """
 """
 
 
+def test_a_name_in_both_lines_of_a_header_is_reported() -> None:
+    text = (  # Molcas
+        "Iter     Tot. B3LYP      One-elec.     Energy      Max Dij or\n"
+        "         Energy          Energy        Change      Delta Norm\n"
+        "   1  -382.292528762 -1455.456542154   0.00E+00    0.35E-01\n"
+        "   2  -382.300144224 -1455.491955411  -0.76E-02    0.11E-01\n"
+    )
+    read, said = observe(text, fields=["Energy"])
+    assert [row["Energy"] for row, _ in read] == [0.0, -0.0076]
+    assert said == (
+        "the header has several lines with the name 'Energy', and the column below the first one "
+        "was read: its name may go on in the next line"
+    )
+    assert observe(text, fields=["Tot. B3LYP"])[1] is None
+    assert observe("t  E\nfs  eV\n1  2\n3  4\n", fields=["E"])[1] is None
+
+
 def test_names_in_one_line_and_numbers_in_the_next_form_one_row_for_each_block() -> None:
     text = "".join(GROMACS.format(step=s, time=s / 10, T=280 + s) for s in (0, 100))
     averages = GROMACS[GROMACS.index("   Energies") :].format(T=999)

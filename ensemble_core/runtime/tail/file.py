@@ -238,7 +238,8 @@ class File:
         """Read one piece of the file. Return True if there is more to read."""
         if self.dropped:
             return False
-        self._feed.release()
+        if self.not_before:
+            self._feed.release()
         try:
             more, data = self._piece(ended)
         except FileNotFoundError:
@@ -335,7 +336,7 @@ class File:
             # arrived yet.
             data = data.rstrip(b"\0")
         more, result = len(data) == got, data
-        if self._feed.rewrites and b"\r" in data:
+        if b"\r" in data and self._feed.rewrites:
             in_line = bool(position.before) and not position.before.endswith((b"\n", b"\r"))
             result, used = newest_updates(data, in_line=in_line, final=self._end is not None)
             self._piece_size = _CHUNK

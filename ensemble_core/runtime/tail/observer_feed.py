@@ -18,6 +18,8 @@ _UPDATE = 0.1
 #: The speed of an observer is measured over so many bytes, or seconds of CPU time. Its first bytes
 #: are not measured, because they often take longer.
 _MEASURED, _MEASURED_TIME = 1 << 20, 1.0
+#: Smaller pieces are not measured: an observer that is behind reads larger ones.
+_LARGE = 1 << 12
 
 
 class _InvalidRow(Exception):
@@ -110,9 +112,11 @@ class ObserverFeed:
 
     def feed(self, data: bytes) -> None:
         """Pass the next bytes to the observer."""
-        self._fed += len(data)
         self.in_line = not data.endswith(b"\n")
+        began = time.thread_time() if len(data) >= _LARGE else None
         self._observe(lambda: self._observer.feed(data), "feed")
+        if began is not None:
+            self._measure(time.thread_time() - began, len(data))
 
     def end_line(self) -> None:
         """End an unfinished line, because its file is complete."""
@@ -166,7 +170,7 @@ class ObserverFeed:
         """Turn rows into events. Drop an observer that raises an error or returns other objects."""
         if self.failed:
             return
-        timestamp, began = self._clock(), time.thread_time()
+        timestamp = self._clock()
         try:
             given = rows()
             if given is None:
@@ -180,7 +184,6 @@ class ObserverFeed:
                     self._hold(row)
                 elif row.values:
                     self._tell(self._event(timestamp, row))
-            self._measure(time.thread_time() - began)
         except (Exception, SystemExit) as error:  # an error in a plugin's code
             self.failed = True
             if isinstance(error, _InvalidRow):
@@ -193,10 +196,11 @@ class ObserverFeed:
                 f"{self.path}, so rules that wait for it will not fire: {what}"
             )
 
-    def _measure(self, seconds: float) -> None:
-        """Note that the last bytes took so many seconds of CPU time."""
+    def _measure(self, seconds: float, size: int) -> None:
+        """Note that so many bytes took so many seconds of CPU time."""
         self._cost += seconds
-        if self._fed and (self._fed >= _MEASURED or self._cost >= _MEASURED_TIME):
+        self._fed += size
+        if self._fed >= _MEASURED or self._cost >= _MEASURED_TIME:
             if self._warm or self._cost >= _MEASURED_TIME:
                 self._pace = self._cost / self._fed
             self._warm, self._cost, self._fed = True, 0.0, 0
