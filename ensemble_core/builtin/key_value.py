@@ -40,8 +40,10 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 #: divides its fields where a line ends.
 _ARCHIVE = re.compile(r"\\([A-Za-z]\w*)=([^\\\s]*)$")
 #: The words before a name, and a further number after a pair.
-_WORDS = re.compile(r"(?:\(?[^\W\d][\w.'/-]*\)? ){0,8}$")
-_FURTHER = re.compile(rf"(?:[ \t]+{NUMBER}(?=\s|$)|,[ \t]*{NUMBER}(?=[ \t]*(?:,|$)))")
+_WORDS = re.compile(r"(?:(?<![\w(])\(?(?!(?i:nan|inf)\b)[^\W\d][\w.'/-]*\)? ){0,8}$")
+_FURTHER = re.compile(
+    rf"(?:[ \t]+(?:[-=]>[ \t]*|\u2192[ \t]*)?{NUMBER}(?=\s|$)|,[ \t]*{NUMBER}(?=[ \t]*(?:,|$)))"
+)
 #: The beginning of a line that says what its pairs are about, as in ``clat (usec): min=18``.
 #: Levels of loggers are no such beginning.
 _TOPIC = re.compile(
@@ -66,6 +68,8 @@ class KeyValue(LineObserver):
         self._lists: dict[str, str] = {}
         #: The first words of lines with a name.
         self._topics: dict[str, dict[str, None]] = {}
+        #: The first name before something that begins like a number, such as 12ms.
+        self._no_number = ""
         #: For wanted names before a number with only blanks between, what is printed.
         self._bare: dict[str, str] = {}
 
@@ -113,6 +117,11 @@ class KeyValue(LineObserver):
         for name, shown in self._lists.items():
             texts.append(f"only the first of the numbers after {name!r} was read: {shown!r}")
         return "; ".join(filter(None, texts[:MOST_TOLD])) or None
+
+    def _suggestion(self) -> str:
+        self._alike["key-value"] = 0
+        shown = f"; {self._no_number!r} is no number" if self._no_number else ""
+        return shown + super()._suggestion()
 
     def complaint(self) -> str | None:
         said = super().complaint()
@@ -189,6 +198,12 @@ class KeyValue(LineObserver):
                 number = read_number(spelled.rstrip(",;"))
                 if number is not None or sign:  # otherwise, the line may be a header
                     found[name] = self._unreadable(name, spelled) if number is None else number
+        if not found and not self._understood and not self._no_number and self._lines <= SURVEYED:
+            odd_values = (each for each in _LABEL.finditer(text) if each[3][:1].isdigit())
+            for each in odd_values:
+                whole = each[3] if read_number(each[3]) is None else text[each.end() :].strip()
+                self._no_number = f"{each[0]}{whole}"[:60]
+                break
         if found and (self._understood < SURVEYED or not self._understood % SURVEYED):
             self._survey(text)
         if self._lines <= SURVEYED and self._wanted and len(self._found) < len(self._wanted):

@@ -94,6 +94,8 @@ class Table(LineObserver):
         self._given, self._decimal, self._take = separator, decimal, take or "first"
         #: A wanted name that several columns have, unless ``take`` says which one counts.
         self._twice, self._chosen = "", take is not None
+        #: The first cell or line that has no number because of a comma.
+        self._comma = ""
         #: A wanted name that is also in a later line of its header.
         self._again = ""
         #: A line with the wanted names below which no table begins: its number, the line, and the
@@ -168,6 +170,10 @@ class Table(LineObserver):
 
     def _keep(self, text: str) -> None:
         """Keep a line of text that may be a header."""
+        if not self._understood and not self._comma and "," in text:
+            cells = re.split(r"[;\s]+", text.strip())
+            if all(_COMMA.match(cell) or self._is_numeric(cell) for cell in cells):
+                self._comma = next(filter(_COMMA.match, cells), "")
         if self._header is None and len(text) <= _LONGEST_HEADER:
             self._texts.append(text)
         if self._named is None:
@@ -290,6 +296,7 @@ class Table(LineObserver):
         for each in above if self._reads else ():
             if self._is_short_row(each) or self._is_long_row(self._cells(each, separator)):
                 self._leave_out()
+        self._comma = self._comma if self._tables else ""
         self._tables += 1
         if len(self._headers) < MOST_TOLD:
             self._headers.add(self._shown)
@@ -313,7 +320,8 @@ class Table(LineObserver):
     def _is_short_row(self, text: str) -> bool:
         """Return True for a line of numbers above the first row: a row with empty cells."""
         cells = text.split()
-        return len(cells) > 1 and text not in self._comments and all(map(self._is_numeric, cells))
+        several = len(cells) > 1 or _TOUCHING.search(text)
+        return bool(several) and text not in self._comments and all(map(self._is_numeric, cells))
 
     def _fits(self, text: str, headers: Iterable[str]) -> list[_Fit]:
         """Return the fits of a first row below each of these lines, the nearest one first."""
@@ -486,6 +494,8 @@ class Table(LineObserver):
         for name, cell in odd:
             if self._is_wanted(name):
                 row[name] = self._unreadable(name, cell)
+            elif not self._comma and _COMMA.match(cell):
+                self._comma = cell
         self._latest = text
         return row
 
@@ -657,9 +667,11 @@ class Table(LineObserver):
         """Return a text that says why a table is not found, or what else to use."""
         lost = self._named is not None and self._found.isdisjoint((self._wanted or {}).values())
         line, names, row = (str(each).strip()[:60] for each in (self._named or ("", "", "")))
-        shown = [first for _, first, _ in self._unread.values()]
+        shown = [self._comma, *(first for _, first, _ in self._unread.values())]
         if self._decimal != "," and any(map(_COMMA.fullmatch, re.split(r"[;\s]+", row) + shown)):
             return "if a comma is the decimal sign, use decimal: ','"
+        if self._comma:
+            return f"{self._comma!r} is no number: let the program print it without commas"
         if lost:
             return (
                 f"the names are in line {line}, {names!r}, but the next line with numbers does not "

@@ -133,6 +133,38 @@ def test_names_like_a_missing_one_are_searched_in_few_lines(
     assert 10 <= len(searched) < json_lines.SURVEYED / 5
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("time=12ms mem=3.4GB\n", "'time=12ms' is no number"),
+        ("cells = 1,234,567\n", "'cells = 1,234,567' is no number"),
+        ("E = 1.5 E-03 eV\n", "'E = 1.5 E-03 eV' is no number"),
+    ],
+)
+def test_names_without_a_number_are_explained(text: str, said: str) -> None:
+    observer = KeyValue()
+    assert rows(observer, text) == []
+    assert observer.complaint() == f"1 line, none of them with name=NUMBER or name: NUMBER; {said}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["loss=nan acc=1\nloss=-nan(ind) acc=2\nloss=3 acc=3\n", "12:00 acc=1\n12:00:08Z acc=2\n"],
+)
+def test_values_before_a_name_are_no_part_of_it(text: str) -> None:
+    observer = KeyValue(fields=["acc"])
+    assert [row.values["acc"] for row in rows(observer, text)] == [1, 2, 3][: text.count("acc")]
+    assert observer.complaint() is None
+
+
+def test_an_arrow_to_a_second_number_is_reported() -> None:
+    observer = KeyValue()
+    assert [row.values for row in rows(observer, "loss: 0.5 -> 0.4\n")] == [{"loss": 0.5}]
+    assert observer.complaint() == (
+        "only the first of the numbers after 'loss' was read: 'loss: 0.5 -> 0.4'"
+    )
+
+
 def test_labels_with_blanks_are_read_if_they_are_named() -> None:
     observer = KeyValue(fields={"T": "Temperature (K)", "E": "Total energy", "n": "n"})
     text = "Temperature (K) = 300.5\nTotal energy    -5.5 eV\nTotal energy: ****\nn=3\n"

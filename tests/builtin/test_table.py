@@ -202,6 +202,22 @@ def test_a_name_in_both_lines_of_a_header_is_reported() -> None:
     assert observe("t  E\nfs  eV\n1  2\n3  4\n", fields=["E"])[1] is None
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("t  E\n0,1  1,25\n", "if a comma is the decimal sign, use decimal: ','"),
+        ("t;E\n1;0,5\n", "if a comma is the decimal sign, use decimal: ','"),
+        ("t  n\n1  1,234,567\n", "'1,234,567' is no number: let the program print it without"),
+        ('t,n\n1,"1,234.5"\n', "'1,234.5' is no number: let the program print it without commas"),
+        ("  t      a      b\n  2-100.0-200.0\n  1   -1.0   -2.0\n", "not read: 1 line of numbers"),
+    ],
+)
+def test_numbers_with_commas_and_a_first_row_without_blanks_are_reported(
+    text: str, said: str
+) -> None:
+    assert said in (observe(text)[1] or "")
+
+
 def test_names_in_one_line_and_numbers_in_the_next_form_one_row_for_each_block() -> None:
     text = "".join(GROMACS.format(step=s, time=s / 10, T=280 + s) for s in (0, 100))
     averages = GROMACS[GROMACS.index("   Energies") :].format(T=999)

@@ -61,6 +61,25 @@ def test_without_options_every_observer_is_tried(log: Path) -> None:
     assert '--with "regex:' in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "t  E\n0,1  1,25\n",
+            "table: 2 lines, none of them a row of numbers below a header; if a ",
+        ),
+        ("mem=3.4GB\n", "; 'mem=3.4GB' is no number"),
+    ],
+)
+def test_a_file_without_rows_is_explained(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "out.log"
+    path.write_text(text)
+    done = invoke(path)
+    assert done.exit_code == 1
+    assert why in done.stderr
+    assert "use the observer" not in done.stderr
+
+
 def test_the_observers_of_a_job_group_are_used(log: Path, tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text(

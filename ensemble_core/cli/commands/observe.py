@@ -34,6 +34,8 @@ _MOST_COLUMNS, _MOST_NAMES = 10, 40
 _EXAMPLE = "\"regex: {fields: {E: 'E = (\\S+)'}}\""
 #: Observers that read each line by itself.
 _LINE_BY_LINE: dict[str, None] = {"json-lines": None, "key-value": None}
+#: Observers whose complaints are shown if no observer finds rows.
+_GENERAL = (*_LINE_BY_LINE, "table")
 #: How many patterns are proposed, and how many kinds of lines are looked at.
 _MOST_PROPOSED, _MOST_KINDS = 3, 50
 #: Programs that decompress, by the first bytes of a file.
@@ -149,10 +151,10 @@ def observe(
     from ensemble_core.runtime.tail.parts import in_order
 
     kinds = LineKinds() if chosen is None else None
-    found = _read(sorted(files, key=in_order), observers, most, kinds)
+    tried = found = _read(sorted(files, key=in_order), observers, most, kinds)
     if kinds is not None:
         found = sorted(
-            (each for each in found if each.count or each.failed), key=lambda each: -each.count
+            (each for each in tried if each.count or each.failed), key=lambda each: -each.count
         )
     if as_json:
         for each in found:
@@ -162,6 +164,10 @@ def observe(
             _show(each, most, apart=at > 0)
         if kinds is not None:
             _propose(kinds, files, _build(registry, _observed(registry, _LINE_BY_LINE)), found)
+            for each in () if found else tried:
+                why = (each.complaint or "").partition("; ")[2]
+                if each.observer in _GENERAL and why and "use the observer" not in why:
+                    click.echo(f"{each.observer}: {printable(each.complaint or '')}", err=True)
     return 0 if any(each.count and not each.failed for each in found) else 1
 
 
