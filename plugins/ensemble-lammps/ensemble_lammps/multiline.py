@@ -66,6 +66,8 @@ class MultiTable(Table):
     def _learn_usual(self) -> None:
         """Learn the form of usual rows from the current row, all of whose lines are complete."""
         texts = _VALUE.split(b"\n".join(line.rstrip(b" ") for line in self._lines))
+        if len(texts) != len(self.names) + 1:  # a name has a number, as in ``Step 5``
+            return
         self._learn([re.escape(each).replace(b"\\\n", b" *\n") + b" *" for each in texts])
         self._height = len(self._lines)
 

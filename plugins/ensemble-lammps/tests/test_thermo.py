@@ -83,6 +83,15 @@ def test_multi_line_rows_are_read() -> None:
     ]
 
 
+def test_a_name_with_a_number_in_style_multi_is_read() -> None:
+    row = (
+        "------------ Step %14d ----- CPU =  0.000602975 (sec) -------------\n"
+        "Step 5 a = %14.4f Press    = %14.4f\n"
+    )
+    text = "".join(row % (step, step / 2, 1.5) for step in range(0, 50, 10))
+    assert told(read(text, ["Step 5 a"])) == [({"Step 5 a": n * 5.0}, n * 10.0) for n in range(5)]
+
+
 @pytest.mark.parametrize("columns", [None, ["Temp"], ["Press", "Step"], ["Atoms"]])
 @pytest.mark.parametrize("style", ["one", "yaml", "multi"])
 def test_usual_rows_are_what_reading_line_by_line_gives(
