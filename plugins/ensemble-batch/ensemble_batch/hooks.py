@@ -54,8 +54,12 @@ class QueueJob:
     id: str
     #: ``suspended``: the job has started and stands still. ``ending``: the job has ended and the
     #: queue is cleaning up. ``stuck``: the job waits until somebody acts. ``unknown``: the queue
-    #: was asked about this job, and says that it has no such job (only from ``account``).
-    state: Literal["waiting", "running", "suspended", "ending", "over", "stuck", "unknown"]
+    #: was asked about this job, and says that it has no such job (only from ``account``). With the
+    #: exception ``cancel``: nor has it lost its records, so if the job has not started, others have
+    #: deleted it. ``absent``: the same about a job that may have ended with a report still to come.
+    state: Literal[
+        "waiting", "running", "suspended", "ending", "over", "stuck", "unknown", "absent"
+    ]
     #: Wait status of a job that is over, if the queue knows it. If wrappers claim jobs, an end
     #: counts only if the wrapper has reported none.
     status: int | None = None

@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ensemble_batch import timing
@@ -207,6 +208,9 @@ class Inquiry:
     def _see(self, life: JobLife, row: QueueJob | None, asked: float, *, listed: bool) -> None:
         """Handle what the queue says about a job, in a list of jobs or of this job alone."""
         polled, name = self._polled, self._polled.hooks.name
+        if row is not None and row.state == "absent":
+            began = "start" in life.told
+            row = None if began else replace(row, state="unknown", exception="cancel")
         if row is not None:
             now = polled.now()
             since = now if row.requeued is None else row.requeued
@@ -257,7 +261,12 @@ class Inquiry:
         polled = self._polled
         if row.state == "over" and polled.over_in_queue(life, row):
             return
-        if row.exception is not None or row.status is not None:
+        deleted = row.state == "unknown" and row.exception == "cancel"
+        if deleted and "start" not in life.told and not polled.bar(life):
+            return
+        if row.status is not None or (
+            row.exception is not None and not (deleted and "start" in life.told)
+        ):
             life.gone(row.exception, row.note, row.status, polled.now(), row.by)
             return
         reported = "not reported its end" if "start" in life.told else "reported nothing"

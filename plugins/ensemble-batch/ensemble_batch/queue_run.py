@@ -367,7 +367,7 @@ class QueueRun:
         for id_ in self.strays.keys() & rows.keys():
             row, (life, names) = rows[id_], self.strays[id_]
             own = _is_of(row, life.key, names)
-            if id_ in self.by_id or row.state in ("over", "unknown") or not own:
+            if id_ in self.by_id or row.state in ("over", "unknown", "absent") or not own:
                 del self.strays[id_]  # it has ended, or the queue has assigned its id again
             elif row.state != "ending" and id_ not in self.cancels:
                 self.cancels[id_] = time.monotonic() + timing.HEEDS if life.cancelled else 0.0

@@ -37,6 +37,7 @@ _AWAY = (
 _FULL = 25
 #: Jobs that are asked about one by one in a query.
 _ASK_AT_ONCE = 20
+_DELETED = "deleted in the queue before it began, not by this run"
 #: Ids in one ``qdel``.
 _AT_ONCE = 200
 #: Codes of ``failed`` in qacct's records: the queue starts the job again; it enforced a limit.
@@ -251,9 +252,13 @@ class GridEngineExecutor(BatchExecutor):
         Otherwise ask qmaster about each job.
         """
         known: set[str] = set()
+        ended: set[str] = set()
         for job in self._accounted(ids):
             known.add(job.id)
+            if job.batch.startswith("ens_"):
+                ended.add(job.id.partition(".")[0])
             yield job
+        newest = -1
         for id_ in [id_ for id_ in ids if id_ not in known][:_ASK_AT_ONCE]:
             number, _, task = id_.partition(".")
             code, out, err = self.command(["qstat", "-j", number])
@@ -261,13 +266,25 @@ class GridEngineExecutor(BatchExecutor):
             if _is_unreachable(said):
                 raise CannotTake(err.strip()[:600], hint="check qmaster with 'qconf -sss'")
             if "do not exist" in said:
-                yield QueueJob(id_, "unknown")
+                # A qmaster that lost its records assigns the numbers again. Otherwise, an array is
+                # forgotten when its last task is over.
+                if number not in ended and newest < 0:
+                    newest = self._newest()
+                deleted = "cancel" if number in ended or newest > int(number) else None
+                yield QueueJob(id_, "unknown", exception=deleted, note=_DELETED if deleted else "")
             elif code == 0 and re.search(rf"^job_number:\s+{number}\s*$", out, re.M):
                 script = re.search(r"^script_file:[ \t]*(\S*)", out, re.M)
                 # Only tasks that run have a line of their own; an ended one is not shown.
                 own = re.search(rf"^usage\s+{task or '1'}:", out, re.M)
                 if own is not None:
                     yield QueueJob(id_, "running", batch=script[1] if script else "")
+                else:
+                    yield QueueJob(id_, "absent", note=_DELETED, batch=script[1] if script else "")
+
+    def _newest(self) -> int:
+        """Return the highest number of all users' jobs; 0 without jobs."""
+        lines = self._run_command(["qstat", "-u", "*"]).splitlines()
+        return max((int(m[1]) for line in lines if (m := re.match(r"\s*(\d+)\s", line))), default=0)
 
     def _accounted(self, ids: Collection[str]) -> Iterator[QueueJob]:
         """Yield the ended jobs in the accounting file."""

@@ -112,6 +112,40 @@ class TestGridEngine(FaultSuite):
         self.cluster.run("qrls", array)
         self.cluster.wait_idle()
 
+    @pytest.mark.parametrize("which", ["whole array", "some tasks"])
+    def test_waiting_jobs_that_others_delete_are_not_lost(
+        self, session: Session, which: str
+    ) -> None:
+        """A retry must not submit again what the user has deleted with ``qdel``."""
+        jobs = [session.job("true", urgency=0) for _ in range(3)]
+        session.submit(*jobs)
+        session.wait_for(jobs[-1], "priority")
+        ids = [session.context(job, "submit")["queue_id"] for job in jobs]
+        words = ("-terse", "-h", "-b", "y", "-o", "/dev/null", "-e", "/dev/null", "sleep", "1000")
+        later = self.cluster.run("qsub", *words).strip()  # of somebody else
+        array = ids[0].partition(".")[0]
+        self.cluster.run("qdel", array, *(() if which == "whole array" else ("-t", "2-3")))
+        deleted = jobs if which == "whole array" else jobs[1:]
+        session.wait_clean(*deleted)
+        assert {session.exception(job) for job in deleted} == {"cancel"}
+        assert {session.cause(job) for job in deleted} == {"cancelled"}
+        if deleted != jobs:
+            session.cancel(jobs[0])
+        session.wait_clean(*jobs)
+        self.cluster.run("qdel", later)
+
+    def test_tasks_that_others_delete_while_the_rest_of_the_array_runs_are_not_lost(
+        self, session: Session
+    ) -> None:
+        jobs = [session.job("sleep", "2") for _ in range(12)]  # four more than the cell has slots
+        session.submit(*jobs)
+        session.wait_for(jobs[7], "start")
+        waiting = [job for job in jobs if "start" not in session.names(job)][:4]
+        ids = [session.context(job, "submit")["queue_id"] for job in waiting]
+        self.cluster.run("qdel", *ids)
+        session.wait_clean(*jobs)
+        assert {session.exception(job) for job in waiting} == {"cancel"}
+
     def test_an_id_that_a_crashed_qmaster_gives_again_belongs_to_the_later_job(
         self, session: Session
     ) -> None:
