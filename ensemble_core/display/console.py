@@ -70,7 +70,7 @@ FAILURES_SHOWN = 10
 _LONGEST_TEXT = 400
 #: After this many seconds, the time of day is printed again.
 _STAMP_EVERY = 60.0
-_JOB_EVENTS = frozenset({"submit", "start", *INTERRUPTIONS, "exception", "finish", "clean"})
+_JOB_EVENTS = frozenset({"start", *INTERRUPTIONS, "exception", "finish", "clean"})
 #: The words for a job that the queue interrupts, and how many of these lines are printed for each
 #: group.
 _INTERRUPTED = {"suspend": "suspended", "unsuspend": "continued", "requeue": "requeued"}
@@ -86,7 +86,9 @@ class OutputLine(NamedTuple):
 
 def is_relevant(event: Event) -> bool:
     """Return True if the narrator needs the event even without ``debug``."""
-    if isinstance(event, JobEvent):
+    if type(event) is JobEvent:
+        if event.name == "finish" and event.context.get("status") == 0:
+            return False
         return event.name in _JOB_EVENTS and event.ours
     if isinstance(event, TimerElapsed):
         return event.timer == "pace"
@@ -529,12 +531,10 @@ class Narrator:
             self._cleaned = event.job, self._active.pop(event.job, None)
             return
         active = self._active.get(event.job)
-        if event.name == "submit":
-            if active is None:
-                self._active[event.job] = _Active(None)
+        if event.name not in _JOB_EVENTS:
             return
         if active is None:
-            active = _Active(None)
+            active = self._active[event.job] = _Active(None)
         if event.name == "start":
             path = event.context.get("stderr") or event.context.get("stdout")
             active.stderr = str(path) if path else None

@@ -33,9 +33,10 @@ class Feed(Watcher):
 
     # The engine's thread calls this class, so it does as little as possible.
     def event(self, event: Event) -> None:
-        if isinstance(event, JobEvent) and event.name == "clean":
-            self.active.discard(event.job)
-        if isinstance(event, StopRequested) and self.announce is not None:
+        if type(event) is JobEvent:
+            if event.name == "clean":
+                self.active.discard(event.job)
+        elif type(event) is StopRequested and self.announce is not None:
             self.announce(event.then == "keep")
         self._skipped = None
         if self._everything or is_relevant(event):

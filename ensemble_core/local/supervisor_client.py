@@ -19,7 +19,7 @@ from typing import Any
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.allocation import ALLOCATION_END
 from ensemble_core.local.protocol import TIE, Splitter, encode_job, line, to_event
-from ensemble_core.model.events import Event, ExecutorLost, Resources
+from ensemble_core.model.events import ExecutorLost, PlainEvents, Resources
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Run, job_environment
 
@@ -298,7 +298,7 @@ class SupervisorClient:
         reason, told = "its supervisor has ended", False
         messages = self._early
         while True:
-            events: list[Event] = []
+            events = PlainEvents()
             for message in messages:
                 what = message[0]
                 if what == "e":

@@ -22,6 +22,7 @@ __all__ = [
     "JobEvent",
     "LookedUp",
     "Observed",
+    "PlainEvents",
     "PluginEvent",
     "Problem",
     "Requested",
@@ -41,6 +42,10 @@ class Event(Record):
 
     type: ClassVar[str] = "event"
     timestamp: float
+
+
+class PlainEvents(list[Event]):
+    """Events that this version of Ensemble has encoded and decoded, so that they need no check."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

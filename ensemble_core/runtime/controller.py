@@ -42,6 +42,7 @@ from ensemble_core.model.events import (
     Identified,
     JobEvent,
     Observed,
+    PlainEvents,
     Problem,
     Resumed,
     Started,
@@ -278,7 +279,7 @@ class Runtime:
 
     def emit(self, events: Sequence[Event]) -> None:
         """Pass events to the run. Safe from any thread."""
-        if not all(map(usual, events)):
+        if type(events) is not PlainEvents and not all(map(usual, events)):
             events = [
                 each for event in events if (each := self._admission.admitted(event)) is not None
             ]
