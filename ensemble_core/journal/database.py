@@ -23,6 +23,7 @@ __all__ = [
     "DAMAGED",
     "FORMAT",
     "LISTED",
+    "LOCK_WAIT",
     "NAME",
     "PERFORMED",
     "JournalError",
@@ -82,6 +83,8 @@ DAMAGED = (
 LISTED = "'ensemble runs' lists all runs"
 
 
+#: How many seconds an access waits while another program locks the database.
+LOCK_WAIT = 30.0
 #: How many seconds a reader waits while a controller on another machine writes.
 _PATIENCE = 1.0
 #: With less free space than this (bytes), an I/O error is reported as a full disk.
@@ -243,7 +246,7 @@ def _open(path: Path, mode: str, salvage: bool) -> sqlite3.Connection:
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
         isolation_level=None,
-        timeout=30.0,
+        timeout=LOCK_WAIT,
         check_same_thread=False,
     )
     try:

@@ -28,6 +28,7 @@ from typing import Any
 from ensemble_core.journal.checksums import add_functions, list_checksum, sum_of
 from ensemble_core.journal.codec import event_text, list_text
 from ensemble_core.journal.database import (
+    LOCK_WAIT,
     PERFORMED,
     JournalError,
     Progress,
@@ -222,6 +223,7 @@ class JournalWriter:
                 with contextlib.suppress(OSError):  # then each commit is synced
                     self._log = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
                     self._connection.execute("PRAGMA synchronous=NORMAL")
+                    self._set_lock_wait(0.0)
                     self._lasting = lasting
 
         self._put(start)
@@ -282,7 +284,8 @@ class JournalWriter:
             if self._write_here(orders):
                 return
             self._hurry.set()
-        self._wake()
+        if self._idle:
+            self._wake()
         while len(self._items) > _MOST_PENDING and not self.in_trouble:
             time.sleep(0.001)
 
@@ -393,6 +396,7 @@ class JournalWriter:
             self._lasting = None
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("PRAGMA synchronous=FULL")
+            self._set_lock_wait(LOCK_WAIT)
         return written
 
     # -- the writing thread --------------------------------------------------------------------
@@ -541,7 +545,7 @@ class JournalWriter:
         delay = _RETRY_FIRST
         while not self._given_up.is_set():
             try:
-                act()
+                self._wait_for_locks(act)
             except (sqlite3.Error, OSError, MemoryError) as error:
                 if not self.in_trouble:
                     self._report(journal_error(error, self.path))
@@ -552,6 +556,25 @@ class JournalWriter:
                 self._report(None)
             return True
         return False
+
+    def _wait_for_locks(self, act: Callable[[], None]) -> None:
+        """Access the file. If another program locks it, wait for that program.
+
+        With :meth:`sync_late`, SQLite itself does not wait, because the engine's thread must not.
+        """
+        try:
+            act()
+        except sqlite3.OperationalError as error:
+            if self._lasting is None or "locked" not in str(error):
+                raise
+            self._set_lock_wait(LOCK_WAIT)
+            try:
+                act()
+            finally:
+                self._set_lock_wait(0.0)
+
+    def _set_lock_wait(self, seconds: float) -> None:
+        self._connection.execute(f"PRAGMA busy_timeout={seconds * 1000:.0f}")
 
     def _report(self, error: JournalError | None) -> None:
         self.in_trouble = error

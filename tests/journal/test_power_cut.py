@@ -17,6 +17,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -339,6 +340,33 @@ def test_what_needs_no_sync_is_written_and_ordered_by_the_thread_that_decides(
     assert performed[2:] == [(3, "journal"), (4, "journal")]
     with Journal(tmp_path / NAME) as journal:
         assert [row.event().timestamp for row in journal.rows()] == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_the_thread_that_decides_does_not_wait_for_a_program_that_locks_the_journal(
+    tmp_path: Path,
+) -> None:
+    """The writing thread waits, and then passes the orders on. Nothing is reported."""
+    performed: list[tuple[int, str]] = []
+    troubles: list[object] = []
+    with contextlib.closing(JournalWriter(tmp_path / NAME)) as writer:
+        writer.perform = lambda order: performed.append((order, threading.current_thread().name))
+        writer.trouble = troubles.append
+        writer.begin(1.0, {})
+        writer.sync_late(lambda order: False)
+        assert writer.flush(None)
+        with contextlib.closing(sqlite3.connect(tmp_path / NAME, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            began = time.monotonic()
+            writer.append(PluginEvent(1.0, "locked"), [], [1])
+            assert time.monotonic() - began < 15.0
+            time.sleep(0.5)
+            assert not performed
+            other.execute("COMMIT")
+        assert writer.flush(60.0)
+        writer.append(PluginEvent(2.0, "here"), [], [2])
+        writer.end(3.0, {})
+    assert performed == [(1, "journal"), (2, threading.current_thread().name)]
+    assert not troubles
 
 
 def test_interrupted_system_calls_in_the_log_are_joined() -> None:
