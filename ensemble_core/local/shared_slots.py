@@ -329,8 +329,8 @@ class SharedSlots(Slots):
 
     def _read(self) -> list[_WaitingRun]:
         try:
-            data = os.pread(self._file, 1 << 20, 0)
-            if len(data) > len(b"[]"):  # nearly never
+            if len(os.pread(self._file, 3, 0)) > len(b"[]"):  # nearly never
+                data = os.pread(self._file, 1 << 20, 0)
                 return [_WaitingRun(**run) for run in json.loads(data)]
         except (OSError, ValueError, TypeError):  # the file is being written
             pass

@@ -68,7 +68,9 @@ _PATIENCE = 30.0
 _SET_NAME = 15
 #: How many seconds the loop has to end when the tie is gone. It may hang in a file system.
 _HANGING = 10.0
-_PIECE = 1 << 18
+#: How many bytes are received at a time. For each of more than 128 KiB, the C library maps memory
+#: and unmaps it, which takes longer than the reading of a short message.
+_PIECE = 1 << 16
 
 
 def peer(sock: socket.socket) -> tuple[int, int]:
@@ -91,8 +93,11 @@ class Connection:
         self._on_message = on_message
         self._unsent: list[bytes] = []
 
-    def read(self) -> bool:
-        """Read what has arrived. Return False at the end of the connection."""
+    def read(self, *, again: bool = True) -> bool:
+        """Read what has arrived. Return False at the end of the connection.
+
+        Without ``again``, do not look for more after a short piece: the poller reports the rest.
+        """
         while True:
             try:
                 piece = self.sock.recv(_PIECE)
@@ -107,6 +112,8 @@ class Connection:
                     self._on_message(self, message)
             except (ValueError, LookupError, TypeError):
                 return False  # the sender is not a controller
+            if not again and len(piece) < _PIECE:
+                return True
 
     def send(self, texts: Sequence[bytes]) -> bool:
         """Send lines without blocking. Return True if :meth:`send_rest` has to send the rest."""
@@ -244,7 +251,7 @@ class Supervisor:
             guest.sock.close()
 
     def _ready(self, connection: Connection) -> None:
-        if not connection.read():
+        if not connection.read(again=False):
             if connection is self._controller:
                 self._disconnect()
             else:

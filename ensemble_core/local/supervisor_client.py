@@ -29,7 +29,8 @@ __all__ = ["StartedSupervisor", "SupervisorClient", "address"]
 _BATCH = 500
 #: Timeouts in seconds: for an answer of the supervisor, for sending a request, and for closing.
 _OPENING, _SENDING, _CLOSING = 120.0, 60.0, 15.0
-_PIECE = 1 << 18
+#: How many bytes are received at a time (see ``supervisor``).
+_PIECE = 1 << 16
 _LOG = "supervisor.log"
 #: Name of the file in the run's folder with the secret part of the socket's name, and its size.
 SECRET, _SECRET_SIZE = "supervisor.name", 24

@@ -672,28 +672,24 @@ class Runtime:
 
         Unless the event is ``checked``, first check it against the executor's contract.
         """
-        if not self.engine.concerns(event):
+        ours = type(event) is JobEvent and event.ours
+        if not ours and not self.engine.concerns(event):
             return ()
         if type(event) is Observed and not usual(event):  # from a plugin's observer
             row = self._admission.admitted(event)
             if row is None:
                 return ()
             event = row
-        name, record = None, None
         if event.timestamp > self._order.latest:
             event = self._order.in_time(event)
-        if type(event) is JobEvent:
-            if event.ours:
-                record = self._records.get(event.job)
-            if (
-                event.ours
-                and not checked
-                and (
-                    record is None
-                    or (
-                        (event.name in TIMED or not record.newest)
-                        and not self._order.keeps(event, record)
-                    )
+        record = None
+        if ours and type(event) is JobEvent:
+            record = self._records.get(event.job)
+            if not checked and (
+                record is None
+                or (
+                    (event.name in TIMED or not record.newest)
+                    and not self._order.keeps(event, record)
                 )
             ):
                 return [
@@ -708,8 +704,6 @@ class Runtime:
                 and self._discarder.holds(event, record, self.engine.state.stop)
             ):
                 return []
-            if self._names:
-                name = self._names.name(event.job)
         if type(event) is not Identified:  # watchers do not need this event
             for watcher in self._watchers:
                 watcher.event(event)
@@ -729,7 +723,7 @@ class Runtime:
             self._snapshots.count()
         if type(event) is JobEvent and event.name == "clean" and event.ours:
             if record is None or record.reused is None:
-                self._ended_jobs.add(name or event.job)
+                self._ended_jobs.add(self._names.name(event.job))
             if record is not None and self._identities is not None:
                 self._identities.ended(record)
         return decisions
