@@ -71,6 +71,9 @@ _HANGING = 10.0
 #: How many bytes are received at a time. For each of more than 128 KiB, the C library maps memory
 #: and unmaps it, which takes longer than the reading of a short message.
 _PIECE = 1 << 16
+#: A signal that arrives at the moment when this process begins to wait does not interrupt the wait.
+#: Python runs its handler only after the wait, so each wait has at most this many seconds.
+_SIGNAL_WAIT = 1.0
 
 
 def peer(sock: socket.socket) -> tuple[int, int]:
@@ -194,7 +197,8 @@ class Supervisor:
         # They were blocked since the start of this process, so that none is lost. In other threads
         # they stay blocked: Python runs a handler only when a signal interrupts this thread.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ALLOCATION_END)
-        self._loop.join()
+        while not self._loop.join(_SIGNAL_WAIT):
+            pass
         if self._fence is not None and self._ledger is not None:
             self._loop.postpone_unspawned(self._ledger)
             if kill_descendants():
