@@ -42,6 +42,8 @@ class Forgetful(BatchExecutor):
         self.blind = False
         #: Whether it can be asked about a single job, and whether it accepts and obeys cancels.
         self.knows_jobs = self.accepts = self.obeys = True
+        #: How it denies a job although it has not lost its records.
+        self.denies: Literal["unknown", "absent"] | None = None
         #: Whether new jobs wait, and whether lists show how jobs ended.
         self.holds = self.shows_ends = False
         #: Whether questions about single jobs get an answer.
@@ -106,7 +108,9 @@ class Forgetful(BatchExecutor):
             raise CannotTake("the accounting is away")
         if self.knows_jobs:
             rows = {row.id: row for row in self.rows()}
-            yield from (rows.get(id_, QueueJob(id_, "unknown")) for id_ in ids)
+            kind = "cancel" if self.denies == "unknown" else None
+            missing = self.denies or "unknown"
+            yield from (rows.get(id_, QueueJob(id_, missing, exception=kind)) for id_ in ids)
 
     def find_batch(self, name: str, size: int) -> Sequence[str] | None:
         return None
@@ -631,3 +635,45 @@ def test_a_claimed_job_that_the_queue_stops_and_requeues_is_cut_off(
         queue.begin("0")
         queue.processes["0"].wait(120)
     assert ran(tmp_path) == [job.id]
+
+
+@pytest.mark.parametrize("state", ["unknown", "absent"])
+def test_a_waiting_job_that_a_queue_with_its_records_denies_was_deleted_by_others(
+    queue: Forgetful, session: Session, tmp_path: Path, state: Literal["unknown", "absent"]
+) -> None:
+    """The queue then starts it after all: it must run nothing."""
+    queue.holds, queue.denies = True, state
+    job = gated(session, tmp_path)
+    session.submit(job)
+    wait_until(lambda: bool(queue.scripts))
+    queue.forgotten = {"0"}
+    session.wait_clean(job)
+    assert (session.exception(job), session.cause(job)) == ("cancel", "cancelled")
+    queue.begin("0")
+    assert queue.processes["0"].wait(60)
+    assert not ran(tmp_path)
+
+
+def test_a_job_that_is_absent_after_its_start_may_still_report_its_end(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    queue.denies = "absent"
+    (job,) = running(session, tmp_path)
+    queue.forgotten = {"0"}
+    lists(queue)
+    assert "exception" not in session.names(job)
+    (tmp_path / "gate").touch()
+    session.wait_clean(job)
+    assert session.context(job, "finish")["status"] == 0
+
+
+def test_a_job_that_had_started_when_the_queue_denied_it_is_lost(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    queue.denies = "unknown"
+    (job,) = running(session, tmp_path)
+    queue.processes["0"].send_signal(signal.SIGSTOP)  # it cannot report
+    queue.forgotten = {"0"}
+    session.wait_clean(job)
+    queue.processes["0"].send_signal(signal.SIGCONT)
+    assert session.exception(job) == "lost"
