@@ -98,11 +98,9 @@ def _thermo(name: str | None, options: Mapping[str, Any]) -> Trigger:
     from ensemble_core import Observed
 
     def prints_thermo(event: Event, fields: Mapping[str, Any]) -> bool:
-        return (
-            isinstance(event, Observed)
-            and event.observer.rpartition(":")[2] == LAMMPS.name
-            and is_thermo(event.values)
-        )
+        if not isinstance(event, Observed) or event.observer.rpartition(":")[2] != LAMMPS.name:
+            return False
+        return is_thermo(event.values)
 
     return Trigger(events=("observed",), group=name, match=prints_thermo)
 

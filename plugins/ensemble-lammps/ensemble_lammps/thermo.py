@@ -9,16 +9,8 @@ import re
 from collections.abc import Collection, Mapping
 
 from ensemble_core import Observer, Row
+from ensemble_lammps import tables
 from ensemble_lammps.log_facts import MEMORY, Facts
-from ensemble_lammps.multiline import HEAD, MultiTable
-from ensemble_lammps.tables import (
-    LONGEST_LINE,
-    NUMBER,
-    Keeper,
-    OneTable,
-    Table,
-    YamlTable,
-)
 
 __all__ = ["KEYWORDS", "TIMES", "ThermoReader"]
 
@@ -38,7 +30,7 @@ KEYWORDS = (TIMES - {"NonFinite"}) | {
     "CellGamma",
 }  # fmt: skip
 _REFERENCE = re.compile(r"[cfv]_\w+(\[[^\[\]]+\])*")
-_NUMBER = re.compile(NUMBER.decode())
+_NUMBER = re.compile(tables.NUMBER.decode())
 _SPACES = re.compile(r"\s{2,}")
 _NOISE = (b"INFO", b"SHAKE stats")
 
@@ -80,7 +72,7 @@ class ThermoReader(Observer):
     """
 
     def __init__(self, columns: Collection[str] | None = None, path: str | None = None) -> None:
-        self._keeper = Keeper(columns)
+        self._keeper = tables.Keeper(columns)
         self._path = path
         self.truncated()
 
@@ -93,7 +85,7 @@ class ThermoReader(Observer):
         self._facts = Facts()
         #: Whether the header may be the next line.
         self._expecting = False
-        self._table: Table | None = None
+        self._table: tables.Table | None = None
         #: Columns of the last table, which the next table may repeat.
         self._known: tuple[str, ...] = ()
         #: Last header as printed. A run without preparation (``pre no``) prints it again.
@@ -107,7 +99,7 @@ class ThermoReader(Observer):
         if lines:
             lines[0] = bytes(self._rest) + lines[0]
             self._rest.clear()
-        lines = [line.removesuffix(b"\r") for line in lines if len(line) <= LONGEST_LINE]
+        lines = [line.removesuffix(b"\r") for line in lines if len(line) <= tables.LONGEST_LINE]
         at = 0
         while at < len(lines):
             if self._table is not None:
@@ -116,7 +108,7 @@ class ThermoReader(Observer):
                 self._line(line, rows)
             at += 1
         # A longer line is not kept, but known to be too long.
-        self._rest += rest[: LONGEST_LINE + 1 - len(self._rest)]
+        self._rest += rest[: tables.LONGEST_LINE + 1 - len(self._rest)]
         return rows
 
     def finish(self) -> list[Row]:
@@ -141,13 +133,13 @@ class ThermoReader(Observer):
             names = () if self._table is None else self._table.names
             self._end_table(rows)
             self._facts.loop(line, atoms="Atoms" not in names)
-        elif HEAD.fullmatch(line.rstrip()):
-            self._begin_table(table := MultiTable(self._keeper), rows)
+        elif tables.MULTI_HEAD.fullmatch(line.rstrip()):
+            self._begin_table(table := tables.MultiTable(self._keeper), rows)
             table.line(line, rows)
         elif line.startswith(b"keywords: ["):
             self._yaml(line, rows)
         elif line.startswith(b"..."):
-            if isinstance(self._table, YamlTable):
+            if isinstance(self._table, tables.YamlTable):
                 self._end_table(rows)
         elif not line.startswith(b"---"):
             facts = self._facts.other(line)
@@ -159,7 +151,7 @@ class ThermoReader(Observer):
 
     # Where tables begin and end
 
-    def _begin_table(self, table: Table, rows: list[Row]) -> None:
+    def _begin_table(self, table: tables.Table, rows: list[Row]) -> None:
         self._end_table(rows)
         self._table, self._known, self._step = table, table.names, None
 
@@ -181,7 +173,7 @@ class ThermoReader(Observer):
         known = names == self._known or (len(names) > 1 and all(map(_is_column, names)))
         if expected or (known and text[-1:] == " "):
             spaced = tuple(_SPACES.split(text.strip())) if expected else names
-            self._begin_table(OneTable(names, spaced, self._keeper), rows)
+            self._begin_table(tables.OneTable(names, spaced, self._keeper), rows)
             self._header_line = line
 
     def _yaml(self, line: bytes, rows: list[Row]) -> None:
@@ -189,7 +181,9 @@ class ThermoReader(Observer):
         names = inner[:-1].rstrip(", ")
         self._end_table(rows)
         if inner.endswith("]") and len(names) > 1 and names[0] == names[-1] == "'":
-            self._begin_table(YamlTable(tuple(names[1:-1].split("', '")), self._keeper), rows)
+            self._begin_table(
+                tables.YamlTable(tuple(names[1:-1].split("', '")), self._keeper), rows
+            )
 
     # Values outside of tables
 
