@@ -325,6 +325,26 @@ class JobGroup(Value):
         return tuple(dict.fromkeys([*own, *(name for entry in self.more for name in entry.names)]))
 
     @property
+    def sizes(self) -> list[Job]:
+        """For each entry with this name, a job with its resources and without a command."""
+        return [
+            Job(
+                id=part.name,
+                group=part.name,
+                index=0,
+                command=(),
+                nodes=part.nodes,
+                tasks=part.nodes if part.tasks is None else part.tasks,
+                cores_per_task=part.cores_per_task,
+                gpus_per_task=part.gpus_per_task,
+                memory_per_task=part.memory_per_task,
+                executor=part.executor,
+                duration=part.duration,
+            )
+            for part in (self, *self.more)
+        ]
+
+    @property
     def metrics(self) -> frozenset[str]:
         """The metric paths in ``fail_if`` and ``retry``."""
         parts = (self.fail_if, self.retry)

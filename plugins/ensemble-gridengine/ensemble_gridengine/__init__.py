@@ -74,24 +74,23 @@ def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
     return Rendered(f"# {' '.join(words)}\n{shell_line(job)}")
 
 
-def never(group: JobGroup | Job, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Return why jobs of this size can never run: the key, the reason, and what to do."""
-    cores = (group.tasks or group.nodes) * group.cores_per_task
-    if group.nodes > 1:
-        what = f"it asks for {group.nodes} nodes, but jobs of several nodes are not supported"
+def never(job: Job, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Return why a job of this size can never run: the key, the reason, and what to do."""
+    if job.nodes > 1:
+        what = f"it asks for {job.nodes} nodes, but jobs of several nodes are not supported"
         return "nodes", what, "use nodes: 1 and 'tasks'"
-    if cores > 1 and not options.get("environment"):
-        what = f"it asks for {cores} cores, but no parallel environment is named"
-        key = "tasks" if group.cores_per_task == 1 else "cores_per_task"
+    if job.cores > 1 and not options.get("environment"):
+        what = f"it asks for {job.cores} cores, but no parallel environment is named"
+        key = "tasks" if job.cores_per_task == 1 else "cores_per_task"
         return key, what, "give the option environment=NAME ('qconf -spl' lists them)"
-    if group.gpus_per_task and not options.get("gpu"):
+    if job.gpus and not options.get("gpu"):
         what = "it asks for GPUs, but their resource name is not set"
         return "gpus_per_task", what, "give the option gpu=NAME ('qconf -sc' lists them)"
     return None
 
 
 def _never(group: JobGroup, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    found = (never(part, options) for part in (group, *group.more))
+    found = (never(job, options) for job in group.sizes)
     return next((each for each in found if each is not None), None)
 
 

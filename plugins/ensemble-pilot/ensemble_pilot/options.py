@@ -9,7 +9,7 @@ from typing import Any
 
 from ensemble_batch import address_option
 
-from ensemble_core import EnsembleError, ExecutorPlugin, Job, JobGroup, UsageError, executor_record
+from ensemble_core import EnsembleError, ExecutorPlugin, JobGroup, UsageError, executor_record
 from ensemble_core.cli.toolkit import option_defaults, parse_duration, parse_size
 from ensemble_core.local.slots import machine_cores
 from ensemble_pilot.allocation import Allocation, allocation
@@ -331,21 +331,5 @@ def _check(record: ExecutorPlugin, schema: Mapping[str, Any], given: Mapping[str
 def never(group: JobGroup, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
     """Return why no pilot can run the jobs of a group: its key, the reason, and what to do."""
     kinds = [each.kind for each in read_options(options).kinds.values()]
-    for part in (group, *group.more):
-        job = Job(
-            id=part.name,
-            group=part.name,
-            index=0,
-            command=part.command,
-            nodes=part.nodes,
-            tasks=part.nodes if part.tasks is None else part.tasks,
-            cores_per_task=part.cores_per_task,
-            gpus_per_task=part.gpus_per_task,
-            memory_per_task=part.memory_per_task,
-            executor=part.executor,
-            duration=part.duration,
-        )
-        found = never_any(kinds, job)
-        if found is not None:
-            return found
-    return None
+    found = (never_any(kinds, job) for job in group.sizes)
+    return next((each for each in found if each is not None), None)
