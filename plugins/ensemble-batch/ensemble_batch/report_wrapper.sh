@@ -121,8 +121,15 @@ set +m
 _ens_wait
 _ens_now
 # A queue signals one process after another. So the command may have ended before our signal comes,
-# or may even have taken its child's death for a success.
-if [ "$_ens_why" = - ] && { [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; }; then sleep 0.1; fi
+# or may even have taken its child's death for a success. Nobody ends a job in its first moment, so
+# the shortest ones do not wait, and others only a part of their time.
+if [ "$_ens_why" = - ]; then
+    if [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; then
+        sleep 0.1
+    elif [ $((${_ens_time/./} - ${_ens_t0/./})) -gt 50000 ]; then
+        sleep 0.05
+    fi
+fi
 _ens_clear
 [ "$_ens_why" != - ] || ! _ens_lacked_memory || _ens_why=memory
 [ "$SECONDS" -lt 20 ] || _ens_limited=1

@@ -6,6 +6,7 @@ Jobs are suspended, time out, or are restarted by the queue.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -161,6 +162,25 @@ def test_a_command_gets_sigterm_once(wrapped: Callable[..., Wrapped]) -> None:
     (job.folder / "end").touch()
     job.wait()
     assert (job.folder / "count").read_text() == "1\n"
+
+
+@pytest.mark.parametrize(("seconds", "stopped"), [("0.4", True), ("0", False)])
+def test_a_command_that_a_cancel_ends_before_the_wrapper_has_not_succeeded(
+    wrapped: Callable[..., Wrapped], tmp_path: Path, seconds: str, stopped: bool
+) -> None:
+    """``sh -c 'prepare; run; post'`` goes on if the cancel first reaches ``run``.
+
+    The signal comes as soon as the wrapper waits. The shortest jobs do not wait.
+    """
+    (tmp_path / "bin").mkdir()
+    late = tmp_path / "bin" / "sleep"
+    late.write_text(
+        f'#!/bin/sh\n[ "$1" != 0.05 ] || kill $PPID\nexec {shutil.which("sleep")} "$@"\n'
+    )
+    late.chmod(0o755)
+    job = wrapped("sleep", seconds, outer={"PATH": f"{late.parent}:{os.environ['PATH']}"})
+    job.wait()
+    assert job.told()[-1][2:5] == ["end", "0", "stopped" if stopped else "-"]
 
 
 @pytest.mark.parametrize(("own", "line"), [(None, "_ens_grace=7"), (90.0, "_ens_grace=90")])
