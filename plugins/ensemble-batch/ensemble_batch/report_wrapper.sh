@@ -127,7 +127,7 @@ if [ "$_ens_why" = - ]; then
     if [ "$_ens_rc" != 0 ] || [ "$SECONDS" -ge 2 ]; then
         sleep 0.1
     elif [ $((${_ens_time/./} - ${_ens_t0/./})) -gt 50000 ]; then
-        sleep 0.05
+        sleep 0.02
     fi
 fi
 _ens_clear

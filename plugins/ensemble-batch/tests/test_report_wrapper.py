@@ -175,7 +175,7 @@ def test_a_command_that_a_cancel_ends_before_the_wrapper_has_not_succeeded(
     (tmp_path / "bin").mkdir()
     late = tmp_path / "bin" / "sleep"
     late.write_text(
-        f'#!/bin/sh\n[ "$1" != 0.05 ] || kill $PPID\nexec {shutil.which("sleep")} "$@"\n'
+        f'#!/bin/sh\n[ "$1" != 0.02 ] || kill $PPID\nexec {shutil.which("sleep")} "$@"\n'
     )
     late.chmod(0o755)
     job = wrapped("sleep", seconds, outer={"PATH": f"{late.parent}:{os.environ['PATH']}"})

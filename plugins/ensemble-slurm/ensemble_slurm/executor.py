@@ -68,8 +68,7 @@ SCRIPT_LIMIT, _JOB = 2 * 1024 * 1024, 600
 _CANCEL_AT_ONCE, _ACCOUNT_AT_ONCE = 200, 300
 #: Maximum number of jobs and arrays to ask about one by one in a query.
 _SHOW_AT_ONCE = 20
-#: The number of a task that ``scontrol`` prints for tasks without numbers.
-NO_TASK = 0xFFFFFFFE
+_CANCELLED = "cancelled in Slurm before it began, not by this run"
 #: Replies of ``scontrol show job`` about a job that slurmctld does not know.
 _NO_SUCH_JOB = re.compile(r"invalid job id|^job \S+ not found", re.M)
 #: Seconds between checks of the completion script's file.
@@ -319,21 +318,23 @@ class SlurmExecutor(BatchExecutor):
             rows = self._sacct(f"--jobs={','.join(sorted(unknown)[:_ACCOUNT_AT_ONCE])}")
             ended = [job for job in map(self._queue_job, rows) if job.state == "over"]
             found.update((job.id, job) for job in ended)
-        for id_ in unknown - found.keys():
-            array = found.get(f"{id_.partition('_')[0]}_{NO_TASK}")
-            if array is not None and array.state == "over":
-                found[id_] = replace(array, id=id_)
+        # A task that is cancelled while it waits may leave no record although its array has one.
+        kept = {id_.partition("_")[0] for id_, job in found.items() if "_" in id_ and not job.batch}
         return [
             *map(self._explain, found.values()),
-            *(QueueJob(id_, "unknown") for id_ in unknown - found.keys()),
+            *(
+                QueueJob(id_, "unknown", exception="cancel", note=_CANCELLED)
+                if id_.partition("_")[0] in kept
+                else QueueJob(id_, "unknown")
+                for id_ in unknown - found.keys()
+            ),
         ]
 
     def _show(self, ids: Collection[str]) -> tuple[dict[str, QueueJob], set[str]]:
         """Return these jobs from ``scontrol show job``, and the ids that slurmctld does not know.
 
         Only some jobs are asked about, so that thousands do not need thousands of requests. An id
-        of an array shows all its tasks and, if some were cancelled together while they waited, one
-        job with the number :data:`NO_TASK` for these.
+        of an array shows all its tasks.
         """
         found: dict[str, QueueJob] = {}
         unknown: set[str] = set()

@@ -67,6 +67,20 @@ def test_waiting_tasks_of_an_array_that_others_cancel_are_not_lost(
         session.cancel(job)
 
 
+def test_single_tasks_that_others_cancel_before_the_rest_of_the_array_runs_are_not_lost(
+    session: Session, cluster: Cluster
+) -> None:
+    """Such a task leaves no record in Slurm."""
+    jobs = [session.job("sleep", "3") for _ in range(12)]
+    session.submit(*jobs)
+    for job in jobs[:8]:
+        session.wait_for(job, "start")
+    cluster.run("scancel", *map(session.queue_id, jobs[8:10]))
+    session.wait_clean(*jobs)
+    assert {session.exception(job) for job in jobs[8:10]} == {"cancel"}
+    assert all("exception" not in session.names(job) for job in (*jobs[:8], *jobs[10:]))
+
+
 def test_the_end_of_a_job_whose_shell_is_killed_is_noticed(
     session: Session, shell_of: Callable[[str], int]
 ) -> None:

@@ -395,8 +395,8 @@ def test_tasks_cancelled_together_are_known_by_their_array(monkeypatch: pytest.M
     for ids in (["1_5"], ["1_4", "1_5"]):
         found = {job.id: job.exception for job in executor.account(ids)}
         assert [found[id_] for id_ in ids] == ["cancel"] * len(ids)
-    state = "PENDING"  # not the end of any task
-    assert [job.state for job in executor.account(["1_5"]) if job.id == "1_5"] == ["unknown"]
+    array = "JobId=2 ArrayJobId=1 ArrayTaskId=3 JobName=of.another\n   JobState=%s Reason=None"
+    assert [job.exception for job in executor.account(["1_5"]) if job.id == "1_5"] == [None]
 
 
 def test_an_unreachable_slurmctld_does_not_make_a_job_unknown(
