@@ -22,6 +22,8 @@ from ensemble_testing.options import RecordContract
 
 __all__ = ["EnvironmentContract", "check_environments"]
 
+#: Where Debian has the shell code of Environment Modules and of Lmod.
+_MODULES = ("/usr/share/modules/init/bash", "/usr/share/lmod/lmod/init/bash")
 #: Words that a shell would change.
 _WORDS = (
     "two words", "$HOME", "${HOME}", "$(touch made)", "`touch made`", "; touch made", "it's", '"',
@@ -171,11 +173,11 @@ rules:
 def check_environments(executor: str, options: Sequence[str], folder: Path) -> None:
     """Check that jobs on a real queue start in a module and in a virtual environment.
 
-    Needs Environment Modules and ensemble-environments.
+    Needs Environment Modules or Lmod, and ensemble-environments.
     """
     pytest.importorskip("ensemble_environments", reason="no plugin: ensemble-environments")
-    if not os.path.exists("/usr/share/modules/init/bash"):
-        pytest.skip("Environment Modules is not installed")
+    if not any(map(os.path.exists, _MODULES)):
+        pytest.skip("neither Environment Modules nor Lmod is installed")
     (folder / "modules" / "md").mkdir(parents=True)
     (folder / "modules" / "md" / "2024").write_text("#%Module\nsetenv COLOR red\n")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
