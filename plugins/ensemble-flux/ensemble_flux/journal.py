@@ -117,8 +117,8 @@ def _cause(context: Mapping[str, Any]) -> Cause | None:
     return next((cause for words, cause in _EXEC_CAUSES.items() if words in note), None)
 
 
-def _canceller(context: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the user who cancelled a job as the field ``by``, if Flux knows the user."""
+def _user(context: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the user who cancelled or held a job as the field ``by``, if Flux knows the user."""
     user = context.get("userid")
     if not isinstance(user, int) or user < 0:
         return {}
@@ -149,7 +149,7 @@ class _Active:
 class _OwnJob:
     """A job that this run waits for."""
 
-    __slots__ = ("extra", "host", "newest", "nodes", "queue_id", "since", "told")
+    __slots__ = ("extra", "held", "host", "newest", "nodes", "queue_id", "since", "told")
 
     def __init__(self, nodes: int, extra: Mapping[str, Any] | None, since: float) -> None:
         self.queue_id: int | None = None
@@ -161,6 +161,8 @@ class _OwnJob:
         #: Number of processed entries of the job's eventlog, and the time of the newest of these.
         self.told = 0
         self.newest = 0.0
+        #: The event with which somebody set its urgency to 0, until its urgency changes again.
+        self.held: Mapping[str, Any] | None = None
 
 
 class Journal:
@@ -245,6 +247,14 @@ class Journal:
         queue_id = self.queue_id(job)
         active = None if queue_id is None else self._active.get(queue_id)
         return job in self._ours and (active is None or not active.started)
+
+    def held(self, job: str) -> str:
+        """Return why a waiting job does not start, and what releases it, if somebody holds it."""
+        ours = self._ours.get(job)
+        if ours is None or ours.held is None or ours.queue_id is None or not self.waits(job):
+            return ""
+        by = _user(ours.held).get("by", "somebody")
+        return f"{by} holds it: 'flux job urgency {f58(ours.queue_id)} default' lets it start"
 
     def waits_for(self, job: str) -> bool:
         """Return whether this is an unfinished job of the run."""
@@ -392,6 +402,8 @@ class Journal:
                 return None
             ours.told = max(ours.told, place + 1)
             ours.newest = max(ours.newest, timestamp)
+        if name == "urgency":
+            ours.held = None if context.get("urgency") else context
         if name == "clean":
             self.forget(job)
         if timestamp <= ours.since:
@@ -402,7 +414,7 @@ class Journal:
         if name == "exception" and context.get("type") == "cancel":
             # A controller had cancelled this waiting job in a drain.
             drained = context.get("note") == INTERRUPTED["note"]
-            context = INTERRUPTED if drained else {**context, **_canceller(context)}
+            context = INTERRUPTED if drained else {**context, **_user(context)}
         ours.since = 0.0  # all later entries are newer, even if the clock was set back
         if name == "submit":
             context = {**context, "queue_id": f58(queue_id)}

@@ -103,6 +103,8 @@ class FluxLoop:
         self._kept: dict[str, tuple[str, ...]] = {}
         #: Cancelled jobs that are not over yet.
         self._cancelled: set[str] = set()
+        #: Groups with a held job that was reported.
+        self._warned: set[str] = set()
         self._out: list[Event] = []
         self._opening = True
         self._refused: OSError | None = None
@@ -340,6 +342,9 @@ class FluxLoop:
             self._keep(events)
         self._out += events
         for event in events:
+            if event.name == "urgency" and event.ours:
+                # Events of the past follow one another at once, also those of a release.
+                self._reactor.after(_AGAIN, partial(self._warn_if_held, event.job))
             if event.name == "clean" and event.ours:
                 self._remove_kept_output(event.job)
                 self._cancelled.discard(event.job)
@@ -347,6 +352,13 @@ class FluxLoop:
         # Events of waiting jobs are dropped, and may nevertheless be what the drain waits for.
         if self._draining and self._end.drained:
             self._end_drain()
+
+    def _warn_if_held(self, job: str) -> None:
+        group = job.rpartition(".")[0]
+        why = self._journal.held(job)
+        if why and group not in self._warned:
+            self._warned.add(group)
+            self._problem(f"{job} waits in Flux: {why}")
 
     def _keep(self, events: Sequence[JobEvent]) -> None:
         for event in events:

@@ -368,3 +368,35 @@ rules:
     assert groups["huge"]["failed"] == 1
     assert groups["small"]["success"] == 5
     assert "unsatisfiable" in run.errors
+
+
+# -- a held job -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("events", ["journal", "eventlogs"])
+def test_a_waiting_job_that_somebody_holds_is_reported_once_with_what_releases_it(
+    own_instance: Any, tmp_path: Path, events: str
+) -> None:
+    own_instance.flux("submit", "-N4", "--exclusive", "sleep", "1000")
+    with Session(FluxExecutor(events=events), tmp_path) as session:
+        jobs = [session.job("true", group="work") for _ in range(2)]
+        wished = session.job("true", group="wished", urgency=0)
+        session.submit(*jobs, wished)
+        for job in (*jobs, wished):
+            session.wait_for(job, "priority")
+        ids = [str(session.context(job, "submit")["queue_id"]) for job in jobs]
+        for id_ in ids:
+            own_instance.flux("job", "urgency", id_, "hold")
+        session.wait(lambda: problems(session), "a warning")
+        (message,) = problems(session)
+        assert message.startswith("work.")
+        assert "holds it" in message
+        release = message.split("'")[1]
+        assert release in [f"flux job urgency {id_} default" for id_ in ids]
+        for id_ in ids:
+            own_instance.flux("job", "urgency", id_, "default")
+        own_instance.flux("cancel", "--all", "--states=run")
+        session.wait_clean(*jobs)
+        session.executor.cancel([wished.id])
+        session.wait_clean(wished)
+        assert problems(session) == [message]

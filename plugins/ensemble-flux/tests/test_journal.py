@@ -617,3 +617,34 @@ def test_nothing_is_kept_of_finished_jobs() -> None:
 )
 def test_a_waiting_job_counts_the_nodes_it_would_fill(resources: list[Any], nodes: int) -> None:
     assert nodes_of({"resources": resources}, cores_per_node=4) == nodes
+
+
+def test_a_waiting_job_counts_as_held_from_urgency_0_until_it_is_released() -> None:
+    queue_id, job = 1, "sim.0"
+    journal = opened([job])
+    journal.accepted(job, queue_id)
+
+    def happen(name: str, **context: object) -> str:
+        entry = {"timestamp": 1.0 + len(past), "name": name, "context": context}
+        past.append(entry)
+        hear(journal, [{"id": queue_id, "events": [entry]}])
+        return journal.held(job)
+
+    past: list[dict[str, Any]] = []
+    assert happen("submit", urgency=0) == ""  # as the file says
+    for name in ("validate", "depend", "priority"):
+        assert happen(name) == ""
+    released = "'flux job urgency f2 default' lets it start"
+    assert happen("urgency", userid=0, urgency=0) == f"root holds it: {released}"
+    assert happen("priority", priority=0) == f"root holds it: {released}"
+    assert happen("urgency", userid=0, urgency=16) == ""
+    assert happen("urgency", urgency=0) == f"somebody holds it: {released}"
+
+    # A reopened stream repeats all entries.
+    journal.reopen()
+    hear(journal, [{"id": queue_id, "events": past}, END])
+    assert journal.held(job) == f"somebody holds it: {released}"
+    happen("urgency", urgency=16)
+    for name in ("alloc", "start"):
+        happen(name)
+    assert happen("urgency", urgency=0) == ""  # it runs already
