@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,24 +37,18 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
             hint="add 'label: GROUP'",
             code="no-such-group",
         )
-    sweep: dict[str, Any] = {}
-    given: dict[str, Sequence[str]] = {}
-    script = options.get("input")
-    if job is not None:
-        sweep = {n: [job.parameters[n]] for n in group.parameters if n in job.parameters}
-        if job.group == label:
-            own, other = variables.find_changes(job, group)
-            given.update(own)
-            script = script or other
-    for name, value in options.get("variables", {}).items():
+    own: Mapping[str, Any] = {} if job is None else job.parameters
+    sweep = {n: [own[n]] for n in group.parameters if n in own}
+    given, script = variables.find_changes(job, group)
+    for name, value in options["variables"].items():
         if name in group.parameters:
             sweep[name] = [_value(firing, name, value)]
         else:
-            given[name] = [variables.as_word(_value(firing, name, value))]
+            given[name] = (variables.as_word(_value(firing, name, value)),)
     changes: dict[str, Any] = {}
     if sweep:
         changes["parameters"] = {n: list(values) for n, values in group.parameters.items()} | sweep
-    command = variables.with_changes(group.command, given, script)
+    command = variables.with_changes(group.command, given, options.get("input", script))
     if command != list(group.command):
         changes["command"] = command
     if "count" in options or job is not None:
@@ -102,13 +96,11 @@ def _continue(options: Mapping[str, Any], job: Mapping[str, Any]) -> Iterable[Ac
             "time limit shorter than the interval of 'restart'?",
             "warning",
         )
-    script = options.get(
-        "input", variables.script(job["command"]) if label == job["group"] else None
-    )
+    usual = variables.script(job["command"]) if label == job["group"] else None
+    script = options.get("input", usual)
     if script is not None and _ignores_variable(os.path.join(job["workdir"], script), name):
         yield log_action(
-            f"{script} does not mention ${{{name}}}, so it may not continue from {path}",
-            "warning",
+            f"{script} does not mention ${{{name}}}, so it may not continue from {path}", "warning"
         )
     changes = {**options.get("variables", {}), name: path}
     if "steps" in options:
@@ -120,12 +112,13 @@ def _continue(options: Mapping[str, Any], job: Mapping[str, Any]) -> Iterable[Ac
 def _ignores_variable(path: str, variable: str) -> bool:
     """Return whether the script certainly does not use the variable.
 
-    Returns False if the script is unreadable, empty, very long, or includes other scripts.
+    Returns False if the script is unreadable, very long, or includes other scripts.
     """
     from ensemble_programs.outcome import TAIL, tail
 
     text = tail(path)
-    if len(text) in (0, TAIL) or re.search(rb"^\s*(include|jump|python)\b", text, re.M):
+    readable = os.path.isfile(path) and os.access(path, os.R_OK)
+    if not readable or len(text) == TAIL or re.search(rb"^\s*(include|jump|python)\b", text, re.M):
         return False
     name = re.escape(variable.encode())
     asked = rb"\$\{" + name + rb"\}|\bv_" + name + rb"\b|\bis_defined\(variable,\s*" + name + rb"\)"
@@ -134,15 +127,12 @@ def _ignores_variable(path: str, variable: str) -> bool:
 
 # -- the records -----------------------------------------------------------------------------------
 
+_GROUP = {"type": "string", "x-ensemble": "group"}
 _VALUE = {"type": ["number", "string"], "x-ensemble": "expression"}
 _NAME = r"^\w+$"
 #: Options of both actions that submit a job.
 _SHARED = {
-    "label": option(
-        "The job group to submit; default: that of the event's job.",
-        type="string",
-        **{"x-ensemble": "group"},
-    ),
+    "label": option("The job group to submit; default: that of the event's job.", **_GROUP),
     "variables": option(
         "LAMMPS variables by name. If the group's sweep has a parameter of that "
         "name, it is set; otherwise '-var NAME VALUE' is replaced in the command or added to it. "

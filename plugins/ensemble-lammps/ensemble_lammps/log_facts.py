@@ -32,10 +32,7 @@ _SPEEDS = {b"ns": ("NsPerDay", 1.0), b"fs": ("NsPerDay", 1e-6), b"tau": ("TauPer
 _TASKS = re.compile(rb"[.0-9]+% CPU use with " + _INTEGER + rb" MPI tasks? x ")
 _GRID = re.compile(rb" +%b by %b by %b MPI processor grid\s*" % (_INTEGER, _INTEGER, _INTEGER))
 _WALL = re.compile(rb"Total wall time: " + _INTEGER + rb":([0-9]{2}):([0-9]{2})\s*")
-_COUNTED = {
-    "Warnings": re.compile(rb"WARNING"),
-    "Errors": re.compile(rb"ERROR(?: on proc [0-9]+)?: "),
-}
+_COUNTED = {"Warnings": re.compile(rb"WARNING"), "Errors": re.compile(rb"ERROR(?: on proc \d+)?: ")}
 
 
 def is_thermo(values: Mapping[str, float]) -> bool:

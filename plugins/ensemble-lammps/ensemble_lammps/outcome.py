@@ -5,12 +5,11 @@ Rules act on the outcome, so it is ``unknown`` in case of doubt.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from math import isfinite
 
-from ensemble_programs.outcome import Outcome, describe_status, open_regular, read_ends
+from ensemble_programs import outcome as programs
 
 from ensemble_lammps.log_facts import is_thermo
 from ensemble_lammps.thermo import KEYWORDS, TIMES, ThermoReader
@@ -21,7 +20,6 @@ __all__ = ["read"]
 #: (``pre no``), only the end of the run before is marked.
 _TABLE = rb"^(?:Per MPI rank memory allocation|Memory usage per processor|LAMMPS \()"
 _RUN = _TABLE[:-1] + rb"|Loop time of )"
-_START = re.compile(rb"^LAMMPS \(", re.MULTILINE)
 #: Number of bytes before a table in which the command of its run is.
 _BEFORE = 1 << 16
 
@@ -51,27 +49,27 @@ _ERRORS = {"Lost atoms": "lost-atoms", "Fix halt": "halted", "Non-numeric": "nan
 _LOCATION = re.compile(r"\s*\([^()]*\.(?:cpp|h):\d+\)\s*$")
 
 
-def read(path: str | os.PathLike[str], status: int | None = None, *, over: bool = True) -> Outcome:
+def read(path: str, status: int | None = None, *, over: bool = True) -> programs.Outcome:
     """Return how the job with this log ended.
 
     The job's wait status is ``status``, if known. Set ``over`` to false if the job may still be
     running. An unreadable log raises no error.
     """
     try:
-        with open_regular(os.fspath(path)) as file:
-            text = read_ends(file, _TABLE, _RUN, _BEFORE)
+        with programs.open_regular(path) as file:
+            text = programs.read_ends(file, _TABLE, _RUN, _BEFORE)
     except OSError as error:
         what = f"cannot read the log: {error.strerror or error}"
-        return Outcome(*_explain_end(what, status, over, sure=False))
+        return programs.Outcome(*_without_end(what, status, over, sure=False))
     if not text:
-        return Outcome(*_explain_end("the log is empty", status, over))
+        return programs.Outcome(*_without_end("the log is empty", status, over))
     log = _Log(text)
     # If the input script cannot be opened, the log has only the line with the error.
     if not log.found and not (text.startswith(b"ERROR") and log.error):
-        return Outcome("unknown", "this is not a LAMMPS log")
+        return programs.Outcome("unknown", "this is not a LAMMPS log")
     # The log takes precedence over the exit status: LAMMPS exits with 0 after ``fix halt`` and
     # ``timer timeout``, and also if the disk is full.
-    return Outcome(*log.verdict(status, over), log.step, log.goal)
+    return programs.Outcome(*log.verdict(status, over), log.step, log.goal)
 
 
 class _Log:
@@ -91,13 +89,11 @@ class _Log:
         self._stopped: tuple[str, str] | None = None
         self._stopped_ended = False
         self._loop: int | None = None
-        #: Requested lengths of the next run and of the last run that started. Each is a number, and
-        #: whether the number is the final step (``upto``) or a number of steps.
-        self._next: tuple[int | None, bool] = (None, False)
+        #: Requested lengths of the next run, until it starts, and of the last run that started.
+        #: Each is a number, and whether the number is the final step (``upto``) or a number of
+        #: steps. The next run may never start: after a halt, LAMMPS skips runs.
+        self._next: tuple[int | None, bool] | None = None
         self._run: tuple[int | None, bool] = (None, False)
-        #: Whether the next run has not started. It may never start: after a halt, LAMMPS skips
-        #: runs.
-        self._is_new = False
         #: Steps of a run's finished parts (``run … every``), with and without the last part.
         self._done = self._before = 0
         self._quit: int | None = None
@@ -105,8 +101,7 @@ class _Log:
         self._lost = ""
         #: Description of other destinations of LAMMPS' messages, or empty.
         self._elsewhere = ""
-        start = max((match.start() for match in _START.finditer(text)), default=0)
-        text, last = text[start:], 0
+        text, last = text[text.rfind(b"\nLAMMPS (") + 1 :], 0
         for match in _MARKS.finditer(text):
             if match.lastgroup == "table":
                 last = match.start()
@@ -122,8 +117,8 @@ class _Log:
                 self._stopped = None
             self._stopped_ended = self._stopped is not None
             self._loop = int(match["done"]) if match["done"] else None
-            if self._is_new:
-                self._run, self._done, self._is_new = self._next, 0, False
+            if self._next is not None:
+                self._run, self._done, self._next = self._next, 0, None
             self._before = self._done
             self._done += self._loop or 0
             self.error = ""
@@ -137,7 +132,7 @@ class _Log:
             self._complete, self.error = True, ""
         elif kind == "run":
             length = int(match["asked"]) if match["asked"] else None
-            self._next, self._is_new = (length, b"upto" in (match["how"] or b"").split()), True
+            self._next = (length, b"upto" in (match["how"] or b"").split())
             self._quit = None
         elif kind == "quit":
             self._quit = int(match["code"] or 0)
@@ -162,12 +157,10 @@ class _Log:
                         begin = step
                     end, self._row = step, row.values
         self.found = self.found or bool(self._row)
-        self.step = None if end is None else int(end)
-        if begin is not None and self._loop is not None:
-            # The last step is not always printed, because a stopped run may end between rows.
-            self.step = max(int(begin) + self._loop, self.step or 0)
-        if halted is not None:
-            self.step = max(halted, self.step or 0)
+        # The last step is not always printed, because a stopped run may end between rows.
+        looped = None if begin is None or self._loop is None else int(begin) + self._loop
+        ends = [int(step) for step in (end, looped, halted) if step is not None]
+        self.step = max(ends, default=None)
         asked, upto = self._run
         # If the log does not contain the command of the last run, the goal is unknown.
         if asked is not None and begin is not None and begin >= self._before:
@@ -175,41 +168,34 @@ class _Log:
             self.goal = asked if upto else start + asked
             self._early = self._loop is not None and start + self._done < self.goal
 
-    def _broken(self) -> list[str]:
-        """Return the columns that are not finite at the end, if that means that the run is broken.
-
-        If the log has columns that LAMMPS itself computes, only these count, because user-defined
-        columns may be 0/0 in a healthy run.
-        """
-        physical = [name for name in self._row if name not in TIMES]
-        known = [name for name in physical if name in KEYWORDS]
-        return [name for name in known or physical if not isfinite(self._row[name])]
-
     def verdict(self, status: int | None, over: bool) -> tuple[str, str]:
         """Return the kind and message of the outcome."""
         if self.error:
             return next(k for words, k in _ERRORS.items() if words in self.error), self.error
-        broken = self._broken()
+        # If the log has columns that LAMMPS itself computes, only these count, because user-defined
+        # columns may be 0/0 in a healthy run.
+        physical = [name for name in self._row if name not in TIMES]
+        known = [name for name in physical if name in KEYWORDS]
+        broken = [name for name in known or physical if not isfinite(self._row[name])]
         if self._stopped is not None and (self._stopped[0] == "halted" or not broken):
             return self._stopped
         where = "" if self.step is None else f" at step {self.step}"
         if broken and (over or self._complete):
-            are = "is" if len(broken) == 1 else "are"
-            return "nan", f"{', '.join(broken)} {are} not finite{where}"
+            return "nan", programs.not_finite(broken) + where
         if not self._complete and self._quit is None:
             what = "the log is truncated" + (f": {self._elsewhere}" if self._elsewhere else "")
-            return _explain_end(what, status, over, sure=not self._elsewhere)
+            return _without_end(what, status, over, sure=not self._elsewhere)
         if self._quit:
             return "error", f"the script ended with 'quit {self._quit}'"
         if self._early:
             return "halted", f"the last run ended early{where}, and the log does not say why"
         words = [self._lost] if self._lost else []
         if status:
-            words.append(f"the log is complete, but the job {describe_status(status)[1]}")
+            words.append(f"the log is complete, but the job {programs.describe_status(status)[1]}")
         return "completed", "; ".join(words)
 
 
-def _explain_end(
+def _without_end(
     what: str, status: int | None, over: bool, *, sure: bool = True
 ) -> tuple[str, str]:
     """Return the kind and message for a log without an end, from the wait status.
@@ -217,12 +203,9 @@ def _explain_end(
     The flag ``sure`` means that LAMMPS has not finished, because it would have written the end to
     this log.
     """
-    if status is None:
-        return ("running" if not over else "killed" if sure else "unknown"), what
-    if not status:
-        hint = "; was the disk full?" if sure else ""
-        return "unknown", f"the job exited with 0, but {what}{hint}"
-    killer, words = describe_status(status)
-    if killer is not None:
-        return "killed", f"the job {words}, and {what}"
-    return "error", f"the job {words}, and {what}; the job's own output may say why"
+    kind, message = programs.without_end(what, status, over, sure=sure, why="the job's own output")
+    if status:
+        kind = "error" if programs.describe_status(status)[0] is None else "killed"
+    elif kind != "running":
+        kind = "killed" if status is None and sure else "unknown"
+    return kind, message

@@ -50,14 +50,13 @@ def _observer(job: Job, options: Mapping[str, Any]) -> Observer:
 
 def _names(options: Mapping[str, Any]) -> frozenset[str] | None:
     """Return the names that rows may contain; ``None`` if the options do not list ``columns``."""
-    columns = options.get("columns")
-    return None if columns is None else convergence.variables(options, columns)
+    return convergence.variables(options, options["columns"]) if "columns" in options else None
 
 
 def _unasked(options: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the names that rows would have with other options, each with a hint."""
-    columns = options.get("columns")
-    return convergence.Unasked(options, columns or (), () if columns is None else FACTS)
+    more = FACTS if "columns" in options else ()
+    return convergence.Unasked(options, options.get("columns", ()), more)
 
 
 def _read(path: str, status: int | None, *, over: bool) -> Outcome:

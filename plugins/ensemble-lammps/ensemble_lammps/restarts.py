@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import BinaryIO, Literal
 
 from ensemble_programs import checkpoints
-from ensemble_programs.checkpoints import Search
 from ensemble_programs.outcome import open_regular
 
 from ensemble_core import EnsembleError
@@ -71,7 +70,7 @@ def find(
     begun: float | None = None,
     also: Iterable[str] = (),
     newest: Literal["step", "time"] = "step",
-) -> Search:
+) -> checkpoints.Search:
     """Return the newest restart file of a job.
 
     Parameters
@@ -91,12 +90,10 @@ def find(
         the latest time, then the highest step, for scripts that reset the step.
     """
     kept = {os.path.join(folder, path) for path in also}
-    paths = {*kept}
-    for pattern in patterns or ["*", ".*"]:
-        shape = os.path.join(glob.escape(folder), pattern.replace("%", "base"))
-        paths |= {*glob.iglob(shape, recursive=True)}
+    at = glob.escape(folder)
+    shapes = [os.path.join(at, each.replace("%", "base")) for each in patterns or ["*", ".*"]]
     found: dict[str, Restart] = {}
-    for path in paths:
+    for path in kept.union(*(glob.iglob(shape, recursive=True) for shape in shapes)):
         try:
             each = read(path)
         except IncompleteRestart as error:
@@ -104,8 +101,8 @@ def find(
                 continue
             each = Restart(path, inf, inf, error.what)
         found[each.path] = each
-    rank = attrgetter("step", "time") if newest == "step" else attrgetter("time", "step")
-    ranked = sorted(found.values(), key=lambda each: (*rank(each), each.path), reverse=True)
+    order = ("step", "time") if newest == "step" else ("time", "step")
+    ranked = sorted(found.values(), key=attrgetter(*order, "path"), reverse=True)
     times = {each.path: each.time for each in ranked}
     return checkpoints.choose(times, lambda path: found[path].damage, begun, kept)
 
@@ -202,9 +199,6 @@ def _parts(end: bytes, order: str) -> int:
     if len(end) < _PARTS.size:
         return 0
     first, second, third, fourth, last = struct.unpack(order + _PARTS.format[1:], end)
-    if last != -1:
-        return 0
-    if third == _MULTIPROC:
-        return max(0, int(fourth))
-    # older versions of LAMMPS write this layout
-    return max(0, int(second)) if first == _MULTIPROC and third == _MPIIO else 0
+    older = first == _MULTIPROC and third == _MPIIO  # the layout of older versions of LAMMPS
+    count = fourth if third == _MULTIPROC else second if older else 0
+    return max(0, int(count)) if last == -1 else 0

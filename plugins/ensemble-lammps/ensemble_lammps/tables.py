@@ -11,7 +11,7 @@ from math import inf, isfinite, nan
 from ensemble_core import Row, read_number
 
 __all__ = [
-    "LONGEST_LINE", "MULTI_HEAD", "NUMBER",
+    "LONGEST_LINE", "MULTI_HEAD", "NOISE", "NUMBER",
     "Keeper", "MultiTable", "OneTable", "Table", "YamlTable",
 ]  # fmt: skip
 
@@ -42,7 +42,8 @@ MULTI_HEAD = re.compile(rb"-{4,} Step +([0-9]+) -{3,} CPU = +(" + NUMBER + rb") 
 _VALUE = re.compile(rb"(?:(?<=Step )|(?<= = )) *" + NUMBER + rb"(?= |$)", re.MULTILINE)
 _PAIR = re.compile(rb"((?:(?! = ).)+) = ( *)(" + NUMBER + rb")(?: |$)")
 _PAIRS = re.compile(rb"(?:%b)+ *" % _PAIR.pattern)
-_NOISE = (b"WARNING", b"INFO", b"SHAKE stats")
+#: Starts of other lines between rows, besides warnings.
+NOISE = (b"INFO", b"SHAKE stats")
 
 
 def number(token: bytes) -> float:
@@ -67,10 +68,8 @@ class Keeper:
 
     def row(self, values: dict[str, float], step: float | None) -> Row:
         """Return the row of these values, all of which are kept."""
-        if self.counts:
-            count = sum(not isfinite(value) for value in values.values())
-            if count:
-                values["NonFinite"] = float(count)
+        if self.counts and (count := sum(not isfinite(value) for value in values.values())):
+            values["NonFinite"] = float(count)
         return Row(values, step)
 
 
@@ -119,10 +118,9 @@ class Table(ABC):
         every, counts = len(kept) == self._usual.groups, self._keeper.counts
         last = -1.0 if self.step is None else self.step
         step: float | None = None
-        for start in range(at, len(lines), height):
-            match = usual(
-                lines[start] if height == 1 else b"\n".join(lines[start : start + height])
-            )
+        for first in range(at, len(lines), height):
+            row = lines[first] if height == 1 else b"\n".join(lines[first : first + height])
+            match = usual(row)
             if match is None or (stop and match.end(1) != stop):
                 break
             try:
@@ -140,10 +138,8 @@ class Table(ABC):
             else:
                 values = {name: numbers[place] for name, place in kept.items()}
             # A sum is finite only if all its terms are.
-            if counts and not isfinite(sum(numbers)):
-                out.append(self._keeper.row(values, step))
-            else:
-                out.append(Row(values, step))
+            odd = counts and not isfinite(sum(numbers))
+            out.append(self._keeper.row(values, step) if odd else Row(values, step))
         self.step = last if last >= 0 else None
         return at
 
@@ -196,11 +192,8 @@ class OneTable(Table):
         stop, length = start + len(cells[0]), len(cells[-1])
         padded = line.endswith(b" ")
         if self._stop:
-            return (
-                len(cells) == len(self.names)
-                and self._is_aligned(start, stop, length, padded=padded)
-                and self._row(cells, out)
-            )
+            is_row = len(cells) == len(self.names) and self._is_aligned(start, stop, length, padded)
+            return is_row and self._row(cells, out)
         for names in self._choices:
             self._use(names)
             if self._row(cells, out):
@@ -213,18 +206,14 @@ class OneTable(Table):
         between = [rb" +"] * (len(self.names) - 1)
         self._learn([rb" *", *between, b"" if self._last is None else rb" +"])
 
-    def _is_aligned(self, start: int, stop: int, length: int, *, padded: bool) -> bool:
+    def _is_aligned(self, start: int, stop: int, length: int, padded: bool) -> bool:
         """Return whether a line is aligned like rows, and not like numbers that a script prints."""
         # The first column is aligned with its right or left edge in the first row. A sign may
         # precede a value, and a value that is too wide starts at the beginning of the line.
         if self._start == 0 < start and stop < self._stop:
             # The value in the first row was too wide for its column.
             self._start, self._stop = start, stop
-        elif (
-            stop != self._stop
-            and abs(start - self._start) > 1
-            and not (start == 0 and stop > self._stop)
-        ):
+        elif stop != self._stop and abs(start - self._start) > 1 and (start or stop < self._stop):
             return False
         if self._last is None:
             if padded:
@@ -299,7 +288,7 @@ class MultiTable(Table):
     def _read(line: bytes) -> list[tuple[str, bytes]]:
         """Return the names and values of a line ``Name = value  Name = value``, if it is one."""
         # LAMMPS pads the name to eight characters.
-        if line.startswith(_NOISE) or b"=" in line[:9] or not _PAIRS.fullmatch(line):
+        if line.startswith((b"WARNING", *NOISE)) or b"=" in line[:9] or not _PAIRS.fullmatch(line):
             return []
         found = [(label.strip(), padding, token) for label, padding, token in _PAIR.findall(line)]
         # A name may contain blanks (thermo_modify colname); the value is then padded. Words and

@@ -20,19 +20,17 @@ TIMES = frozenset({
     "TimeoutLeft", "Nbuild", "Ndanger", "NonFinite",
 })  # fmt: skip
 #: Names of ``thermo_style`` keywords in a header.
-KEYWORDS = (TIMES - {"NonFinite"}) | {
-    "Atoms", "Temp", "Press", "PotEng", "KinEng", "TotEng", "Enthalpy", "Ecouple", "Econserve",
-    "E_vdwl", "E_coul", "E_pair", "E_bond", "E_angle", "E_dihed", "E_impro", "E_mol", "E_long",
-    "E_tail", "Volume", "Density", "Lx", "Ly", "Lz", "Xlo", "Xhi", "Ylo", "Yhi", "Zlo", "Zhi",
-    "Xy", "Xz", "Yz", "Avecx", "Avecy", "Avecz", "Bvecx", "Bvecy", "Bvecz", "Cvecx", "Cvecy",
-    "Cvecz", "Xlat", "Ylat", "Zlat", "Bonds", "Angles", "Diheds", "Impros", "Pxx", "Pyy", "Pzz",
-    "Pxy", "Pxz", "Pyz", "Fmax", "Fnorm", "Cella", "Cellb", "Cellc", "CellAlpha", "CellBeta",
-    "CellGamma",
-}  # fmt: skip
+_PHYSICS = """
+Atoms Temp Press PotEng KinEng TotEng Enthalpy Ecouple Econserve E_vdwl E_coul E_pair E_bond
+E_angle E_dihed E_impro E_mol E_long E_tail Volume Density Lx Ly Lz Xlo Xhi Ylo Yhi Zlo Zhi Xy Xz
+Yz Avecx Avecy Avecz Bvecx Bvecy Bvecz Cvecx Cvecy Cvecz Xlat Ylat Zlat Bonds Angles Diheds Impros
+Pxx Pyy Pzz Pxy Pxz Pyz Fmax Fnorm Cella Cellb Cellc CellAlpha CellBeta CellGamma
+"""
+KEYWORDS = (TIMES - {"NonFinite"}) | {*_PHYSICS.split()}
 _REFERENCE = re.compile(r"[cfv]_\w+(\[[^\[\]]+\])*")
 _NUMBER = re.compile(tables.NUMBER.decode())
 _SPACES = re.compile(r"\s{2,}")
-_NOISE = (b"INFO", b"SHAKE stats")
+_YAML_HEAD = re.compile(r"keywords: \['(.*)'[, ]*\]\s*")
 
 
 # The output of a run depends on ``thermo_modify line``:
@@ -123,7 +121,7 @@ class ThermoReader(Observer):
                 return
         elif self._facts.read_summary(line):
             return
-        if not line or line.isspace() or line.startswith(_NOISE):
+        if not line or line.isspace() or line.startswith(tables.NOISE):
             return
         self._add_row(rows, self._facts.take())
         if line.startswith(MEMORY):
@@ -177,13 +175,10 @@ class ThermoReader(Observer):
             self._header_line = line
 
     def _yaml(self, line: bytes, rows: list[Row]) -> None:
-        inner = line.decode("utf-8", "replace").strip()[len("keywords: [") :]
-        names = inner[:-1].rstrip(", ")
         self._end_table(rows)
-        if inner.endswith("]") and len(names) > 1 and names[0] == names[-1] == "'":
-            self._begin_table(
-                tables.YamlTable(tuple(names[1:-1].split("', '")), self._keeper), rows
-            )
+        if match := _YAML_HEAD.fullmatch(line.decode("utf-8", "replace")):
+            names = tuple(match[1].split("', '"))
+            self._begin_table(tables.YamlTable(names, self._keeper), rows)
 
     # Values outside of tables
 

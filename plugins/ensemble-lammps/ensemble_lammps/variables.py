@@ -45,11 +45,14 @@ def log(command: Sequence[str]) -> str | None:
     return _last(command, _LOG)
 
 
-def find_changes(job: Job, group: JobGroup) -> tuple[dict[str, tuple[str, ...]], str | None]:
+def find_changes(job: Job | None, group: JobGroup) -> tuple[dict[str, tuple[str, ...]], str | None]:
     """Return the variables and the script that differ between this job and its group.
 
-    Placeholders in values are escaped. The script is ``None`` if it does not differ.
+    Placeholders in values are escaped. The script is ``None`` if it does not differ. A job of
+    another group has nothing to compare.
     """
+    if job is None or job.group != group.name:
+        return {}, None
     chosen = {name: (job.parameters[name],) for name in group.parameters if name in job.parameters}
     like = replace(group, count=1, parameters={**group.parameters, **chosen})
     command = next(like.jobs(job.index)).command
@@ -63,16 +66,13 @@ def find_changes(job: Job, group: JobGroup) -> tuple[dict[str, tuple[str, ...]],
 
 
 def with_changes(
-    command: Sequence[str],
-    variables: Mapping[str, Sequence[str]],
-    other_script: str | None = None,
+    command: Sequence[str], variables: Mapping[str, Sequence[str]], other_script: str | None = None
 ) -> list[str]:
     """Return the command with these variables and this script replaced or added.
 
     Raises :class:`EnsembleError` if LAMMPS would not see the variables.
     """
-    changed = variables or other_script is not None
-    if changed and {*_SCRIPT, *_VARIABLE}.isdisjoint(command):
+    if (variables or other_script is not None) and {*_SCRIPT, *_VARIABLE}.isdisjoint(command):
         raise EnsembleError(
             f"{' '.join(command)[:200]!r} has neither -in nor -var, so LAMMPS would not see the "
             "variables or the script that this action sets",
@@ -121,5 +121,4 @@ def _parts(command: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _last(command: Sequence[str], option: Sequence[str]) -> str | None:
-    found = [b for a, b in pairwise(command) if a in option]
-    return found[-1] if found else None
+    return next((b for a, b in reversed([*pairwise(command)]) if a in option), None)

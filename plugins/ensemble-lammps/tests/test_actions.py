@@ -410,9 +410,15 @@ def test_a_script_that_does_not_use_the_restart_file_is_reported(tmp_path: Path)
         return any("does not mention" in message for _, message in logged(fail(told)))
 
     assert warned("restart 100 melt\nrun 100\n")
+    assert warned("")
     assert not warned("read_restart ${restart}\n")
     assert not warned('if "$(is_defined(variable,restart))" then "jump in.on"\n')
     assert not warned("include other\n")
+    script.unlink()
+    os.mkfifo(script)
+    told = story("{name: lammps-continue}", tmp_path)
+    told.now = (tmp_path / "melt.200").stat().st_mtime
+    assert [level for level, _ in logged(fail(told))] == ["info"]
 
 
 def test_a_repeated_call_finds_the_same(tmp_path: Path) -> None:

@@ -25,11 +25,13 @@ __all__ = [
     "TAIL",
     "Outcome",
     "describe_status",
+    "not_finite",
     "open_regular",
     "read",
     "read_ends",
     "step_before",
     "tail",
+    "without_end",
 ]
 
 #: Number of bytes to read at the start of the last attempt, and at the end, of a longer log.
@@ -115,7 +117,7 @@ def read(
         if goal is None or step is None or step >= goal:
             return ended("complete", line)
         return ended("unfinished", f"{line}, but it stopped at {step:.15g} of {goal:.15g}")
-    return ended(*_without_end(where if not text else "the log has no end", status, over))
+    return ended(*without_end(where if not text else "the log has no end", status, over))
 
 
 def step_before(program: Program, path: str, earlier: str = "") -> float | None:
@@ -133,16 +135,28 @@ def step_before(program: Program, path: str, earlier: str = "") -> float | None:
     return steps[-2] if len(steps) > 1 else None
 
 
-def _without_end(what: str, status: int | None, over: bool) -> tuple[str, str]:
-    """Return the kind and message for a log that does not say how the job ended."""
+def without_end(
+    what: str,
+    status: int | None,
+    over: bool,
+    *,
+    sure: bool = True,
+    why: str = "its standard error",
+) -> tuple[str, str]:
+    """Return the kind and message for a log that does not say how the job ended.
+
+    ``sure`` means that the program would have written its end to this log; ``why`` is what may say
+    why it failed.
+    """
     if status is None:
         return ("unfinished", what) if over else ("running", what)
     if not status:
-        return "unfinished", f"the job exited with 0, but {what}; was the disk full?"
+        hint = "; was the disk full?" if sure else ""
+        return "unfinished", f"the job exited with 0, but {what}{hint}"
     killer, how = describe_status(status)
     if killer is not None:
         return "failed" if killer in _CRASHES else "unfinished", f"the job {how}, and {what}"
-    return "failed", f"the job {how}, and {what}; its standard error may say why"
+    return "failed", f"the job {how}, and {what}; {why} may say why"
 
 
 def describe_status(status: int) -> tuple[int | None, str]:
@@ -206,7 +220,12 @@ def _not_finite(program: Program, text: bytes) -> str:
     for row in (*rows, *observer.finish()):
         last.update(row.values)
     bad = [name for name, v in last.items() if not isfinite(v) and v is not UNREADABLE]
-    return f"{', '.join(bad)} {'is' if len(bad) == 1 else 'are'} not finite" if bad else ""
+    return not_finite(bad) if bad else ""
+
+
+def not_finite(names: Sequence[str]) -> str:
+    """Return that the values of these names are nan or infinite."""
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not finite"
 
 
 # Reading
@@ -227,7 +246,7 @@ def _parts(path: str) -> list[str]:
     return sorted(filter(os.path.isfile, glob.iglob(path)), key=rank)
 
 
-def open_regular(path: str) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open the regular file at this path. Raise :class:`OSError` for a pipe, which would block."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(number).st_mode):
