@@ -31,10 +31,9 @@ def read_flux(faults: Faults, name: str) -> Workload:
     named = own.extra.get("job")
     if isinstance(named, dict) and isinstance(named.get("name"), str):
         name = named["name"]
-    for key in ("dependencies", "constraints"):
-        if key in own.extra:
-            place = ("attributes", "system", key)
-            faults.warn(place, f"the key {key!r} is ignored, except on Flux")
+    for key, are in (("attributes", "are"), ("distribution", "is")):
+        if given.get(key):
+            faults.warn(("tasks", 0, key), f"the task's {key!r} {are} ignored, as by Flux")
     words, script = command(faults, ("tasks", 0, "command"), name)
     task = Task(name, words, script, request, 1, own, where=faults.at(("tasks", 0)))
     return Workload("flux", name, (task,), warnings=tuple(faults.warnings))

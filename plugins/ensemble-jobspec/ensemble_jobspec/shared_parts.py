@@ -6,10 +6,10 @@ Mistakes are collected in a ``Faults`` object; an invalid part is replaced by a 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ensemble_core import EnsembleError
+from ensemble_core import EnsembleError, did_you_mean
 from ensemble_core.cli.toolkit import parse_duration
 from ensemble_jobspec.faults import Faults, Path
 from ensemble_jobspec.workload import Attributes, Request, Script, Vertex
@@ -112,8 +112,11 @@ def attributes(faults: Faults, path: Path) -> Attributes:
     """Return the attributes of a jobspec in the form ``nextgen``. Warn about unknown ones."""
     given = faults.document.get(path) or {}
     extra = {key: value for key, value in given.items() if key not in _KNOWN}
-    for key in extra:
-        faults.warn((*path, key), f"the attribute {key!r} is ignored, except on Flux")
+    if "system" in extra:
+        del extra["system"]
+        what = "'system' is ignored in this form: write what is in it directly into 'attributes'"
+        faults.warn((*path, "system"), what)
+    _warn_of_unknown(faults, path, extra, _KNOWN)
     return Attributes(
         duration=_duration(faults, (*path, "duration"), given.get("duration")),
         cwd=given.get("cwd"),
@@ -130,6 +133,7 @@ def system(faults: Faults) -> Attributes:
     path: Path = ("attributes", "system")
     own = given.get("system", {})
     extra = {key: value for key, value in own.items() if key not in _KNOWN[:3]}
+    _warn_of_unknown(faults, path, extra, _KNOWN[:3])
     if given.get("user"):
         extra["user"] = given["user"]
     return Attributes(
@@ -139,6 +143,19 @@ def system(faults: Faults) -> Attributes:
         extra=extra,
         where=faults.at(path),
     )
+
+
+def _warn_of_unknown(
+    faults: Faults, path: Path, extra: Mapping[str, Any], known: Sequence[str]
+) -> None:
+    """Warn about attributes that only Flux has. A name and limits of the shell change no result."""
+    for key, value in extra.items():
+        options = value.get("options", {}) if key == "shell" and isinstance(value, dict) else None
+        if key == "job" or (isinstance(options, dict) and options.keys() <= {"rlimit"}):
+            continue
+        hint = did_you_mean(key, known, None)
+        said = f"the attribute {key!r} is ignored, except on Flux"
+        faults.warn((*path, key), f"{said} ({hint})" if hint else said)
 
 
 def _duration(faults: Faults, path: Path, given: object) -> float | None:

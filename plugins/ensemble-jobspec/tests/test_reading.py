@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from ensemble_jobspec import read
 
@@ -294,6 +295,40 @@ def test_ignored_fields_cause_warnings() -> None:
     assert "'priority' is ignored, except on Flux" in warnings
     text = TRANSFORM.replace("task:\n", "task:\n  resources: {io: {match: shm}}\n")
     assert "'resources' are ignored" in "".join(read(text).warnings)
+
+
+@pytest.mark.parametrize("form", [FLUX, TRANSFORM], ids=["flux", "transform"])
+@pytest.mark.parametrize(
+    ("given", "warning"),
+    [
+        ("queue: debug", "'queue' is ignored, except on Flux"),
+        ("durration: 5m", "'durration' is ignored, except on Flux (did you mean 'duration'?)"),
+        ("constraints: {properties: [gpu]}", "'constraints' is ignored, except on Flux"),
+        ("shell: {options: {output: {stdout: {type: file, path: out}}}}", "'shell' is ignored"),
+        ("shell: {options: {rlimit: {core: 0}}}", ""),  # of each 'flux submit --dry-run'
+        ("job: {name: mine}", ""),
+    ],
+)
+def test_attributes_that_only_flux_has_cause_warnings_in_all_forms(
+    form: str, given: str, warning: str
+) -> None:
+    document = yaml.safe_load(form)
+    system = document.setdefault("attributes", {}).setdefault("system", {})
+    system.update(yaml.safe_load(given))
+    warnings = "\n".join(read(json.dumps(document)).warnings)
+    assert warning in warnings
+    assert bool(warning) == bool(warnings)
+
+
+def test_keys_that_have_no_effect_on_any_queue_cause_warnings() -> None:
+    document = yaml.safe_load(FLUX)
+    document["tasks"][0].update(distribution="cyclic", attributes={"environment": {"A": "1"}})
+    warnings = "\n".join(read(json.dumps(document)).warnings)
+    assert "the task's 'attributes' are ignored" in warnings
+    assert "the task's 'distribution' is ignored" in warnings
+    nested = "tasks: [{name: a, command: 'true', attributes: {system: {environment: {A: 1}}}}]"
+    (warning,) = read(f"version: 1\n{nested}").warnings
+    assert "'system' is ignored in this form: write what is in it directly into" in warning
 
 
 def test_validate_prints_the_form_or_every_mistake_and_exits_with_2(tmp_path: Path) -> None:
