@@ -205,6 +205,7 @@ class QueueExecutor(QueueHooks):
 
     def _add_job(self, polled: QueueRun, job: Job) -> None:
         life = polled.lives[job.id] = JobLife(job.id, {}, polled.events)
+        life.holds = job.urgency == 0
         wrong = wrong_command(job) or self.wrong(job)
         if job.warn and not self.warns:
             wrong = wrong or f"{self.name} sends no signal before the time limit: remove 'warn'"

@@ -53,19 +53,20 @@ class QueueJob:
 
     id: str
     #: ``suspended``: the job has started and stands still. ``ending``: the job has ended and the
-    #: queue is cleaning up. ``stuck``: the job waits until somebody acts. ``unknown``: the queue
+    #: queue is cleaning up. ``stuck``: the job waits until somebody acts. ``held``: the same,
+    #: or the run itself has submitted it so (urgency 0). ``unknown``: the queue
     #: was asked about this job, and says that it has no such job (only from ``account``). With the
     #: exception ``cancel``: nor has it lost its records, so if the job has not started, others have
     #: deleted it. ``absent``: the same about a job that may have ended with a report still to come.
     state: Literal[
-        "waiting", "running", "suspended", "ending", "over", "stuck", "unknown", "absent"
+        "waiting", "running", "suspended", "ending", "over", "stuck", "held", "unknown", "absent"
     ]
     #: Wait status of a job that is over, if the queue knows it. If wrappers claim jobs, an end
     #: counts only if the wrapper has reported none.
     status: int | None = None
     #: Why the queue ended the job (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …).
     exception: str | None = None
-    #: Explanation of the state; for a stuck job, also what to do.
+    #: Explanation of the state; for a stuck or held job, also what to do.
     note: str = ""
     #: With the exception ``cancel``: the user who cancelled the job, if known.
     by: str = field(default="", kw_only=True)

@@ -224,8 +224,9 @@ class Inquiry:
             else:
                 self._count_miss(life, row, asked)
             polled.still_in_queue(life, row)
-            key = f"{life.job.rpartition('.')[0]} {row.note}"
-            if row.state == "stuck" and key not in self._warned:
+            key = f"{life.job.rpartition('.')[0]} {row.note.replace(row.id, '')}"
+            stuck = row.state == "stuck" or (row.state == "held" and not life.holds)
+            if stuck and key not in self._warned:
                 self._warned.add(key)
                 polled.outlet.warn(f"{life.job} waits in {name}: {row.note}")
             return

@@ -23,14 +23,15 @@ class JobLife(JobEvents):
 
     __slots__ = (
         "_began", "absent", "barred", "cancel_sent_at", "cancelled", "counts_at", "doomed_at",
-        "handed_at", "heard", "key", "misses", "reported", "restarts", "verdict",
+        "handed_at", "heard", "holds", "key", "misses", "reported", "restarts", "verdict",
     )  # fmt: skip
 
     def __init__(self, job: str, files: Mapping[str, Any], out: list[JobEvent]) -> None:
         super().__init__(job, files, out)
         self.key = ""  # of the job's batch; empty while the job has no batch
         # barred: the job can no longer start
-        self.cancelled = self.barred = False
+        # holds: the run has submitted the job with urgency 0
+        self.cancelled = self.barred = self.holds = False
         self.cancel_sent_at = math.inf  # in monotonic seconds
         self.misses = 0  # consecutive replies of the queue that omitted the job
         # For how many seconds such replies listed other jobs.

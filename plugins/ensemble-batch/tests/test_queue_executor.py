@@ -463,3 +463,23 @@ def test_a_job_gets_its_variables_and_its_files_from_its_batch(
     assert variables["ENSEMBLE_RUN"] == batch.tag == session.tag
     assert batch.places[0].out == str(tmp_path / "out.txt")
     assert not batch.script
+
+
+def test_a_held_job_is_reported_once_for_its_group_unless_the_run_holds_it(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Telling, "poll", 0.1)
+    with Session(Telling(queue), tmp_path) as session:
+        wait_until(lambda: queue.listeners)
+        wished = session.job("true", group="wished", urgency=0)
+        jobs = [session.job("true", group="work") for _ in range(2)]
+        ids = [waiting(session, job) for job in (wished, *jobs)]
+        queue.tell(*(QueueJob(id_, "held", note=f"'free {id_}' releases it") for id_ in ids))
+        session.wait(session.problems, "a warning")
+        asked = executor_of(session).asked
+        wait_until(lambda: executor_of(session).asked > asked + 2)
+        (message,) = session.problems()
+        assert "work.1" in message or "work.2" in message
+        assert "releases it" in message
+        queue.tell(*(QueueJob(id_, "over", status=0) for id_ in ids))
+        session.wait_clean(wished, *jobs)

@@ -380,6 +380,9 @@ def _queue_job(id_: str, state: str, batch: str) -> QueueJob:
     started again.
     """
     restarts = int("R" in state)
+    if "h" in state and "q" in state:
+        note = f"it is held, or waits for another job: 'qrls {id_}' releases it from a hold"
+        return QueueJob(id_, "held", note=note, batch=batch, restarts=restarts)
     if {"w", "q"} & set(state):
         return QueueJob(id_, "waiting", batch=batch, restarts=restarts)
     if set("sST") & set(state):

@@ -102,7 +102,7 @@ def test_an_unreachable_qmaster_does_not_make_a_job_unknown() -> None:
 
 @pytest.mark.parametrize(
     ("letters", "state", "restarts"),
-    [("r", "running", 0), ("qw", "waiting", 0), ("hqw", "waiting", 0), ("s", "suspended", 0),
+    [("r", "running", 0), ("qw", "waiting", 0), ("hqw", "held", 0), ("s", "suspended", 0),
      ("S", "suspended", 0), ("T", "suspended", 0), ("Rr", "running", 1), ("Rq", "waiting", 1),
      ("Rqw", "waiting", 1), ("t", "running", 0), ("dr", "running", 0), ("Rs", "suspended", 1)],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from ensemble_batch import QueueJob, status_of
 
 __all__ = ["array_id", "blocks", "count", "queue_job"]
 
-_STATES: Mapping[str, Literal["waiting", "running", "suspended", "over"]] = {
+_STATES: Mapping[str, Literal["waiting", "running", "suspended", "held", "over"]] = {
     **dict.fromkeys("QHWT", "waiting"),
     **dict.fromkeys("RBEM", "running"),
     # by qsig or preemption; because the workstation is in use
@@ -72,6 +72,9 @@ def queue_job(id_: str, fields: Mapping[str, str]) -> QueueJob:
         # attempts to start.
         restarts = max(0, count(fields, "run_count") - (state != "waiting"))
         note = "suspended in PBS (qsig or preemption)" if state == "suspended" else ""
+        kinds = "".join(re.findall("[uos]", fields.get("Hold_Types", "")))
+        if fields.get("job_state") == "H" and kinds and "depend" not in fields:
+            state, note = "held", f"somebody holds it: 'qrls -h {kinds} {id_}' lets it start"
         return QueueJob(id_, state, note=note, restarts=restarts)
     if fields.get("substate") == _DELETED:  # a job that never ran has exit status 0
         return QueueJob(id_, "over", exception="cancel", note="deleted in PBS")

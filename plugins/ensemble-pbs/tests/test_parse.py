@@ -55,7 +55,7 @@ def test_a_job_that_can_never_run_is_stuck_with_a_reason() -> None:
     assert "ncpus (R: 99 A: 8 T: 8)" in stuck.note
 
 
-@pytest.mark.parametrize(("job", "state"), [("h", "waiting"), ("r", "running"), ("e1", "waiting")])
+@pytest.mark.parametrize(("job", "state"), [("h", "held"), ("r", "running"), ("e1", "waiting")])
 def test_an_unfinished_job_waits_or_runs(job: str, state: str) -> None:
     assert listed()[job].state == state
 
@@ -130,3 +130,19 @@ def test_a_single_job_is_unknown_only_if_the_server_says_so(said: str, state: st
     executor.command = lambda words, given=b"": (111, "", "cannot connect to server")  # type: ignore[method-assign]
     with pytest.raises(CannotTake):
         list(executor.account(["7.head"]))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "more", "words"),
+    [
+        ("u", {}, "'qrls -h u 1.head' lets it start"),
+        ("so", {}, "'qrls -h so 1.head' lets it start"),
+        ("s", {"depend": "afterok:2.head@head"}, ""),
+    ],
+)
+def test_a_held_job_is_reported_with_what_releases_it(
+    kinds: str, more: dict[str, str], words: str
+) -> None:
+    job = queue_job("1.head", {"job_state": "H", "Hold_Types": kinds, **more})
+    assert job.state == ("held" if words else "waiting")
+    assert words in job.note

@@ -132,6 +132,9 @@ def queue_job(row: Row) -> QueueJob:
     word = row.reason.strip("()").partition(",")[0]
     if row.state == "PENDING" and word in STUCK:
         return replace(job, state="stuck", note=f"{word}: {STUCK[word]}")
+    if row.state == "PENDING" and word == "JobHeldUser":
+        note = f"somebody holds it: 'scontrol release {row.id}' lets it start"
+        return replace(job, state="held", note=note)
     return job
 
 

@@ -204,3 +204,30 @@ def test_without_a_listener_wrappers_write_files_and_no_end_is_missed(
         events = {event.name: event.timestamp for event in session.of(good)}
         assert events["finish"] - events["start"] > 0.4
     session.check_ended_once()
+
+
+def test_a_waiting_job_that_somebody_holds_is_reported_once_with_what_releases_it(
+    session: Session, cluster: Cluster
+) -> None:
+    fillers = [session.job("sleep", "1000") for _ in range(8)]
+    session.submit(*fillers)
+    for job in fillers:
+        session.wait_for(job, "start")
+    wished = session.job("true", group="wished", urgency=0)
+    jobs = [session.job("true", group="work") for _ in range(2)]
+    session.submit(wished, *jobs)
+    for job in (wished, *jobs):
+        session.wait_for(job, "submit")
+    ids = [session.queue_id(job) for job in jobs]
+    cluster.run("scontrol", "uhold", *ids)
+    session.wait(session.problems, "a warning")
+    (message,) = session.problems()
+    assert message.startswith("work.")
+    release = message.split("'")[1].split()
+    assert release[:2] == ["scontrol", "release"]
+    assert release[2] in ids
+    for id_ in ids:
+        cluster.run("scontrol", "release", id_)
+    session.cancel(wished, *fillers)
+    session.wait_clean(*jobs)
+    assert session.problems() == [message]
