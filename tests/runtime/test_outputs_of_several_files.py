@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import logging.handlers
 import os
@@ -9,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ensemble_testing import wait_until
@@ -16,7 +18,8 @@ from ensemble_testing import wait_until
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.table import Table
 from ensemble_core.model.events import Event, Observed
-from ensemble_core.runtime.tail import Follower
+from ensemble_core.runtime.tail import Follower, opening, parts, read_position
+from ensemble_core.runtime.tail import file as tail_file
 from ensemble_core.runtime.tail.file import File
 from ensemble_core.runtime.tail.parts import in_order
 
@@ -196,6 +199,80 @@ def test_several_rotations_between_two_looks_lose_no_row(watched: Watched) -> No
 
     assert watched.x == [*range(500)]
     assert not watched.missed
+
+
+class Hostile:
+    """The module ``os`` for the follower, with a program that writes rows and rotates its log
+    between any two of the follower's calls.
+    """
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self._log = path
+        self.rows = 1
+        self._chance = random.Random(seed)
+        self._left = 60
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def rest(self) -> None:
+        self._left = 0
+
+    def act(self, *, often: bool = True) -> None:
+        if not self._left or self._chance.random() > (0.6 if often else 0.1):
+            return
+        self._left -= 1
+        if self._chance.random() < 0.5 and self._log.exists():
+            rotate(self._log.parent, [self._log.name, *(f"app.log.{n}" for n in range(1, 70))])
+        if self._chance.random() < 0.8:
+            with self._log.open("a") as file:
+                for _ in range(self._chance.randrange(3)):
+                    file.write(f"x={self.rows}\n")
+                    self.rows += 1
+
+    def open(self, *args: Any) -> int:
+        self.act()
+        return os.open(*args)
+
+    def stat(self, path: str) -> os.stat_result:
+        self.act()
+        return os.stat(path)
+
+    @contextlib.contextmanager
+    def scandir(self, folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with os.scandir(folder) as entries:
+            yield (entry for entry in entries if self.act(often=False) is None)
+
+
+def test_rotations_between_any_two_calls_of_the_follower_lose_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(100):
+        path = tmp_path / str(seed) / "app.log"
+        path.parent.mkdir()
+        path.write_text("x=0\n")
+        hostile = Hostile(path, seed)
+        rows: list[float] = []
+        file = File(
+            "sim.0", "kv", KeyValue(None, ["x"]), path, since=None, taken=0,
+            tell=lambda event, rows=rows: rows.append(event.values["x"]),  # type: ignore[misc]
+            clock=lambda: 0.0, warn=pytest.fail, fail=pytest.fail,
+        )  # fmt: skip
+        assert file.look()
+        file.read()
+        for module in (tail_file, opening, parts, read_position):
+            monkeypatch.setattr(module, "os", hostile)
+        for _ in range(30):
+            if file.look():
+                file.read()
+        hostile.rest()
+        while file.read_to_end():
+            pass
+        file.finish()
+        monkeypatch.undo()
+
+        assert rows == [*range(hostile.rows)], seed
+        assert file.complaint() is None, seed
 
 
 def test_a_log_that_is_only_renamed_at_the_end_is_read(watched: Watched) -> None:

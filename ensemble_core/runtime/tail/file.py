@@ -17,6 +17,7 @@ from ensemble_core.runtime.tail.gaps import Gaps, lateness
 from ensemble_core.runtime.tail.observer_feed import ObserverFeed
 from ensemble_core.runtime.tail.opening import is_older, list_folder, open_to_read, status_of
 from ensemble_core.runtime.tail.parts import (
+    LISTINGS,
     Parts,
     generations,
     is_pattern,
@@ -227,10 +228,11 @@ class File:
         self._end = size
         return True
 
-    def _begin_file(self) -> None:
-        """Continue at the start of another file."""
-        self._position = ReadPosition()
-        self._end, self._earlier, self._own, self._gaps.suspect = None, None, False, False
+    def _begin_file(self, identity: tuple[int, int] | None = None) -> None:
+        """Continue at the start of another file, which may be known to have this identity."""
+        self._position = ReadPosition(identity)
+        self._end, self._earlier, self._gaps.suspect = None, None, False
+        self._own = identity is not None
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -397,9 +399,7 @@ class File:
         wanted = self._position.identity if self._own else None
         if reads_renamed:
             wanted = self._renamed[0][1]
-        self._renamed = [] if wanted is None else generations(self.path, wanted)
-        if self._renamed and self._own and not self._position.is_in(self._renamed[0][0]):
-            self._renamed = []
+        self._renamed = [] if wanted is None else self._search(wanted)
         had_text = self._own or (self._seen is not None and self._seen[2] > 0)
         if not self._renamed and (reads_renamed or (ended and had_text)):
             self._gaps.lost = "was deleted while it was read"
@@ -407,21 +407,47 @@ class File:
             self._begin_file()
         return reads_renamed or bool(self._renamed)
 
+    def _search(self, wanted: tuple[int, int]) -> list[tuple[str, tuple[int, int]]]:
+        """Return where the log that was read is, and the logs after it; nothing if it is gone."""
+        for _ in range(LISTINGS):
+            found = generations(self.path, wanted)
+            if not found or not self._own:
+                return found
+            with suppress(OSError):
+                fd = open_to_read(found[0][0])
+                try:
+                    status = os.fstat(fd)
+                    if (status.st_dev, status.st_ino) == wanted:
+                        return found if self._position.is_in(fd) else []
+                finally:
+                    os.close(fd)
+            # It was renamed again.
+        return []
+
     def _leave_renamed(self, ended: bool) -> bool:
         """Continue with the next log, if there is one. Return True if there is more to read."""
+        path, identity = self._renamed[0]
         try:
-            following = self._renamed[1][0] if len(self._renamed) > 1 else self.path
+            status = os.stat(path)
+            if (status.st_dev, status.st_ino) != identity:
+                return True  # it was renamed again, and must be found
+            if len(self._renamed) == 1:  # there was no new log
+                self._renamed = generations(self.path, identity) or self._renamed
+                if len(self._renamed) == 1:
+                    return False
             # A program may write to the old log for some time after its new log was created.
-            if not ended and (
-                not os.stat(following).st_size or self._has_rest(self._renamed[0][0])
-            ):
+            following = os.stat(self._renamed[1][0])
+            if not ended and (not following.st_size or self._has_rest(path)):
                 return self._end is not None
-            os.stat(following)
         except OSError:
             return False
         self._feed.end_line()
         self._renamed.pop(0)
-        self._begin_file()
+        if self._renamed[0][0] == self.path:
+            # If another log has this path by now, the expected one has been renamed.
+            self._begin_file(self._renamed.pop()[1])
+        else:
+            self._begin_file()
         return True
 
     def _read_overwritten(

@@ -17,6 +17,7 @@ from stat import S_ISREG
 from ensemble_core.runtime.tail.opening import is_older
 
 __all__ = [
+    "LISTINGS",
     "Parts",
     "generations",
     "in_order",
@@ -28,6 +29,8 @@ __all__ = [
 
 #: Parts of an output are listed at most once in so many seconds while the job runs.
 _LISTED = 0.1
+#: How often a folder is listed at most, until a program does not rename logs meanwhile.
+LISTINGS = 50
 
 _NUMBER = re.compile(r"(\d+)")
 #: What follows the name of a rotated log: ``.1``, ``-20250131``, ``.2025-01-31_23``.
@@ -35,6 +38,8 @@ _ROTATED = re.compile(r"[._-]\d[\d._-]*")
 
 #: A file: device and inode.
 Identity = tuple[int, int]
+#: Whether a log has the followed path, its time, its number from the newest, its name and file.
+_Log = tuple[bool, int, int, str, Identity]
 
 
 def is_pattern(path: str) -> bool:
@@ -149,17 +154,34 @@ def rotated_unread(path: str, since: float, known: Collection[Identity]) -> str 
 
 
 def generations(path: str, identity: Identity) -> list[tuple[str, Identity]]:
-    """Return where a renamed log is now, and the rotated logs that were begun after it, in order.
+    """Return where a renamed log is now, the rotated logs that were begun after it, in order, and
+    the log that has the path now, if there is one.
 
     The list is empty if the log is not in its folder any more.
     """
     folder, name = os.path.split(path)
-    found: list[tuple[int, int, str, Identity]] = []
+    found: list[_Log] = []
+    for _ in range(LISTINGS):
+        # While logs are renamed, a list may lack one, or have it twice.
+        found, before = _logs(folder, name, identity), found
+        if [each[3:] for each in found] == [each[3:] for each in before]:
+            break
+    ours = next((at for at, (*_, each) in enumerate(found) if each == identity), None)
+    if ours is None or found[ours][0]:
+        return []
+    is_rotated = found[ours][3].startswith(name)
+    chosen = found[ours:] if is_rotated else [found[ours], *(each for each in found if each[0])]
+    return [(os.path.join(folder, each), this) for *_, each, this in chosen]
+
+
+def _logs(folder: str, name: str, identity: Identity) -> list[_Log]:
+    """Return the log with this name and identity, and those that were rotated, oldest first."""
+    found: list[_Log] = []
     with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
         for entry in entries:
             rest = entry.name.removeprefix(name)
             rotated = rest != entry.name and _ROTATED.fullmatch(rest) is not None
-            if not rotated and (entry.inode() != identity[1] or not rest):
+            if rest and not rotated and entry.inode() != identity[1]:
                 continue
             with suppress(OSError):
                 status = entry.stat()
@@ -167,11 +189,5 @@ def generations(path: str, identity: Identity) -> list[tuple[str, Identity]]:
                 number = int(_NUMBER.findall(rest)[0]) if rotated else 0
                 if S_ISREG(status.st_mode):
                     this = (status.st_dev, status.st_ino)
-                    found.append((status.st_mtime_ns, -number, entry.name, this))
-    found.sort()
-    ours = next((at for at, (*_, each) in enumerate(found) if each == identity), None)
-    if ours is None:
-        return []
-    is_rotated = found[ours][2].startswith(name)
-    chosen = found[ours:] if is_rotated else found[ours : ours + 1]
-    return [(os.path.join(folder, each), this) for *_, each, this in chosen]
+                    found.append((not rest, status.st_mtime_ns, -number, entry.name, this))
+    return sorted(found)

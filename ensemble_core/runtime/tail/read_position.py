@@ -66,12 +66,10 @@ class ReadPosition:
             return False
         return self._checksum_of(fd) == self.checksum
 
-    def is_in(self, path: str) -> bool:
+    def is_in(self, fd: int) -> bool:
         """Return True if a file has the bytes before the position. Inodes are used again."""
         start = self.offset - len(self.before)
-        with suppress(OSError, ValueError), open(path, "rb", buffering=0) as file:
-            return os.pread(file.fileno(), len(self.before), start) == self.before
-        return False
+        return os.pread(fd, len(self.before), start) == self.before
 
     def is_overwritten_in(self, path: str) -> bool:
         """Return True if the bytes that were read differ from those that are in the file now."""
