@@ -92,7 +92,7 @@ def _level(handle: Any) -> int:
 def _ancestors() -> Iterator[int]:
     """Yield the process ids of this process's ancestors. Without ``/proc``, yield the parent."""
     pid = os.getppid()
-    while pid > 1:
+    while pid > 0:
         yield pid
         try:
             # The name in parentheses may contain spaces.

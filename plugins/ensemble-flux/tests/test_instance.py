@@ -98,7 +98,7 @@ def test_an_instance_whose_broker_is_in_an_allocation_is_temporary(name: str) ->
 def test_an_instance_ends_with_a_process_of_its_allocation_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    child, other = Handle("1", broker_pid=str(os.getppid())), Handle("1", broker_pid="1")
+    child, other = Handle("1", broker_pid=str(os.getppid())), Handle("1", broker_pid="4194305")
     there = Instance("u", temporary=True, allocation="PBS_JOBID=7")
     assert ends_with(child, there)
     assert not ends_with(other, there)  # for example, from a login node
