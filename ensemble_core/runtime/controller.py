@@ -707,6 +707,12 @@ class Runtime:
         if type(event) is not Identified:  # watchers do not need this event
             for watcher in self._watchers:
                 watcher.event(event)
+        # Before the decisions, which may give the job another name in the queue.
+        ended = (
+            self._names.name(event.job)
+            if type(event) is JobEvent and event.name == "clean" and event.ours
+            else ""
+        )
         decisions = self.engine.handle(event)
         orders = self._orders_of(decisions) if decisions else []
         journal = self._journal
@@ -721,9 +727,9 @@ class Runtime:
             # When this event is written, the journal's writer passes the orders on.
             journal.append(event, decisions, orders, rows)
             self._snapshots.count()
-        if type(event) is JobEvent and event.name == "clean" and event.ours:
+        if ended:
             if record is None or record.reused is None:
-                self._ended_jobs.add(self._names.name(event.job))
+                self._ended_jobs.add(ended)
             if record is not None and self._identities is not None:
                 self._identities.ended(record)
         return decisions

@@ -96,3 +96,22 @@ def test_ends_that_cannot_be_recorded_are_not_forgotten(tmp_path: Path) -> None:
     assert not thread.is_alive()
     assert executor.forgotten == []
     journal.close()
+
+
+def test_a_job_that_its_queue_interrupted_is_forgotten_and_its_new_submission_is_not(
+    tmp_path: Path, journal: JournalWriter | None
+) -> None:
+    executor = Forgetful(None)
+    thread = run(executor, journal, tmp_path)
+    executor.start("work.0")
+    executor._send_event("work.0", "exception", type="interrupted", severity=0, note="its pilot")
+    executor.finish("work.0", 9)
+    wait_until(lambda: "work.0~1" in [job.id for job in executor.submitted])
+    wait_until(lambda: executor.forgotten)
+    assert executor.forgotten == ["work.0"]
+    for job in ("work.0~1", "work.1", "work.2"):
+        executor.finish(job)
+    thread.join(120)
+    assert sorted(executor.forgotten) == ["work.0", "work.0~1", "work.1", "work.2"]
+    if journal is not None:
+        journal.close()
