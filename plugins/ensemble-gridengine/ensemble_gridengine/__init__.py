@@ -111,7 +111,9 @@ def _inside() -> str:
     job, nodes = os.environ.get("JOB_ID"), os.environ.get("NHOSTS", "1")
     if not job or not os.environ.get("SGE_JOB_SPOOL_DIR"):
         return ""
-    return f"Grid Engine job {job} with {nodes} node{'s' if nodes != '1' else ''}"
+    text = f"Grid Engine job {job} with {nodes} node{'s' if nodes != '1' else ''}"
+    again = os.environ.get("RESTARTED", "0") != "0"
+    return f"{text}, started again ('--tag TAG --or-resume' continues a run)" if again else text
 
 
 @hookimpl

@@ -51,6 +51,8 @@ def test_the_job_around_this_process_is_known(monkeypatch: pytest.MonkeyPatch) -
     assert record.inside() == ""  # other programs have such a variable
     monkeypatch.setenv("SGE_JOB_SPOOL_DIR", "/spool")
     assert record.inside() == "Grid Engine job 7 with 1 node"
+    monkeypatch.setenv("RESTARTED", "1")  # after 'qmod -rj'
+    assert "started again ('--tag TAG --or-resume' continues a run)" in record.inside()
 
 
 def test_further_options_of_qsub_come_before_the_script() -> None:

@@ -54,7 +54,11 @@ def _render(job: Job, options: Mapping[str, Any]) -> Rendered:
 
 def _inside() -> str:
     job, nodes = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_JOB_NUM_NODES", "1")
-    return f"Slurm job {job} with {nodes} node{'s' if nodes != '1' else ''}" if job else ""
+    if not job:
+        return ""
+    text = f"Slurm job {job} with {nodes} node{'s' if nodes != '1' else ''}"
+    again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+    return f"{text}, started again ('--tag TAG --or-resume' continues a run)" if again else text
 
 
 @hookimpl

@@ -65,3 +65,5 @@ def test_the_job_around_this_process_is_known(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     assert record.inside() == "Slurm job 7 with 2 nodes"
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")  # after 'scontrol requeue'
+    assert "started again ('--tag TAG --or-resume' continues a run)" in record.inside()
