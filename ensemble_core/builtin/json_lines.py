@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from ensemble_core.builtin.line_observer import MOST_TOLD, SURVEYED, LineObserver, count_of
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.numbers import MOST_EXACT, finite_or_none, read_number
 
 __all__ = ["JsonLines"]
@@ -20,16 +21,16 @@ __all__ = ["JsonLines"]
 #: Longest line that is read as a printed Python dict, in bytes.
 _LONGEST_DICT = 1 << 16
 #: The last word of a text, unless it is the level of a logger.
-_LAST_WORD = re.compile(
+_LAST_WORD = late_pattern(
     r"(?<!\w)((?!(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR)\b)[^\W\d]\w*)[\s\d.,:=|>-]*$"
 )
 #: How many levels of nested objects a complaint searches for a field.
 _DEPTH = 4
 #: After so many objects, only each so many-th one is searched for it.
 _LOOKED = 10
-_BRACE = re.compile(rb"\{")
+_BRACE = late_pattern(rb"\{")
 #: What may be before an object in the same line: a progress bar, or the time and level of a logger.
-_BEFORE = re.compile(rb"[^{]*(?<![\w{])(?=\{)")
+_BEFORE = late_pattern(rb"[^{]*(?<![\w{])(?=\{)")
 _MISSING = object()
 _INFINITE = (math.inf, -math.inf)
 

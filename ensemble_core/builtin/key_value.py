@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ensemble_core.builtin.line_observer import MOST_FIELDS, MOST_TOLD, SURVEYED, LineObserver
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.model.numbers import GOES_ON, NUMBER, read_number
 
@@ -31,22 +32,22 @@ _PLAIN = (
 )
 _FIRST = "[-+.0-9nNiI\u2212\u221e]"
 #: A name, and its number unless something else follows.
-_PAIR = re.compile(rf"{_NAME}{_BETWEEN}(?:(?={_FIRST})({NUMBER})(?:{_PLAIN}|{_AFTER}))?")
-_LABEL = re.compile(rf"{_NAME}[ \t]{{0,40}}([=:])[ \t]{{0,120}}(?=(\S*))")
+_PAIR = late_pattern(rf"{_NAME}{_BETWEEN}(?:(?={_FIRST})({NUMBER})(?:{_PLAIN}|{_AFTER}))?")
+_LABEL = late_pattern(rf"{_NAME}[ \t]{{0,40}}([=:])[ \t]{{0,120}}(?=(\S*))")
 #: What can be the sign and the first character of a pair's number.
 _VALUE = f"[=:][ \\t]{{0,120}}{_FIRST}".encode()
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_WORD = late_pattern(r"[A-Za-z_][A-Za-z0-9_-]*")
 #: A pair at the end of a line of fields between backslashes, as in the archive of Gaussian, which
 #: divides its fields where a line ends.
-_ARCHIVE = re.compile(r"\\([A-Za-z]\w*)=([^\\\s]*)$")
+_ARCHIVE = late_pattern(r"\\([A-Za-z]\w*)=([^\\\s]*)$")
 #: The words before a name, and a further number after a pair.
-_WORDS = re.compile(r"(?:(?<![\w(])\(?(?!(?i:nan|inf)\b)[^\W\d][\w.'/-]*\)? ){0,8}$")
-_FURTHER = re.compile(
+_WORDS = late_pattern(r"(?:(?<![\w(])\(?(?!(?i:nan|inf)\b)[^\W\d][\w.'/-]*\)? ){0,8}$")
+_FURTHER = late_pattern(
     rf"(?:[ \t]+(?:[-=]>[ \t]*|\u2192[ \t]*)?{NUMBER}(?=\s|$)|,[ \t]*{NUMBER}(?=[ \t]*(?:,|$)))"
 )
 #: The beginning of a line that says what its pairs are about, as in ``clat (usec): min=18``.
 #: Levels of loggers are no such beginning.
-_TOPIC = re.compile(
+_TOPIC = late_pattern(
     r"\s*(?!(?i:debug|info|notice|warn|warning|error|critical|trace)\b)"
     r"([^\W\d]\w*)(?: ?\([^():=]*\))?[ \t]*:"
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ensemble_core.errors import UsageError, did_you_mean
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment
 
 __all__ = ["AT_ONCE", "GROUPS", "LEARNING", "after_each"]
@@ -22,7 +22,7 @@ GROUPS = {
 }
 AT_ONCE = {"description": "Number of concurrent jobs.", "type": "integer", "minimum": 1}
 
-_QUANTILE = re.compile(r"p[0-9]{1,2}")
+_QUANTILE = late_pattern(r"p[0-9]{1,2}")
 _SAMPLES = {
     "description": "Number of jobs of each group that must end before groups are compared.",
     "type": "integer",

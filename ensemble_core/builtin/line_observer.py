@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import codecs
 import math
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from ensemble_core.errors import closest
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.plugin.observer import Observer, Row
@@ -41,24 +41,24 @@ SURVEYED = 1000
 _PROBED = 16
 
 #: Control sequences of terminals: colours and cursor movements, titles, and other escapes.
-_COLOURS = re.compile(
+_COLOURS = late_pattern(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[@-Z\\^_])"
 )
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 #: For other observers: what their lines look like, and what a complaint says about them.
 _OTHERS = (
-    ("json-lines", re.compile(rb"\s*\{.*[:}]"), "begin with {", "begins with {"),
+    ("json-lines", late_pattern(rb"\s*\{.*[:}]"), "begin with {", "begins with {"),
     (
         "key-value",
-        re.compile(rb"(?:.*[\s,;|])?[A-Za-z_]\w*\s*[=:]\s*[-+]?\d"),
+        late_pattern(rb"(?:.*[\s,;|])?[A-Za-z_]\w*\s*[=:]\s*[-+]?\d"),
         "have NAME=NUMBER",
         "has NAME=NUMBER",
     ),
 )
 
 #: The unit of a number, after it. Two units of one kind cannot be compared.
-_UNIT = re.compile(
+_UNIT = late_pattern(
     r"[ \t]{0,2}(%|[num\u00b5\u03bc]?s(?!/)|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|d|days?"
     r"|[kKMGTP]?i?B|[kKMGT]?bytes?|m?eV|[kKM]J|k?cal|Ha|Ry|[hkMG]?Pa|k?bar|[kMGT]?Hz|it/s|s/it)(?![\w^])"
 )

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ensemble_core.builtin.line_observer import LineObserver, count_of
 from ensemble_core.errors import EnsembleError
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.numbers import GOES_ON, read_number
 
 __all__ = ["Patterns", "compile_pattern"]
 
 #: What follows a group of a pattern that ends within a number, and what is before one that begins
 #: within a number: digits, an exponent, or a sign.
-_CUT = re.compile(rf"(?<=\d)(?:\d|\0(?!$)|[.,'\u2019]\d|[eEdD][-+]?\d|{GOES_ON})")
-_CUT_BEFORE = re.compile(r"(?:\d(?:\.|[eEdDqQ][-+]?)?|(?:^|[\s=:(\[{<>,;|])[-+\u2212.]|\d,)$")
+_CUT = late_pattern(rf"(?<=\d)(?:\d|\0(?!$)|[.,'\u2019]\d|[eEdD][-+]?\d|{GOES_ON})")
+_CUT_BEFORE = late_pattern(r"(?:\d(?:\.|[eEdDqQ][-+]?)?|(?:^|[\s=:(\[{<>,;|])[-+\u2212.]|\d,)$")
 #: How many characters around a group are looked at.
 _AROUND = 40
 #: The name of a group, and what has another meaning in a text of several lines.
-_GROUP_NAME = re.compile(r"\?P?<[A-Za-z_]\w*>")
-_ONE_LINE = re.compile(r"\\[AzZ]|\(\?[a-zA-Z]*-")
+_GROUP_NAME = late_pattern(r"\?P?<[A-Za-z_]\w*>")
+_ONE_LINE = late_pattern(r"\\[AzZ]|\(\?[a-zA-Z]*-")
 
 
 # RE2 matches in linear time, so no pattern can block the run.

@@ -23,6 +23,7 @@ from ensemble_core.builtin.table_names import (
     spans_of,
     without_mark,
 )
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.numbers import read_number
 
 __all__ = ["Table"]
@@ -35,19 +36,19 @@ _RULE = "-=+|:~_ \t" + "".join(map(chr, range(0x2500, 0x2580)))
 _DRAWN = str.maketrans("\u2502\u2503\u2551\u2506\u250a", "|||||")
 _SEPARATING = (*_SEPARATORS, *map(chr, _DRAWN))
 #: Legends of grace files (``.xvg``).
-_LEGEND = re.compile(r'@\s*(?:s(\d+)\s+legend|([xy])axis\s+label)\s+"(.*)"')
+_LEGEND = late_pattern(r'@\s*(?:s(\d+)\s+legend|([xy])axis\s+label)\s+"(.*)"')
 #: A word before the numbers of each row, as in ``ENERGY:   100   12.5``. Only if fields are listed,
 #: it may be any word.
-_ROW_LABEL = re.compile(r"\s*(?:@|[^\W\d]\w*:)(?=\s)")
-_ROW_WORD = re.compile(r"\s*[^\W\d]\w*(?=\s)")
+_ROW_LABEL = late_pattern(r"\s*(?:@|[^\W\d]\w*:)(?=\s)")
+_ROW_WORD = late_pattern(r"\s*[^\W\d]\w*(?=\s)")
 #: A step with a mark, as in ``12r`` of IPOPT.
-_MARKED = re.compile(r"\d+[A-Za-z*]")
+_MARKED = late_pattern(r"\d+[A-Za-z*]")
 #: A number that may have a decimal comma.
-_COMMA = re.compile(r"[-+]?\d+,\d+")
+_COMMA = late_pattern(r"[-+]?\d+,\d+")
 #: Two numbers without a blank between them.
-_TOUCHING = re.compile(r"\d[-+]|\.\d+\.")
+_TOUCHING = late_pattern(r"\d[-+]|\.\d+\.")
 #: The first characters of words that can be numbers.
-_NUMERIC = re.compile(r"(?:^|(?<=\s))[-+\u2212]?(?:[.*\d\u221e]|[nN][aA]|[iI][nN][fF])")
+_NUMERIC = late_pattern(r"(?:^|(?<=\s))[-+\u2212]?(?:[.*\d\u221e]|[nN][aA]|[iI][nN][fF])")
 #: Longest line that can be a header.
 _LONGEST_HEADER = 1 << 14
 #: The names, cells, separator and header of a first row.

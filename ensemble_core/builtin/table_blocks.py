@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from ensemble_core.builtin.line_observer import Fields
 from ensemble_core.builtin.table import Table
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.observer import Row
 
 __all__ = ["PairsOfLines"]
 
-_BEGINS_AS_NUMBER = re.compile(r"\s*[-+\u2212.*\dnNiI\u221e]")
+_BEGINS_AS_NUMBER = late_pattern(r"\s*[-+\u2212.*\dnNiI\u221e]")
 
 #: How many headers are remembered with the places of their columns.
 _MOST_HEADERS = 100

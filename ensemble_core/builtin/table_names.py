@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.numbers import read_number
 
 __all__ = [
@@ -24,13 +25,13 @@ __all__ = [
 ]
 
 #: A name, possibly with its unit in brackets after one blank.
-_LABEL = re.compile(r"\S+(?: (?:\([^()]*\)|\[[^\[\]]*\]))?")
-_UNIT = re.compile(r"[ _]?(?:\([^()]*\)|\[[^\[\]]*[^\d\[\]][^\[\]]*\])\s*$")
+_LABEL = late_pattern(r"\S+(?: (?:\([^()]*\)|\[[^\[\]]*\]))?")
+_UNIT = late_pattern(r"[ _]?(?:\([^()]*\)|\[[^\[\]]*[^\d\[\]][^\[\]]*\])\s*$")
 #: What cannot be in the name of a column that the ensemble file does not list.
-_ODD = re.compile(r"[^\w.\[\]/-]+")
-_WORD = re.compile(r"\S+")
+_ODD = late_pattern(r"[^\w.\[\]/-]+")
+_WORD = late_pattern(r"\S+")
 #: Words of a header with single blanks between them.
-_PIECE = re.compile(r"\S+(?: \S+)*")
+_PIECE = late_pattern(r"\S+(?: \S+)*")
 
 
 def is_unit(name: str) -> bool:

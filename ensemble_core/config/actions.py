@@ -21,6 +21,7 @@ from ensemble_core.config.schema import defaults
 from ensemble_core.config.scoped_names import Over, scoped_names
 from ensemble_core.config.table_references import check_rows
 from ensemble_core.errors import EnsembleError, closest, did_you_mean
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import AWAY, BACKLOG, GAUGES, GENERATOR, is_gauge
 from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.expressions import check_names, expression
@@ -43,12 +44,12 @@ from ensemble_core.plugin.named_code import check_class
 __all__ = ["MatchContext", "OptionCheck", "bind_action", "check_capabilities", "report_unlisted"]
 
 #: Valid names of environment variables.
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = late_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 #: Valid mail addresses, including local users. No valid address looks like an option of sendmail.
-_MAIL = re.compile(r"[^-\s\x00-\x1f\x7f,;:<>\"'()\[\]\\][^\s\x00-\x1f\x7f,;:<>\"'()\[\]\\]*")
+_MAIL = late_pattern(r"[^-\s\x00-\x1f\x7f,;:<>\"'()\[\]\\][^\s\x00-\x1f\x7f,;:<>\"'()\[\]\\]*")
 #: A name, or the path of a metric, in other text.
-_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+(?:-\w+)*)*")
-_QUOTE = re.compile(r"[\"']")
+_NAME = late_pattern(r"[A-Za-z_]\w*(?:\.\w+(?:-\w+)*)*")
+_QUOTE = late_pattern(r"[\"']")
 #: First parts of the paths of gauges.
 _GAUGES = frozenset(path.partition(".")[0] for path in (*GAUGES, BACKLOG, AWAY, GENERATOR))
 #: Keys of an action that are not options.

@@ -16,12 +16,13 @@ from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.reader import read_text
 from ensemble_core.errors import FileErrors, Location, PluginError, UsageError
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment
 from ensemble_core.plugin.validation import check_record
 
 __all__ = ["is_file", "read_algorithm"]
 
-_WHOLE = re.compile(r"\$\{([^{}]*)\}")
+_WHOLE = late_pattern(r"\$\{([^{}]*)\}")
 _KEYS: Mapping[str, Any] = {
     "summary": str, "objective": str, "needs": list, "supports": list, "options": dict,
     "rules": list, "statistics": dict, "heartbeat": object, "example": str,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.late_pattern import late_pattern
 
 __all__ = ["check_avoided", "read_avoided"]
 
 #: Names of nodes. A placeholder can stand for any part. A job that never ran has no ``{job.host}``.
-_NODES = re.compile(r"(\{[^{}]+\}|[A-Za-z0-9._:,-])*")
+_NODES = late_pattern(r"(\{[^{}]+\}|[A-Za-z0-9._:,-])*")
 
 
 def read_avoided(context: Context, path: Path, given: str | list[str]) -> tuple[str, ...] | None:

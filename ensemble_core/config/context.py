@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import partial
@@ -19,6 +18,7 @@ from ensemble_core.errors import (
     raised_at,
     written_at,
 )
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.recent_counts import WITHIN
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import (
@@ -61,7 +61,7 @@ __all__ = ["Context", "Known", "Use", "cannot_be_built", "nearest"]
 
 _MANY = 50
 #: A duration at the end of a filter, such as ``last 10m``.
-_TIME = re.compile(r"\b\d+(\.\d+)?[smhdw]$")
+_TIME = late_pattern(r"\b\d+(\.\d+)?[smhdw]$")
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import warnings
 from collections.abc import Iterable, Iterator
 
@@ -11,15 +10,16 @@ from ensemble_core.config.attached_files import read_attachment, sibling_path
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.errors import Location
+from ensemble_core.late_pattern import late_pattern
 
 __all__ = ["functions_of", "source_of"]
 
 _PATH: Path = ("custom",)
-_LITERAL = re.compile(r"(?:[&!]\S*[ \t]+)*\|[^\n]*\n")
+_LITERAL = late_pattern(r"(?:[&!]\S*[ \t]+)*\|[^\n]*\n")
 
 
 #: Matches the name of a Python file, but no source code.
-_FILE = re.compile(r"[^\n]*\.py\s*")
+_FILE = late_pattern(r"[^\n]*\.py\s*")
 
 
 def source_of(context: Context) -> tuple[str, str | None] | None:

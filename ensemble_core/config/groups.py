@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
@@ -25,6 +24,7 @@ from ensemble_core.config.shell_warnings import shell_warnings
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
 from ensemble_core.config.thread_warnings import thread_warnings
 from ensemble_core.errors import EnsembleError, call_plugin, closest
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.option_values import merged
@@ -41,10 +41,10 @@ _DEFAULTS = {
     for each in dataclass_fields(JobGroup)
 } | dict.fromkeys((*_MAPPINGS, "observe"), NOTHING)
 #: Name of a member of the service: NAME or NAMESPACE/NAME.
-_MEMBER = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_MEMBER = late_pattern(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 #: Suffixes of scripts, which an interpreter runs.
 _SCRIPTS = (".py", ".sh", ".R", ".jl", ".pl", ".rb", ".lua")
-_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
+_PLACEHOLDER = late_pattern(r"\{[^{}]*\}")
 
 
 def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGroup | None:

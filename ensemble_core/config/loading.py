@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,6 +44,7 @@ from ensemble_core.config.statistics import bind_statistics
 from ensemble_core.config.sweeps import check_functions
 from ensemble_core.config.tables import bind_tables
 from ensemble_core.errors import EnsembleError, FileErrors, closest
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import parse_path
 from ensemble_core.model.ensemble import Binder, Ensemble
 from ensemble_core.model.jobs import JobGroup
@@ -228,7 +228,7 @@ def _raise(context: Context) -> None:
 
 #: A placeholder in one of these keys may be a parameter of a group with errors.
 _TEXT_KEYS = ("command", "environment", *TEXTS)
-_PLACEHOLDER = re.compile(r"\{(\w+)")
+_PLACEHOLDER = late_pattern(r"\{(\w+)")
 
 #: Keys of a job group that use parameters only through placeholders.
 _SILENT = frozenset(

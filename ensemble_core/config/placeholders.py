@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.errors import closest, did_you_mean
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import (
     BUILTIN_PLACEHOLDERS,
@@ -36,16 +36,16 @@ __all__ = [
 #: Fields of a group that may contain placeholders, in addition to the command and the environment.
 TEXTS = ("workdir", "stdout", "stderr")
 #: The start of a template of Go or Jinja, which other programs fill in.
-_TEMPLATE = re.compile(r"(?<!\{)\{\{(?:-?\s*\.[^{}]*| \w+ )\}\}(?!\})")
+_TEMPLATE = late_pattern(r"(?<!\{)\{\{(?:-?\s*\.[^{}]*| \w+ )\}\}(?!\})")
 #: A name with blanks around it, or with a conversion of Python.
-_NOT_QUITE = re.compile(r" *([A-Za-z_]\w*) *(?:![rsa])? *(?::[^\s{}]*)?")
+_NOT_QUITE = late_pattern(r" *([A-Za-z_]\w*) *(?:![rsa])? *(?::[^\s{}]*)?")
 #: The same, or a calculation that begins with a name.
-_CALCULATED = re.compile(r" *([A-Za-z_]\w*) *(?:[-+*/%!][^\"']*)?(?::[^\s{}]*)?")
+_CALCULATED = late_pattern(r" *([A-Za-z_]\w*) *(?:[-+*/%!][^\"']*)?(?::[^\s{}]*)?")
 #: A part of a value, as in Python's formats.
-_PART = re.compile(r"([A-Za-z_]\w*)(?:\.\w+|\[\w*\])+(?::[^\s{}]*)?")
+_PART = late_pattern(r"([A-Za-z_]\w*)(?:\.\w+|\[\w*\])+(?::[^\s{}]*)?")
 #: The start of an expression in ``with``.
-_EXPRESSION = re.compile(r"= *[\w(-]")
-_WORD = re.compile(r"[A-Za-z_]\w*")
+_EXPRESSION = late_pattern(r"= *[\w(-]")
+_WORD = late_pattern(r"[A-Za-z_]\w*")
 _BUILTIN = BUILTIN_PLACEHOLDERS | RUN_PLACEHOLDERS
 #: Built-in placeholders whose values are whole numbers.
 _NUMBERS = _BUILTIN - {"group", "id", "here", "run", "cwd"}

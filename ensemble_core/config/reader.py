@@ -6,13 +6,13 @@ dates are strings. Keys are always strings. A duplicate key is an error.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.source import LARGEST, too_large
 from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError
+from ensemble_core.late_pattern import late_pattern
 
 __all__ = ["read_text", "read_value", "read_yaml"]
 
@@ -26,14 +26,14 @@ _CONSTANTS: dict[str, bool | None] = {
     **dict.fromkeys(("yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
     **dict.fromkeys(("no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
 }
-_INTEGER = re.compile(
+_INTEGER = late_pattern(
     r"[-+]?(?:0|[1-9][0-9_]*|0b[01][01_]*|0o[0-7][0-7_]*|0x[0-9a-fA-F][0-9a-fA-F_]*)\Z"
 )
-_FLOAT = re.compile(
+_FLOAT = late_pattern(
     r"(?![-+]?0[0-9_]+\Z)"  # 010 is text
     r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?\Z"
 )
-_SPECIAL = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
+_SPECIAL = late_pattern(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 
 
 def read_text(text: str, file: str) -> Document:
@@ -84,14 +84,14 @@ def _fault(
 
 
 #: A column's name with an index, as in ``c_msd[4]``.
-_COLUMN = re.compile(r"[A-Za-z_]\w*\[\d+(?:\]\[\d+)*\]?")
+_COLUMN = late_pattern(r"[A-Za-z_]\w*\[\d+(?:\]\[\d+)*\]?")
 
 
 #: Common mistakes on the line where parsing stops, each with a hint.
 _MISTAKES = (
-    (re.compile(r"\bwhen:\s*[<>!=]"), 'quote the condition: when: "> 5"'),
+    (late_pattern(r"\bwhen:\s*[<>!=]"), 'quote the condition: when: "> 5"'),
     (
-        re.compile(r":\s*\{[A-Za-z_][\w.:]*\}\s*[^\s,}]"),
+        late_pattern(r":\s*\{[A-Za-z_][\w.:]*\}\s*[^\s,}]"),
         'quote text that begins with a placeholder: "{job} failed"',
     ),
 )

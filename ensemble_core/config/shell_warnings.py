@@ -11,32 +11,33 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS, RUN_PLACEHOLDERS
 
 __all__ = ["shell_warnings"]
 
 #: A word with an operator of a shell: ``|``, ``&&``, ``2>err``, ``<in``, or ``;`` at its end.
-_OPERATOR = re.compile(
+_OPERATOR = late_pattern(
     r"\|&?|&|[^\s&|]*(?:&&|\|\|)[^\s&|]*|(?:\d?|&)>{1,2}[^\s<>=]*|<<?[^\s<>=]*|\S*;"
 )
-_SHELL = re.compile(r"(ba|da|z|k|mk|a|c|tc|fi)?sh")
+_SHELL = late_pattern(r"(ba|da|z|k|mk|a|c|tc|fi)?sh")
 #: Programs that expand their arguments themselves, or for which ``$`` and ``*`` have a meaning.
-_OTHERS = re.compile(
+_OTHERS = late_pattern(
     r"[gmn]?awk|sed|perl|ruby|lua|jq|expr|find|[ef]?grep|rg|make|R|Rscript|ssh|python[\d.]*|node"
 )
-_VARIABLE = re.compile(r"\$(?:\{[A-Za-z_]\w*[^{}]*\}|[A-Za-z_]\w*|\()")
-_HOME = re.compile(r"~[\w-]*(?=/|$)")
-_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
+_VARIABLE = late_pattern(r"\$(?:\{[A-Za-z_]\w*[^{}]*\}|[A-Za-z_]\w*|\()")
+_HOME = late_pattern(r"~[\w-]*(?=/|$)")
+_PLACEHOLDER = late_pattern(r"\{[^{}]*\}")
 #: A path with a wildcard.
-_WILDCARD = re.compile(r"\*|(?=.*\*)(?=.*[./]|.*\*$)[\w./~+@*-]*[A-Za-z_./*][\w./~+@*-]*")
+_WILDCARD = late_pattern(r"\*|(?=.*\*)(?=.*[./]|.*\*$)[\w./~+@*-]*[A-Za-z_./*][\w./~+@*-]*")
 #: A field of the event's job. Doubled braces, and those after ``$``, are meant literally.
-_OF_A_JOB = re.compile(r"(?<![{$])\{job\.(?:outputs\[\d+\]|[A-Za-z_]\w*)\}")
+_OF_A_JOB = late_pattern(r"(?<![{$])\{job\.(?:outputs\[\d+\]|[A-Za-z_]\w*)\}")
 #: A name after ``$``, or in doubled braces.
-_LITERAL = re.compile(r"\$\{(\w+)\}|\$(\w+)|\{\{(\w+)(?::[^{}\s]*)?\}\}")
+_LITERAL = late_pattern(r"\$\{(\w+)\}|\$(\w+)|\{\{(\w+)(?::[^{}\s]*)?\}\}")
 #: What a shell would not take for the beginning of a new line, and words that only a shell knows.
-_JOINED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\\n", re.DOTALL)
-_BUILTIN = re.compile(r"cd|export|source|\.|module|ulimit|set|unset|[A-Za-z_]\w*=.*")
+_JOINED = late_pattern(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\\n", re.DOTALL)
+_BUILTIN = late_pattern(r"cd|export|source|\.|module|ulimit|set|unset|[A-Za-z_]\w*=.*")
 
 
 def shell_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:

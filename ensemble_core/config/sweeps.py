@@ -12,6 +12,7 @@ from ensemble_core.config.attached_files import read_attachment, sibling_path
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.errors import Location, did_you_mean
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.numbers import read_number
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
 from ensemble_core.model.sweeps import GivenBy, Range, by_count, by_step
@@ -33,14 +34,14 @@ MOST_COUNTED = 10**15
 #: Maximum size of a points file in bytes.
 _LARGEST = 64 * 1024 * 1024
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = late_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 #: The beginning of a text such as ``007``, which is no number.
-_ZEROS = re.compile(r"[-+]?0[0-9]")
+_ZEROS = late_pattern(r"[-+]?0[0-9]")
 #: A text such as ``2D1``: a name, or an exponent of Fortran. Programs print a point
 #: before it, or a sign after it.
-_NAME_OR_NUMBER = re.compile(r"[-+]?[0-9]+[dDqQ][0-9]+")
+_NAME_OR_NUMBER = late_pattern(r"[-+]?[0-9]+[dDqQ][0-9]+")
 #: A number with a decimal comma.
-_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
+_COMMA = late_pattern(r"[-+]?[0-9]+,[0-9]+")
 #: Suffixes of points files.
 _SUFFIXES = (".csv", ".tsv", ".txt", ".dat")
 #: Separators of cells with other names in the ensemble file: the sign, and what it is called.
@@ -52,11 +53,11 @@ _SEPARATORS = {
 }
 _NUMBER = r"[-+]?[0-9.]*[0-9]"
 #: Matches a text that other tools read as a range or a list of numbers, and not times (12:30).
-_SEVERAL = re.compile(
+_SEVERAL = late_pattern(
     rf"{_NUMBER}(\s*(\.\.+|[,;])\s*{_NUMBER})+|(?!.*:[0-9]{{2}}$){_NUMBER}(:{_NUMBER}){{1,2}}"
 )
 #: Matches a range in Python's notation, such as ``range(1, 5)``.
-_PYTHON_RANGE = re.compile(r"\s*(?:np\.|numpy\.)?a?range\(([^()]*)\)?\s*")
+_PYTHON_RANGE = late_pattern(r"\s*(?:np\.|numpy\.)?a?range\(([^()]*)\)?\s*")
 
 
 def read_parameters(

@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Iterator
 
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.jobs import JobGroup
 
 __all__ = ["thread_warnings"]
 
 #: ``mdrun`` of GROMACS with thread-MPI, and its options. ``gmx_mpi`` starts no ranks itself.
-_MDRUN = re.compile(r"(?:^|[\s/])(gmx(?:_d)?)\s(?:[^;|&\n]*\s)?mdrun(?=[\s;|&]|$)([^;|&\n]*)")
+_MDRUN = late_pattern(r"(?:^|[\s/])(gmx(?:_d)?)\s(?:[^;|&\n]*\s)?mdrun(?=[\s;|&]|$)([^;|&\n]*)")
 
 
 #: Programs that start the ranks of an MPI program.

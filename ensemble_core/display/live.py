@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
@@ -11,10 +10,11 @@ from typing import TextIO
 from ensemble_core.display.summary import cost_text, group_table, progress_text
 from ensemble_core.display.text_style import TextStyle, format_duration, is_terminal, shorten
 from ensemble_core.engine.report import Report
+from ensemble_core.late_pattern import late_pattern
 
 __all__ = ["LiveTable", "can_be_live"]
 
-_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+_STYLE = late_pattern(r"\x1b\[[0-9;]*m")
 #: Minimum height in rows: on a smaller terminal, the table would leave no room for other lines.
 _FEWEST_ROWS = 5
 _FEWEST_COLUMNS = 20

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +18,7 @@ from ensemble_core.display.text_style import (
 )
 from ensemble_core.display.verdict_words import held_back_words
 from ensemble_core.engine.report import GroupReport, InstanceReport, Progress, Report, RuleReport
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.model.ensemble import amount
 from ensemble_core.model.plain_numbers import format_number
@@ -67,7 +66,7 @@ _RULES_SHOWN = 50
 #: If a run has no limit on core-hours, they are shown only from this amount on.
 _LEAST_SHOWN = 0.005
 _INDENT = " " * 8  # indent of reasons on separate lines
-_NUMBER = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
+_NUMBER = late_pattern(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
 
 
 def group_table(
@@ -181,6 +180,8 @@ def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None =
     shown = format_table(rows, indent=" ")
     if width is not None and any(len(line) > width for line in shown):
         heads = format_table([row[:3] for row in rows], indent=" ")
+        import textwrap
+
         wrap = textwrap.TextWrapper(
             max(20, width), initial_indent=_INDENT, subsequent_indent=_INDENT
         ).wrap

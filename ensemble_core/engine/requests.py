@@ -5,7 +5,6 @@ Callers first check a request with :func:`refusal`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -17,6 +16,7 @@ from ensemble_core.engine.records import Index, Match, Origin, Step, Steps
 from ensemble_core.engine.retry_on_request import chosen, no_such_job, reopen
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.decisions import Decision, Log, SetLimits, Submit
 from ensemble_core.model.events import Event, Requested
 from ensemble_core.model.jobs import Job, JobGroup
@@ -28,7 +28,7 @@ __all__ = ["ACTIONS", "carry_out", "check_parameters", "refusal"]
 #: Actions that users can request.
 ACTIONS = ("submit", "cancel", "retry", "set", "enable", "disable")
 #: The id of an attempt, or of a job without the number of an attempt.
-_JOB = re.compile(
+_JOB = late_pattern(
     r"(?P<group>.+)\.(?P<index>0|[1-9][0-9]{0,15})(?:-(?P<attempt>[1-9][0-9]{0,15}))?"
 )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.placeholders import fill, placeholders
 from ensemble_core.model.plain_numbers import as_text
@@ -17,8 +17,8 @@ __all__ = ["SharedFiles"]
 
 #: Placeholders that differ between the jobs of a group: ``{id}`` and ``{index}`` with ``{group}``
 #: also between groups.
-_INDEX, _GROUP = re.compile(r"\{index[:}]"), re.compile(r"\{group[:}]")
-_ID = re.compile(r"\{id[:}]")
+_INDEX, _GROUP = late_pattern(r"\{index[:}]"), late_pattern(r"\{group[:}]")
+_ID = late_pattern(r"\{id[:}]")
 
 
 @dataclass(slots=True, eq=False, repr=False)

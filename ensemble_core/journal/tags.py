@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import time
+
+from ensemble_core.late_pattern import late_pattern
 
 __all__ = ["fit", "new_tag"]
 
-_UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
+_UNFIT = late_pattern(r"[^A-Za-z0-9._-]+")
 
 
 def fit(name: str) -> str:

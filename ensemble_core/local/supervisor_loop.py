@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -175,6 +174,8 @@ class SupervisorLoop:
             if self.draining and not self.quitting:
                 self._report_drained()
         except Exception as error:  # always tell the controller that no more events will come
+            import traceback
+
             traceback.print_exc(file=sys.stderr)
             for record in self.active.running:
                 record.kill()

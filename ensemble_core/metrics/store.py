@@ -6,12 +6,12 @@ A metric has a dotted path, such as ``count.GROUP.success``, ``p95.GROUP-duratio
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from ensemble_core.errors import EnsembleError, closest, did_you_mean, raised_at
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.recent_counts import WITHIN, RecentCount
 from ensemble_core.metrics.series import NoNumber, Series, StatisticSpec
 
@@ -102,7 +102,7 @@ FIRINGS = "count.rule."
 #: Prefix of the gauges of a generator. The path continues with the generator's name and one of the
 #: words in the pattern below.
 GENERATOR = "generator."
-_OF_GENERATOR = re.compile(
+_OF_GENERATOR = late_pattern(
     r"generator\.([\w-]+)\.(suggested|ingested|pending|successes|pareto|best\.(\w+))"
 )
 

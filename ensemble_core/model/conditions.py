@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model import expressions
 from ensemble_core.model.compiler import refused
 from ensemble_core.model.expressions import (
@@ -47,8 +48,8 @@ NAN_HINT = (
     "with when: isnan(COLUMN)"
 )
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_COMPARISON = re.compile(rf"\s*(==|!=|>=|<=|>|<)\s*({_NUMBER})\s*\Z")
-_LEADING = re.compile(r"(?:^|(?<=\()|\b(?:and|or|not)\b)\s*(?=(?:==|!=|>=|<=|>|<))")
+_COMPARISON = late_pattern(rf"\s*(==|!=|>=|<=|>|<)\s*({_NUMBER})\s*\Z")
+_LEADING = late_pattern(r"(?:^|(?<=\()|\b(?:and|or|not)\b)\s*(?=(?:==|!=|>=|<=|>|<))")
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,

@@ -6,14 +6,15 @@ import math
 import re
 
 from ensemble_core.errors import EnsembleError
+from ensemble_core.late_pattern import late_pattern
 
 __all__ = ["seconds"]
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_PART = re.compile(rf"({_NUMBER})\s*(ms|s|m|h|d|w)", re.ASCII)
-_WHOLE = re.compile(rf"(?:{_NUMBER}\s*(?:ms|s|m|h|d|w)\s*)+", re.ASCII)
-_CLOCK = re.compile(r"\d+(?::\d+)+(?:\.\d*)?", re.ASCII)
+_PART = late_pattern(rf"({_NUMBER})\s*(ms|s|m|h|d|w)", re.ASCII)
+_WHOLE = late_pattern(rf"(?:{_NUMBER}\s*(?:ms|s|m|h|d|w)\s*)+", re.ASCII)
+_CLOCK = late_pattern(r"\d+(?::\d+)+(?:\.\d*)?", re.ASCII)
 _LONGEST = 3.2e9  # a century: timers have a maximum, and a longer duration is certainly a typo
 
 

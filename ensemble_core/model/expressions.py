@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ensemble_core.errors import EnsembleError, did_you_mean
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.compiler import (
     FUNCTIONS,
     NO_VALUE,
@@ -339,9 +340,9 @@ def _check_lists(node: ast.Compare, source: str, text: str) -> None:
 
 
 #: A common mistake: ``count.sim.failed(within 10m)`` without ``metric``.
-_RECENT = re.compile(r"(?<!['\"])\bcount\.([\w-]+\.)?(\w+\(within [^()]*\))")
+_RECENT = late_pattern(r"(?<!['\"])\bcount\.([\w-]+\.)?(\w+\(within [^()]*\))")
 #: A common mistake: ``mean.U where L == 16`` instead of ``mean.U(L == 16)``.
-_WHERE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+)\s+where\s+(.+)")
+_WHERE = late_pattern(r"([A-Za-z_]\w*(?:\.\w+)+)\s+where\s+(.+)")
 
 
 def _no_filter(what: str, better: str) -> EnsembleError:

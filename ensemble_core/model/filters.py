@@ -6,11 +6,11 @@ In a formula, a name with its filter is a single name.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.recent_counts import WITHIN
 from ensemble_core.metrics.store import split_filter
 from ensemble_core.model import conditions
@@ -93,7 +93,7 @@ def _no_metric(path: str) -> None:
 
 
 #: Common mistakes in place of ``NAME(CONDITION)``: ``NAME where CONDITION``, ``NAME[CONDITION]``.
-_OTHERWISE = re.compile(r"([\w.-]+)(?:\s+where\s+(.+)|\[(.+)\])")
+_OTHERWISE = late_pattern(r"([\w.-]+)(?:\s+where\s+(.+)|\[(.+)\])")
 
 
 def split_condition(text: str, key: str) -> tuple[str, str]:

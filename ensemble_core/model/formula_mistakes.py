@@ -10,6 +10,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from ensemble_core.errors import closest
+from ensemble_core.late_pattern import late_pattern
 
 __all__ = [
     "contradiction",
@@ -21,22 +22,22 @@ __all__ = [
 ]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_QUOTED = late_pattern(r"'[^']*'|\"[^\"]*\"")
 #: Operators and units of other languages, each with its equivalent in formulas.
 _WORDS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    (re.compile(r"&&"), "and"),
-    (re.compile(r"\|\|"), "or"),
-    (re.compile(r"\bAND\b"), "and"),
-    (re.compile(r"\bOR\b"), "or"),
-    (re.compile(r"\bNOT\b"), "not"),
-    (re.compile(r"!(?!=)\s*"), "not "),
-    (re.compile(r"<>"), "!="),
-    (re.compile(r"(?<![<>=!])=([<>])"), r"\1="),
-    (re.compile(r"===+"), "=="),
-    (re.compile(r"(?<![<>=!])=(?!=)"), "=="),
+    (late_pattern(r"&&"), "and"),
+    (late_pattern(r"\|\|"), "or"),
+    (late_pattern(r"\bAND\b"), "and"),
+    (late_pattern(r"\bOR\b"), "or"),
+    (late_pattern(r"\bNOT\b"), "not"),
+    (late_pattern(r"!(?!=)\s*"), "not "),
+    (late_pattern(r"<>"), "!="),
+    (late_pattern(r"(?<![<>=!])=([<>])"), r"\1="),
+    (late_pattern(r"===+"), "=="),
+    (late_pattern(r"(?<![<>=!])=(?!=)"), "=="),
     # Replace durations by numbers of seconds.
     (
-        re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([smhd])\b"),
+        late_pattern(r"(?<![\w.])(\d+(?:\.\d+)?)([smhd])\b"),
         lambda found: f"{float(found[1]) * _SECONDS[found[2]]:g}",
     ),
 )

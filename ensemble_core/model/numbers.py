@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import re
 
+from ensemble_core.late_pattern import late_pattern
+
 __all__ = ["GOES_ON", "MOST_EXACT", "NUMBER", "finite_or_none", "read_number"]
 
 #: Largest whole number that stays an integer, because floats represent larger ones inexactly.
@@ -43,7 +45,7 @@ GOES_ON = (
     # an imaginary part: 1.2 + 0.5i
     r"|[ \t]{1,2}[-+][ \t]{0,2}\d[\d.eE+-]*[ \t]?(?:i|j|im)(?!\w))"
 )
-_WHOLE = re.compile(rf"({_SIGN})(?:({_HEX})|({_WIDE})|({_NAN})|({_INF})|({_DIGITS}))")
+_WHOLE = late_pattern(rf"({_SIGN})(?:({_HEX})|({_WIDE})|({_NAN})|({_INF})|({_DIGITS}))")
 
 
 def read_number(text: str, decimal: str = ".") -> float | None:

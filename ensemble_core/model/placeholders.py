@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.plain_numbers import as_text, format_number, whole
 
 __all__ = [
@@ -73,7 +74,7 @@ RUN_PLACEHOLDERS: frozenset[str] = frozenset(
 )
 
 #: Allowed formats: width and precision are at most 999, and placeholders are not nested.
-_FORMAT = re.compile(
+_FORMAT = late_pattern(
     r"(?:.?[<>=^])?[-+ ]?#?0?[0-9]{0,3}[_,]?(?:\.[0-9]{1,3})?[bcdeEfFgGnosxX%]?", re.DOTALL
 )
 #: Types of formats that show a fraction.
@@ -239,9 +240,9 @@ def _pairs(text: str) -> dict[int, int]:
     return closed
 
 
-_BRACE = re.compile(r"[{}]")
-_OPENED = re.compile(rf"({_FIELD})")
-_CLOSED = re.compile(rf"(?<![\w.-])({_FIELD})(?::[^{{}}\s]*)?$")
+_BRACE = late_pattern(r"[{}]")
+_OPENED = late_pattern(rf"({_FIELD})")
+_CLOSED = late_pattern(rf"(?<![\w.-])({_FIELD})(?::[^{{}}\s]*)?$")
 
 
 def fill_message(text: str, fields: Mapping[str, object]) -> tuple[str, bool]:

@@ -6,13 +6,14 @@ import math
 import re
 
 from ensemble_core.errors import EnsembleError
+from ensemble_core.late_pattern import late_pattern
 
 __all__ = ["memory_bytes", "memory_text"]
 
 _MEBI = 1 << 20
 #: As in Slurm, PBS and Grid Engine, units are powers of 1024.
 _UNITS = {"k": 1 << 10, "m": _MEBI, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"(\d+\.?\d*|\.\d+)\s*([kmgt])(?:i?b)?", re.ASCII | re.IGNORECASE)
+_SIZE = late_pattern(r"(\d+\.?\d*|\.\d+)\s*([kmgt])(?:i?b)?", re.ASCII | re.IGNORECASE)
 _MOST = 1 << 60
 
 

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ensemble_core.errors import PluginError
+from ensemble_core.late_pattern import late_pattern
 
 __all__ = ["EntryPoint", "entry_points", "normalize", "version_of"]
 
@@ -22,7 +23,7 @@ _CORE = "ensemble-core"
 #: are compared.
 _SIGNS = "~=!<>"
 _WIDTH = 6
-_FORM = re.compile(r"([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\]\s*)?")
+_FORM = late_pattern(r"([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\]\s*)?")
 
 
 class EntryPoint(NamedTuple):

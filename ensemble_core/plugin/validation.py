@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
 from ensemble_core.errors import PluginError, closest, kind_of
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import GAUGES
 from ensemble_core.model.jobs import JOB_EVENTS, JobGroup
 from ensemble_core.plugin.hookspecs import (
@@ -100,8 +100,8 @@ CORE_EVENTS = frozenset(
     }
 )  # fmt: skip
 
-_NAME = re.compile(r"[a-z][a-z0-9-]*")
-_STATISTIC = re.compile(r"[A-Za-z0-9_-]+")
+_NAME = late_pattern(r"[a-z][a-z0-9-]*")
+_STATISTIC = late_pattern(r"[A-Za-z0-9_-]+")
 #: First words of metric paths that are not names of statistics.
 _TAKEN = frozenset({"count", "generator", *(gauge.partition(".")[0] for gauge in GAUGES)})
 #: Keywords that are allowed in the schema of an object. Any other key is probably an option that is

@@ -11,6 +11,8 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
+from ensemble_core.late_pattern import late_pattern
+
 __all__ = ["FileDigests", "mark_pattern", "unknown"]
 
 #: States of inputs whose content is not known. They equal nothing, not even themselves.
@@ -30,8 +32,8 @@ _MOST_MATCHES = 100
 
 #: Signs of a pattern, and marks for them while values are filled in.
 _MARKS = {"*": "\ue000", "?": "\ue001", "[": "\ue002"}
-_SIGN = re.compile(r"\{[^{}]*\}|[*?\[]")
-_MARK = re.compile("[\ue000-\ue002]")
+_SIGN = late_pattern(r"\{[^{}]*\}|[*?\[]")
+_MARK = late_pattern("[\ue000-\ue002]")
 _SIGN_OF = str.maketrans({mark: sign for sign, mark in _MARKS.items()})
 _FOLDERS = 2 * _MARKS["*"]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -172,6 +171,8 @@ class _Worker:
         except BaseException as error:  # a plugin's generator may raise anything
             text = " ".join(str(error).split())[:300]
             what = f"raised {type(error).__name__}: {text} ({raised_at(error)})"
+            import traceback
+
             return _Fault(what, "".join(traceback.format_exception(error)))
 
     def _answer(self, task: MakeSuggestion) -> _Answer:

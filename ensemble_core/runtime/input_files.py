@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.identity import written
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.placeholders import fill
@@ -26,16 +27,16 @@ _WRITES = frozenset({">", ">>", ">|", "&>", "&>>"})
 _MOST_WORDS = 1000
 #: Signs within a word before and after which a file name may stand: those of options, lists, JSON,
 #: URLs and the shell, but not the braces of placeholders.
-_JOINTS = re.compile(
+_JOINTS = late_pattern(
     r"""[=,:;@+#?!%|&<>()\[\]"'`]|\{(?!(?:here|cwd|run|attempt)\})"""
     r"""|(?<!\{here)(?<!\{cwd)(?<!\{run)(?<!\{attempt)\}"""
 )
 #: Those signs in a script, or in a word that contains a file name with blanks.
-_LIST = re.compile("[=,:;@]")
+_LIST = late_pattern("[=,:;@]")
 #: A word that may contain several file names, or one with an option before it.
-_JOINED = re.compile(rf"\s|{_JOINTS.pattern}|^-\w.")
+_JOINED = late_pattern(rf"\s|{_JOINTS.pattern}|^-\w.")
 #: A word that is a script: it has several words, or signs of the shell.
-_SCRIPT = re.compile(r"\S\s+\S|[<>|&;()]")
+_SCRIPT = late_pattern(r"\S\s+\S|[<>|&;()]")
 
 #: How many of these signs a word may have so that all parts between two of them are tried, because
 #: file names may contain such signs. Otherwise, only parts without a sign are tried.

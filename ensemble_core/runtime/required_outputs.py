@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import field
 from stat import S_ISDIR, S_ISREG
 from typing import Any
 
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.causes import OUTPUT_MISSING
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.events import Event, JobEvent
@@ -30,7 +30,7 @@ _FIRST, _LONGEST = 0.05, 1.0
 #: How many files a note names at most.
 _SHOWN = 3
 #: Placeholders whose values differ between two runs of one job.
-_OF_THE_RUN = re.compile(r"\{(?:index|id|run|cwd|attempt)(?::[^{}]*)?\}")
+_OF_THE_RUN = late_pattern(r"\{(?:index|id|run|cwd|attempt)(?::[^{}]*)?\}")
 #: By how many seconds the exception precedes the job's ``finish``.
 _STEP = 1e-6
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -97,6 +96,8 @@ class ControlledRun:
                 raise
         except BaseException:
             lock.release()
+            import shutil
+
             shutil.rmtree(folder, ignore_errors=True)
             raise
         return kept
@@ -131,5 +132,7 @@ class ControlledRun:
     def __exit__(self, *_: object) -> None:
         self.journal.close()
         if self._is_empty:
+            import shutil
+
             shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.release()

@@ -11,7 +11,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "engine-alone.md"
 ROOMS = """
 import sys
 print({name.split(".")[1] for name in sys.modules if name.startswith("ensemble_core.")}
-      - {"errors", "metrics", "model", "engine", "plugin", "quick_dataclass"})
+      - {"errors", "metrics", "model", "engine", "plugin", "quick_dataclass",
+         "late_pattern"})
 """
 
 

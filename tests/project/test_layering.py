@@ -289,7 +289,13 @@ def riddle(docstring: str | None) -> bool:
 
 def test_the_core_has_no_other_top_level_files() -> None:
     files = {path.name for path in CORE.iterdir() if path.is_file()}
-    assert files == {"__init__.py", "errors.py", "py.typed", "quick_dataclass.py"}
+    assert files == {
+        "__init__.py",
+        "errors.py",
+        "late_pattern.py",
+        "py.typed",
+        "quick_dataclass.py",
+    }
 
 
 def test_the_core_uses_its_own_decorator_of_dataclasses() -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import time
 from collections.abc import Collection
 from contextlib import suppress
 from stat import S_ISREG
 
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.runtime.tail.opening import is_older
 
 __all__ = [
@@ -32,9 +32,9 @@ _LISTED = 0.1
 #: How often a folder is listed at most, until a program does not rename logs meanwhile.
 LISTINGS = 50
 
-_NUMBER = re.compile(r"(\d+)")
+_NUMBER = late_pattern(r"(\d+)")
 #: What follows the name of a rotated log: ``.1``, ``-20250131``, ``.2025-01-31_23``.
-_ROTATED = re.compile(r"[._-]\d[\d._-]*")
+_ROTATED = late_pattern(r"[._-]\d[\d._-]*")
 
 #: A file: device and inode.
 Identity = tuple[int, int]
