@@ -15,7 +15,8 @@ from ensemble_core.quick_dataclass import replace as quick_replace
 
 BOTH = pytest.mark.parametrize("dataclass", [dataclasses.dataclass, quick])
 VARIANTS = pytest.mark.parametrize(
-    "options", [{}, {"slots": True}, {"frozen": True, "eq": False, "slots": True}]
+    "options",
+    [{}, {"slots": True}, {"frozen": True, "eq": False, "slots": True}, {"frozen": True}],
 )
 
 
@@ -142,6 +143,51 @@ def test_what_follows_the_constructor_is_called_and_a_field_may_be_no_parameter(
     assert Doubled(4).twice == 8
     with pytest.raises(TypeError):
         Doubled(4, 8)
+
+
+@BOTH
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("slots", [True, False])
+def test_comparison_hash_and_repr_are_by_fields(dataclass: Any, frozen: bool, slots: bool) -> None:
+    @dataclass(frozen=frozen, slots=slots)
+    class Pair:
+        a: Any
+        b: int = field(default=0, compare=False)
+        c: int = field(default=0, repr=False, hash=False)
+
+    @dataclass(frozen=frozen, slots=slots)
+    class Single:
+        a: Any
+
+    @dataclass(frozen=frozen, slots=slots, repr=False)
+    class Own:
+        a: int
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 5
+
+    assert Pair(1, 2) == Pair(1, 3)
+    assert Pair(1, c=2) != Pair(1, c=3)
+    assert Pair(1) != Single(1)
+    nan = float("nan")
+    assert Single(nan) == Single(nan)
+    assert repr(Pair(1, 2, 3)).endswith("Pair(a=1, b=2)")
+    around: list[Any] = []
+    around.append(Single(around))
+    assert "Single(a=[...])" in repr(around)
+    assert (Own(1) == 7, hash(Own(1)), "Own(a" in repr(Own(1))) == (True, 5, False)
+    assert Pair.__dataclass_params__.eq
+    assert [each.type for each in fields(Pair)] == ["Any", "int", "int"]
+    assert Pair.__annotations__ == {"a": "Any", "b": "int", "c": "int"}
+    if frozen:
+        assert len({Pair(1, 2, 3), Pair(1, 3, 3), Pair(2)}) == 2
+        assert hash(Pair(1, c=2)) == hash(Pair(1, c=3))
+    else:
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(Pair(1))
 
 
 @quick(frozen=True, eq=False, slots=True)
