@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 else:
 
     class late_pattern:  # noqa: N801  (called like re.compile)
-        """Pattern with the methods of ``re.Pattern``. Functions of ``re`` do not accept it."""
+        """Pattern with the methods of ``re.Pattern``.
+
+        Functions of ``re`` do not accept it, and the ``re`` of a match is another object.
+        """
 
         def __init__(self, pattern, flags=0):
             self.pattern = pattern

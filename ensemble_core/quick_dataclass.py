@@ -74,12 +74,12 @@ def repr_of_fields(self: Any) -> str:
     return f"{type(self).__qualname__}({values})"
 
 
-def equal_fields(self: Any, other: object) -> bool:
+def equal_fields(self: Any, other: object) -> Any:
     """Compare the fields of two instances of a class, as the method of a dataclass does."""
     if type(other) is not type(self):
         return NotImplemented
     values = _compared(type(self))[1]
-    return bool((values(self),) == (values(other),))
+    return (values(self),) == (values(other),)
 
 
 def hash_of_fields(self: Any) -> int:

@@ -34,6 +34,10 @@ def main(prog_name: "str | None" = None) -> None:
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, end_at_ctrl_c)
     _drop_current_folder()
+    import gc
+
+    gc.disable()  # what an import creates is no garbage
     from ensemble_core.cli.main import main as run
 
+    gc.enable()
     run(prog_name=prog_name)

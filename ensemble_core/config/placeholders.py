@@ -166,7 +166,7 @@ def _check_others(
     for content in other_braces(text):
         name = _NOT_QUITE.fullmatch(content) if command else _CALCULATED.fullmatch(content)
         name = name or _PART.fullmatch(content)
-        builtin = name is not None and name.re is _PART and name[1] in _BUILTIN
+        builtin = name is not None and name.re.pattern == _PART.pattern and name[1] in _BUILTIN
         if name is not None and name[1] in known and not builtin:
             report_unfilled(context, path, content, name[1])
 

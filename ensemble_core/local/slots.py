@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -286,7 +285,7 @@ class Slots:
         """Return the reason why this job can never start here, and what to do, or ``None`` if it
         can start.
         """
-        here = platform.node()
+        here = os.uname().nodename
         if job.avoid and not {here, here.partition(".")[0]}.isdisjoint(job.avoid):
             return f"the job must avoid {here}, but all jobs run on this machine: remove 'avoid'"
         if job.cores > self.largest:

@@ -37,16 +37,19 @@ SECRET, _SECRET_SIZE = "supervisor.name", 24
 
 #: Program that starts the supervisor. It forks, so that the supervisor never becomes a zombie of
 #: this process, and it runs without ``site`` and the user's start-up files. A signal that came
-#: before the fork is passed on: it is pending, because it is blocked.
+#: before the fork is passed on: it is pending, because it is blocked. What an import creates is no
+#: garbage.
 _PROGRAM = """\
 import os, _signal
 child = os.fork()
 if child:
     for number in _signal.sigpending(): os.kill(child, number)
     os._exit(0)
-import sys
+import gc, sys
 sys.path.append({home!r})
+gc.disable()
 from ensemble_core.local.supervisor import main
+gc.enable()
 main()
 """
 
