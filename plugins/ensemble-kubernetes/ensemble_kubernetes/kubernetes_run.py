@@ -481,6 +481,10 @@ class KubernetesRun:
                 if each["type"] in ("Complete", "Failed") and each["status"] == "True":
                     life.condition = each["type"], each.get("message", "")
             life.gone = gone
+            before, holds = life.suspended, life.job_body is not None and not life.job_body.urgency
+            life.suspended = bool(found["spec"].get("suspend")) and not holds
+            if life.suspended and not before:
+                self._tasks.after(_PATIENCE, partial(self._report_suspended, life))
             self._settle(life, live=live)
         else:
             life = self._lives.get((metadata.get("annotations") or {}).get(JOB, ""))
@@ -529,6 +533,17 @@ class KubernetesRun:
             if waits:
                 self._warn("waits", f"{life.job} waits in Kubernetes: {waits}")
             self._publish()
+
+    def _report_suspended(self, life: Life) -> None:
+        with self._lock:
+            if life.suspended and not life.over and life.verdict is None:
+                resume = f"""kubectl patch job {life.name} -p '{{"spec":{{"suspend":false}}}}'"""
+                self._warn(
+                    "suspended",
+                    f"{life.job} waits in Kubernetes: its Job is suspended, but not by this run\n"
+                    f"  hint: a queue such as Kueue resumes it later; otherwise, do it: {resume}",
+                )
+                self._publish()
 
     def _on_uncreated_pod(self, life: Life, message: str) -> None:
         """Handle the message that Kubernetes could not create a pod; a later attempt may

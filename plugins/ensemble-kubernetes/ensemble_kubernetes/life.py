@@ -24,7 +24,7 @@ class Life(JobEvents):
     __slots__ = (
         "accepted_at", "condition", "copies", "ending", "followed", "gone", "incomplete",
         "job_body", "log_lock", "missed", "name", "notes", "overdue", "pods", "resumed", "sent",
-        "stuck", "tasks", "verdict",
+        "stuck", "suspended", "tasks", "verdict",
     )  # fmt: skip
 
     def __init__(self, job: str, name: str, notes: Mapping[str, Any], out: list[JobEvent]) -> None:
@@ -43,6 +43,8 @@ class Life(JobEvents):
         #: ``missed``: the deletion was noticed only afterwards. ``followed``: the log is copied
         #: while the job runs. ``incomplete``: part of the log could not be copied.
         self.missed = self.overdue = self.followed = self.incomplete = False
+        #: Whether others suspend the Job.
+        self.suspended = False
         self.accepted_at: float | None = None
         #: Why the executor ends the job, if it does.
         self.verdict: Failure | None = None
@@ -120,6 +122,9 @@ class Life(JobEvents):
         # If one of several pods fails, Kubernetes deletes the others.
         if said is not None or any(pod.status and not pod.deleted for pod in pods):
             return said
+        if any(pod.deleted for pod in pods) and self.suspended:
+            note = "its Job was suspended by another client, so Kubernetes deleted its pod"
+            return Failure("cancel", note)
         if any(pod.deleted for pod in pods):
             return Failure("cancel", f"its {'Job' if self.gone else 'pod'} {_DELETED}")
         if self.condition is not None and self.condition[0] == "Complete":

@@ -214,6 +214,49 @@ def test_a_job_deleted_by_another_client_is_cancelled(
     assert "was deleted by another client" in session.context(job, "exception")["note"]
 
 
+def test_a_job_that_others_suspend_is_reported_once_with_what_resumes_it(
+    world: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A webhook of the cluster, such as that of Kueue, may suspend each new Job."""
+    monkeypatch.setattr(kubernetes_run, "_PATIENCE", 0.3)
+    session.submit(wished := session.job("true", urgency=0))
+    session.wait_for(wished, "submit")
+
+    def suspended(*about: Any) -> dict[str, Any]:
+        body = manifest(*about)
+        body["spec"]["suspend"] = True
+        return body
+
+    monkeypatch.setattr(kubernetes_run, "manifest", suspended)
+    session.submit(*(jobs := [session.job("true") for _ in range(2)]))
+    session.wait(session.problems, "a warning")
+    (problem,) = session.problems()
+    assert "its Job is suspended, but not by this run" in problem
+    assert """-p '{"spec":{"suspend":false}}'""" in problem
+    for job in jobs:
+        found = world.cluster.store.get(world.jobs, world.namespace, session.queue_id(job))
+        found["spec"]["suspend"] = False
+        world.cluster.store.write(world.jobs, world.namespace, found)
+    session.wait_clean(*jobs)
+    assert [session.context(job, "finish")["status"] for job in jobs] == [0, 0]
+    assert session.problems() == [problem]
+    session.cancel(wished)
+    session.wait_clean(wished)
+
+
+def test_a_running_job_whose_job_others_suspend_is_cancelled_with_that_reason(
+    world: Cluster, session: Session
+) -> None:
+    session.submit(job := lasting(session))
+    session.wait_for(job, "start")
+    found = world.cluster.store.get(world.jobs, world.namespace, session.queue_id(job))
+    found["spec"]["suspend"] = True
+    world.cluster.store.write(world.jobs, world.namespace, found)
+    session.wait_clean(job)
+    assert session.cause(job) == "cancelled"
+    assert "its Job was suspended by another client" in session.context(job, "exception")["note"]
+
+
 def test_when_a_namespace_is_deleted_its_jobs_end_and_later_ones_are_rejected(
     world: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
