@@ -325,6 +325,10 @@ class _Conversion:
     ) -> dict[str, Any]:
         """Return a job group's fields, except its command."""
         self._warn(shape.notes)
+        executor = self._options.executor
+        if shape.whole and executor not in (None, "flux", "slurm"):
+            what = f"{unit.name!r} requests whole nodes, but {executor!r} reserves only its cores"
+            self._warn([f"{what}: other jobs may run beside it"])
         job: dict[str, Any] = {"name": unit.name, "command": []}
         self._jobs.append(job)
         self._shapes[unit.name] = shape

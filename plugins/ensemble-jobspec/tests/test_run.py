@@ -454,6 +454,16 @@ def test_resources_that_this_machine_never_has_are_rejected_before_submitting(
     assert notes() == []
 
 
+@pytest.mark.parametrize("more", [{}, {"exclusive": True, "with": [{"type": "core", "count": 1}]}])
+def test_a_whole_node_that_this_machine_does_not_reserve_causes_a_warning(
+    more: dict[str, Any],
+) -> None:
+    document = tasks({"name": "a", "command": "true", "resources": "n"})
+    document["resources"] = {"n": {"type": "node", "count": 1, **more}}
+    output = run(document).output
+    assert "'a' requests whole nodes, but 'local' reserves only its cores" in output
+
+
 def test_options_before_run_are_accepted_as_in_jobspec_0_0() -> None:
     Path("work.yaml").write_text(json.dumps(tasks({"command": note("t")})))
     words = ["jobspec", "--quiet", "run", "work.yaml", "--state", "state", *RUN]
