@@ -21,7 +21,7 @@ try:
 except SystemExit as end:
     failed = end.code in (None, 0) and isinstance(end.__context__, Exception)
     code = 1 if failed else end.code
-sys.exit(code)
+sys.exit(not code if isinstance(code, bool) else code)
 """
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_jobspec.upstream_transformers import run_upstream
 from ensemble_testing import wait_until
 
 from ensemble_core.cli.main import main
@@ -513,3 +514,16 @@ def test_a_killed_run_is_resumed_and_repeats_nothing() -> None:
     done = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     heeded(before)
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("return False", 1), ("return True", 0), ("return None", 0), ("return 3", 3), ("1 / 0", 1)],
+)
+def test_a_third_party_transformer_that_reports_failure_gives_an_exit_code(
+    end: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = f"class Transformer:\n    def run(self, file):\n        {end}\n"
+    Path("jobspec_theirs.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run_upstream("theirs", "work.yaml") == code
