@@ -117,8 +117,8 @@ def other_braces(text: str, pattern: re.Pattern[str] = PLACEHOLDER) -> Iterator[
 def unpaired_braces(text: str) -> Iterator[tuple[str, str]]:
     """Yield the names that have only one brace of a placeholder, each with its text.
 
-    >>> list(unpaired_braces("{mean.sim-T and {T} n:2d} } {"))
-    [('mean.sim-T', '{mean.sim-T'), ('n', 'n:2d}')]
+    >>> list(unpaired_braces("n:2d} and {T} } { and {mean.sim-T"))
+    [('n', 'n:2d}'), ('mean.sim-T', '{mean.sim-T')]
     """
     closed = _pairs(text)
     paired = {*closed, *closed.values()}
