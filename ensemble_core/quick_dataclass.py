@@ -5,12 +5,13 @@ Otherwise the classes are those of ``dataclasses.dataclass``, which compiles up 
 each class that is imported, and parses the annotation of each field. That took a quarter of the
 whole time of a run of one job, although most of the classes were never instantiated. ``InitVar``,
 a default of a field that is no parameter, and the options ``order`` and ``unsafe_hash`` are not
-supported.
+supported. A subclass that inherits these methods compares and shows its own fields, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, fields
 from functools import cache
@@ -148,6 +149,7 @@ def replace(value: _Some, /, **changes: Any) -> _Some:
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
+    _lock = threading.Lock()
 
     def dataclass(*, frozen=False, eq=True, slots=False, **options):
         """Return the decorator. The arguments are those of ``dataclasses.dataclass``."""
@@ -156,25 +158,28 @@ else:
             own = vars(cls)
             if "__init__" in own:
                 return dataclasses.dataclass(cls, frozen=frozen, eq=eq, slots=slots, **options)
+            if frozen and ("__setattr__" in own or "__delattr__" in own):
+                raise TypeError(f"{cls.__qualname__} is frozen, so it has no method for changes")
             bases = [vars(each).get("__dataclass_params__") for each in cls.__mro__[1:]]
             bases = [each for each in bases if each is not None]
             if any(each.frozen != frozen for each in bases):
                 raise TypeError(f"{cls.__qualname__} and its bases: all or none must be frozen")
             # For a frozen class, the standard library would compile two methods that reject
             # changes; it rejects a class that is not frozen if its bases are.
-            for each in bases:
-                each.frozen = False
             given = {**options, "init": False, "eq": False, "repr": False, "slots": slots}
             # In each annotation that is text, it would search for the special types.
             annotations = own.get("__annotations__", {})
             texts = {name: text for name, text in annotations.items() if not _is_special(text)}
-            annotations.update(dict.fromkeys(texts, object))
-            try:
-                made = dataclasses.dataclass(cls, **given)
-            finally:
-                annotations.update(texts)
+            with _lock:  # another thread may import a module with a class of the same bases
                 for each in bases:
-                    each.frozen = frozen
+                    each.frozen = False
+                annotations.update(dict.fromkeys(texts, object))
+                try:
+                    made = dataclasses.dataclass(cls, **given)
+                finally:
+                    annotations.update(texts)
+                    for each in bases:
+                        each.frozen = frozen
             for name, text in texts.items():
                 made.__dataclass_fields__[name].type = text
             made.__dataclass_params__.init = True

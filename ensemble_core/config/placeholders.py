@@ -165,10 +165,11 @@ def _check_others(
     """
     for content in other_braces(text):
         name = _NOT_QUITE.fullmatch(content) if command else _CALCULATED.fullmatch(content)
-        name = name or _PART.fullmatch(content)
-        builtin = name is not None and name.re.pattern == _PART.pattern and name[1] in _BUILTIN
-        if name is not None and name[1] in known and not builtin:
+        part = _PART.fullmatch(content) if name is None else None
+        if name is not None and name[1] in known:
             report_unfilled(context, path, content, name[1])
+        elif part is not None and part[1] in known and part[1] not in _BUILTIN:
+            report_unfilled(context, path, content, part[1])
 
 
 def _check_unpaired(

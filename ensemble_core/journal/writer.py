@@ -284,8 +284,7 @@ class JournalWriter:
             if self._write_here(orders):
                 return
             self._hurry.set()
-        if self._idle:
-            self._wake()
+        self._wake()
         while len(self._items) > _MOST_PENDING and not self.in_trouble:
             time.sleep(0.001)
 

@@ -128,7 +128,7 @@ def unpaired_braces(text: str) -> Iterator[tuple[str, str]]:
         if text[at] == "{":
             one = _OPENED.match(text, at + 1) if text[at - 1 : at] != "$" else None
         else:
-            one = _CLOSED.search(text, 0, at)
+            one = _CLOSED.search(text, max(0, at - _LONGEST), at)
         if one is not None:
             yield one[1], f"{{{one[0]}" if text[at] == "{" else f"{one[0]}}}"
 
@@ -240,6 +240,8 @@ def _pairs(text: str) -> dict[int, int]:
     return closed
 
 
+#: Characters before a brace in which its name is searched.
+_LONGEST = 200
 _BRACE = late_pattern(r"[{}]")
 _OPENED = late_pattern(rf"({_FIELD})")
 _CLOSED = late_pattern(rf"(?<![\w.-])({_FIELD})(?::[^{{}}\s]*)?$")

@@ -19,7 +19,7 @@ from ensemble_core.runtime.queue_names import QueueNames
 __all__ = ["Shutdown"]
 
 #: If the journal of a stopped run cannot be written: how many seconds the run waits for jobs of
-#: which the queue has never reported an event, and seconds between attempts to write it.
+#: which the queue has never reported an event, and after how many seconds it looks again.
 _UNHEARD_GRACE, _TICK = 10.0, 0.2
 #: Seconds between checks for cancelled jobs without events, and how many such jobs a message names.
 _LOOK, _SHOWN = 1.0, 10

@@ -206,8 +206,9 @@ class Hostile:
     between any two of the follower's calls.
     """
 
-    def __init__(self, path: Path, seed: int) -> None:
+    def __init__(self, path: Path, seed: int, *, dated: bool) -> None:
         self._log = path
+        self._dated = dated
         self.rows = 1
         self._chance = random.Random(seed)
         self._left = 60
@@ -223,7 +224,9 @@ class Hostile:
             return
         self._left -= 1
         if self._chance.random() < 0.5 and self._log.exists():
-            rotate(self._log.parent, [self._log.name, *(f"app.log.{n}" for n in range(1, 70))])
+            numbered = [f"app.log.{n}" for n in range(1, 70)]
+            dated = [f"app.log-{20250101 + self._left}"]
+            rotate(self._log.parent, ["app.log", *(dated if self._dated else numbered)])
         if self._chance.random() < 0.8:
             with self._log.open("a") as file:
                 for _ in range(self._chance.randrange(3)):
@@ -244,14 +247,15 @@ class Hostile:
             yield (entry for entry in entries if self.act(often=False) is None)
 
 
+@pytest.mark.parametrize("dated", [False, True])
 def test_rotations_between_any_two_calls_of_the_follower_lose_no_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dated: bool
 ) -> None:
     for seed in range(100):
         path = tmp_path / str(seed) / "app.log"
         path.parent.mkdir()
         path.write_text("x=0\n")
-        hostile = Hostile(path, seed)
+        hostile = Hostile(path, seed, dated=dated)
         rows: list[float] = []
         file = File(
             "sim.0", "kv", KeyValue(None, ["x"]), path, since=None, taken=0,
@@ -266,13 +270,27 @@ def test_rotations_between_any_two_calls_of_the_follower_lose_no_row(
             if file.look():
                 file.read()
         hostile.rest()
-        while file.read_to_end():
-            pass
+        assert False in (file.read_to_end() for _ in range(2000))
         file.finish()
         monkeypatch.undo()
 
         assert rows == [*range(hostile.rows)], seed
         assert file.complaint() is None, seed
+
+
+def test_a_link_to_the_newest_log_gives_each_row_once(watched: Watched) -> None:
+    path = watched.folder / "app.log"
+    for number in (1, 2, 3):
+        watched.write(f"app.log-2025010{number}", number, number + 0.5)
+        path.unlink(missing_ok=True)
+        path.symlink_to(f"app.log-2025010{number}")
+        if number == 1:
+            watched.begin("app.log")
+        watched.reads(*(each / 2 for each in range(2, 2 * number + 2)))
+    watched.end()
+
+    assert watched.x == [1, 1.5, 2, 2.5, 3, 3.5]
+    assert not watched.missed
 
 
 def test_a_log_that_is_only_renamed_at_the_end_is_read(watched: Watched) -> None:

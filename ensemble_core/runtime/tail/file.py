@@ -439,8 +439,10 @@ class File:
             following = os.stat(self._renamed[1][0])
             if not ended and (not following.st_size or self._has_rest(path)):
                 return self._end is not None
-        except OSError:
-            return False
+        except OSError:  # one of them was renamed again
+            known = self._renamed
+            self._renamed = generations(self.path, identity) or known
+            return self._renamed != known
         self._feed.end_line()
         self._renamed.pop(0)
         if self._renamed[0][0] == self.path:

@@ -169,8 +169,11 @@ def generations(path: str, identity: Identity) -> list[tuple[str, Identity]]:
     ours = next((at for at, (*_, each) in enumerate(found) if each == identity), None)
     if ours is None or found[ours][0]:
         return []
-    is_rotated = found[ours][3].startswith(name)
-    chosen = found[ours:] if is_rotated else [found[ours], *(each for each in found if each[0])]
+    # The path may be a link to the newest of the logs.
+    current = {each[4] for each in found if each[0]}
+    found = [each for each in found[ours:] if each[0] or each[4] not in current]
+    is_rotated = found[0][3].startswith(name)
+    chosen = found if is_rotated else [found[0], *(each for each in found if each[0])]
     return [(os.path.join(folder, each), this) for *_, each, this in chosen]
 
 
