@@ -203,7 +203,8 @@ def _without_end(
     The flag ``sure`` means that LAMMPS has not finished, because it would have written the end to
     this log.
     """
-    kind, message = programs.without_end(what, status, over, sure=sure, why="the job's own output")
+    source = "the job's own output"
+    kind, message = programs.without_end(what, status, over, sure=sure, source=source)
     if status:
         kind = "error" if programs.describe_status(status)[0] is None else "killed"
     elif kind != "running":

@@ -46,7 +46,7 @@ _TRUNCATED = "it is truncated, or still being written"
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A restart file. One that is damaged is the newest, so that the user is told of it."""
+    """A restart file. Damaged files sort first, so that they are reported."""
 
     path: str  #: argument of ``read_restart``, with ``%`` if there are several files
     step: float
@@ -82,7 +82,8 @@ def find(
         for any folders) and ``%`` as in LAMMPS. Default: every restart file in the folder, but not
         in its subfolders, which may belong to other jobs.
     begun:
-        Start of the job, in seconds since the epoch. Older files are skipped.
+        Start of the job, in seconds since the epoch. Older files are skipped: an attempt that
+        failed just before may have left them.
     also:
         Further files, of any age: those that the job itself started from.
     newest:

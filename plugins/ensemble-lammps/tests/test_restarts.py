@@ -185,6 +185,17 @@ def test_files_of_an_earlier_run_are_skipped_except_the_jobs_own_start(
     assert again.passed == ((str(old), "it is older than the job"),)
 
 
+def test_a_retry_does_not_continue_from_a_file_of_the_attempt_that_failed_seconds_before(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "r.100", restart(100), time=1995)
+    write(tmp_path / "r.20", restart(20), time=2001)
+    found = find(str(tmp_path), begun=1999)
+    assert found.newest is not None
+    assert found.newest.step == 20
+    assert found.passed == ((str(tmp_path / "r.100"), "it is older than the job"),)
+
+
 def test_older_files_that_could_not_be_chosen_are_not_listed(tmp_path: Path) -> None:
     for step in range(100, 800, 100):
         write(tmp_path / f"chain.{step}", restart(step), time=1000 + step)

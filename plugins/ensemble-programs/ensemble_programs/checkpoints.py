@@ -35,8 +35,9 @@ def find(
 
     The patterns are in order of preference. A checkpoint that matches several of them has the rank
     of the last one: programs write the older of two checkpoints later, when they rename it.
-    ``begun`` is the start of the job, in seconds since the epoch. Older checkpoints are those of
-    another run, and rejected, unless the job itself continued from one of the ``kept``.
+    ``begun`` is the start of the job, in seconds since the epoch. Checkpoints more than 10 s older
+    are those of another run, and rejected, unless the job itself continued from one of the
+    ``kept``.
     """
     ranks: dict[str, int] = {}
     for rank, pattern in enumerate(patterns):
@@ -44,22 +45,24 @@ def find(
             ranks[path] = rank
     found = [(ranks[path], -_time(path), path) for path in ranks]
     times = {path: -time for _, time, path in sorted(found)}
-    return choose(times, lambda path: _unreadable(path) or reject(path), begun, kept)
+    oldest = None if begun is None else begun - _CLOCKS
+    return choose(times, lambda path: _unreadable(path) or reject(path), oldest, kept)
 
 
 def choose(
     times: Mapping[str, float],
     reject: Callable[[str], str | None],
-    begun: float | None,
+    oldest: float | None,
     kept: Collection[str],
 ) -> Search:
-    """Return the first of these checkpoints that is usable, as :func:`find` does.
+    """Return the first of these checkpoints that is usable.
 
-    Each has the time when it was written.
+    Each has the time when it was written. Those from before ``oldest`` are rejected, except the
+    ``kept``.
     """
     passed: list[tuple[str, str]] = []
     for path, time in times.items():
-        if begun is not None and time < begun - _CLOCKS and path not in kept:
+        if oldest is not None and time < oldest and path not in kept:
             reason: str | None = "it is older than the job"
         else:
             reason = reject(path)

@@ -141,12 +141,12 @@ def without_end(
     over: bool,
     *,
     sure: bool = True,
-    why: str = "its standard error",
+    source: str = "its standard error",
 ) -> tuple[str, str]:
     """Return the kind and message for a log that does not say how the job ended.
 
-    ``sure`` means that the program would have written its end to this log; ``why`` is what may say
-    why it failed.
+    ``sure`` means that the program would have written its end to this log; ``source`` is where
+    the reason of a failure may be.
     """
     if status is None:
         return ("unfinished", what) if over else ("running", what)
@@ -156,7 +156,7 @@ def without_end(
     killer, how = describe_status(status)
     if killer is not None:
         return "failed" if killer in _CRASHES else "unfinished", f"the job {how}, and {what}"
-    return "failed", f"the job {how}, and {what}; {why} may say why"
+    return "failed", f"the job {how}, and {what}; {source} may say why"
 
 
 def describe_status(status: int) -> tuple[int | None, str]:
