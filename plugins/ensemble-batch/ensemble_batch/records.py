@@ -30,6 +30,7 @@ class Sent:
     at: float = 0.0  #: time of the last submission, in seconds since the epoch
     ids: list[str] | None = None  #: the queue's ids once known: of each job, or of the whole batch
     grace: float | None = None  #: seconds from SIGTERM to SIGKILL for each of the jobs, if known
+    holds: bool = False  #: the run has submitted the jobs with urgency 0
 
 
 @dataclass(slots=True)
@@ -99,6 +100,7 @@ class Records:
                 sent.names.append(name)
             sent.at = more[0] if more else 0.0
             sent.grace = more[1] if len(more) > 1 else None
+            sent.holds = bool(more[2]) if len(more) > 2 else False
         elif kind == "a":
             self.sent[rest[0]].ids = rest[1]
         elif kind == "e":
@@ -242,7 +244,7 @@ class Records:
 
 
 def _batch(sent: Sent, name: str) -> str:
-    return _line("b", sent.key, name, sent.jobs, sent.at, sent.grace)
+    return _line("b", sent.key, name, sent.jobs, sent.at, sent.grace, sent.holds)
 
 
 def _line(*words: object) -> str:

@@ -66,7 +66,7 @@ def _restore(
     if sent is None and queue_id is None:
         return bool(told)
     if sent is not None:
-        life.key, life.handed_at = sent.key, sent.at
+        life.key, life.handed_at, life.holds = sent.key, sent.at, sent.holds
         if sent.ids is not None:
             queue_id = sent.ids[list(sent.jobs).index(job)]
     # Its wrapper may have reported before the queue's answer was recorded.

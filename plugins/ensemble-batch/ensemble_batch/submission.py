@@ -89,8 +89,9 @@ class Submission:
             if at <= now:
                 orders = self._next_batch()
                 jobs = {job.id: place.files for job, place in orders}
-                grace = self._polled.hooks.grace_of(orders[0][0])  # shared: part of the shape
-                sent = Sent(self._polled.key(orders), jobs, grace=grace)
+                first = orders[0][0]  # all have its grace and urgency, which are in the shape
+                grace, holds = self._polled.hooks.grace_of(first), first.urgency == 0
+                sent = Sent(self._polled.key(orders), jobs, grace=grace, holds=holds)
                 return partial(self._submit, _PendingBatch(sent, orders))
             dues.append(at)
         for pending in self._unsure:

@@ -481,5 +481,14 @@ def test_a_held_job_is_reported_once_for_its_group_unless_the_run_holds_it(
         (message,) = session.problems()
         assert "work.1" in message or "work.2" in message
         assert "releases it" in message
+    later = Session(Telling(queue), tmp_path)
+    later.resume(session)
+    with later:
+        later.take_over([job.id for job in (wished, *jobs)])
+        later.wait(later.problems, "a warning")
+        asked = executor_of(later).asked
+        wait_until(lambda: executor_of(later).asked > asked + 2)
+        (message,) = later.problems()
+        assert "work.1" in message or "work.2" in message
         queue.tell(*(QueueJob(id_, "over", status=0) for id_ in ids))
-        session.wait_clean(wished, *jobs)
+        later.wait_clean(wished, *jobs)

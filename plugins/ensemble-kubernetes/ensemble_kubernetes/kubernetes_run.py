@@ -191,6 +191,7 @@ class KubernetesRun:
                 os.makedirs(os.path.dirname(place.out), exist_ok=True)
                 notes = {**place.files, "stderr": place.out, "tasks": job.tasks}
                 notes |= {"observed": bool(job.observe), "kept": job.stdout is None}
+                notes["holds"] = job.urgency == 0
             except (OSError, ValueError) as error:
                 what = getattr(error, "filename", None) or job.stdout
                 said = getattr(error, "strerror", None) or error
@@ -481,8 +482,8 @@ class KubernetesRun:
                 if each["type"] in ("Complete", "Failed") and each["status"] == "True":
                     life.condition = each["type"], each.get("message", "")
             life.gone = gone
-            before, holds = life.suspended, life.job_body is not None and not life.job_body.urgency
-            life.suspended = bool(found["spec"].get("suspend")) and not holds
+            before = life.suspended
+            life.suspended = bool(found["spec"].get("suspend")) and not life.notes.get("holds")
             if life.suspended and not before:
                 self._tasks.after(_PATIENCE, partial(self._report_suspended, life))
             self._settle(life, live=live)

@@ -28,11 +28,12 @@ class Life(JobEvents):
     )  # fmt: skip
 
     def __init__(self, job: str, name: str, notes: Mapping[str, Any], out: list[JobEvent]) -> None:
-        hidden = ("tasks", "observed", "kept")
+        hidden = ("tasks", "observed", "kept", "holds")
         super().__init__(job, {k: v for k, v in notes.items() if k not in hidden}, out)
         self.name = self.queue_id = name
         #: Recorded for a later controller: ``tasks``, ``observed`` (an observer reads the output),
-        #: ``kept`` (the output file is in the run's folder), and the context of the start event.
+        #: ``kept`` (the output file is in the run's folder), ``holds`` (the run itself suspends the
+        #: Job), and the context of the start event.
         self.notes = notes
         self.tasks: int = notes.get("tasks", 1)
         self.job_body: Job | None = None

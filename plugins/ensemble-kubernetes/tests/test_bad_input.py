@@ -244,6 +244,22 @@ def test_a_job_that_others_suspend_is_reported_once_with_what_resumes_it(
     session.wait_clean(wished)
 
 
+def test_a_later_controller_knows_that_the_run_itself_suspends_a_job(
+    world: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Session(world.executor(), tmp_path) as first:
+        first.submit(wished := first.job("true", urgency=0))
+        first.wait_for(wished, "submit")
+    monkeypatch.setattr(kubernetes_run, "_PATIENCE", 0.2)
+    with Session(world.executor(), tmp_path, tidy=True).resume(first) as second:
+        second.take_over([wished.id])
+        time.sleep(1.0)
+        assert second.problems() == []
+        second.cancel(wished)
+        second.wait_clean(wished)
+
+
 def test_a_running_job_whose_job_others_suspend_is_cancelled_with_that_reason(
     world: Cluster, session: Session
 ) -> None:
