@@ -9,9 +9,11 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from signal import Signals
 from typing import ClassVar, Literal
 
@@ -68,6 +70,8 @@ SCRIPT_LIMIT, _JOB = 2 * 1024 * 1024, 600
 _CANCEL_AT_ONCE, _ACCOUNT_AT_ONCE = 200, 300
 #: Maximum number of jobs and arrays to ask about one by one in a query.
 _SHOW_AT_ONCE = 20
+#: States of jobs that have not started.
+_WAITING = frozenset({"waiting", "stuck", "held"})
 _CANCELLED = "cancelled in Slurm before it began, not by this run"
 #: Replies of ``scontrol show job`` about a job that slurmctld does not know.
 _NO_SUCH_JOB = re.compile(r"invalid job id|^job \S+ not found", re.M)
@@ -127,6 +131,9 @@ class SlurmExecutor(BatchExecutor):
         self._site = Site()
         self._has_submit_line = True  # before Slurm 21.08, sacct rejects this column
         self._user = str(os.getuid())
+        #: When jobs were submitted or last listed as waiting, in monotonic seconds.
+        self._waited: dict[str, float] = {}
+        self._waited_lock = threading.Lock()
         self._ended = threading.Event()
         self._completions: Completions | None = None
 
@@ -246,11 +253,14 @@ class SlurmExecutor(BatchExecutor):
         options = sbatch_options(batch.jobs, label, self._options, error)
         command = ["sbatch", *options, f"--chdir={self._here}", batch.script]
         environment = submit_environment(job_environment())
+        now = time.monotonic()
         out = self._run_command(command, environment, 3 * self._site.message_timeout, "")
         match = re.search(r"^(\d+)(?:;\S+)?\s*$", out, re.M)
         if match is None:
             raise CannotTake(f"unexpected output of sbatch: {out.strip()[:200]!r}")
-        return _ids(match[1], len(batch.jobs))
+        ids = _ids(match[1], len(batch.jobs))
+        self._note_waiting(ids, now)
+        return ids
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -278,6 +288,7 @@ class SlurmExecutor(BatchExecutor):
         # Tasks that were cancelled together while they waited have one row without their numbers:
         # ``account`` asks about each of them.
         together = ("CANCELLED", None, "")
+        now = time.monotonic()
         rows = [
             row
             for row in self._squeue(SQUEUE)
@@ -290,10 +301,23 @@ class SlurmExecutor(BatchExecutor):
             rows = [row for row in rows if row.job not in unknown]
             rows += self._squeue(SQUEUE_SCRIPT, f"--jobs={','.join(sorted(unknown))}")
         jobs = list(map(self._queue_job, rows))
+        waiting = [job.id for job in jobs if job.id in asked and job.state in _WAITING]
+        self._note_waiting(waiting, now)
         return [
             *(self._explain(job) if job.id in asked else job for job in jobs),
             *reshaped(ids, jobs, "_"),
         ]
+
+    def _note_waiting(self, ids: Iterable[str], now: float) -> set[str]:
+        """Note that these jobs have not started yet.
+
+        Return those that had not started so recently that slurmctld cannot have forgotten an end.
+        """
+        since = time.monotonic() - (self._site.least_age or inf)
+        with self._waited_lock:
+            self._waited |= dict.fromkeys(ids, now)
+            self._waited = {id_: at for id_, at in self._waited.items() if at > since}
+            return set(self._waited)
 
     def _explain(self, job: QueueJob) -> QueueJob:
         return job if job.exception is None else self._messages.explain(job)
@@ -314,17 +338,20 @@ class SlurmExecutor(BatchExecutor):
         Accounting may list a job as running forever after slurmctld has lost it.
         """
         found, unknown = self._show(ids)
+        unstarted = self._note_waiting((), 0.0)
         if unknown and self._site.accounting:
-            rows = self._sacct(f"--jobs={','.join(sorted(unknown)[:_ACCOUNT_AT_ONCE])}")
-            ended = [job for job in map(self._queue_job, rows) if job.state == "over"]
-            found.update((job.id, job) for job in ended)
+            which = sorted(unknown)[:_ACCOUNT_AT_ONCE]
+            rows = list(map(self._queue_job, self._sacct(f"--jobs={','.join(which)}")))
+            found.update((job.id, job) for job in rows if job.state == "over")
+            unstarted |= set(which) - {job.id for job in rows}
         # A task that is cancelled while it waits may leave no record although its array has one.
+        # Neither does a task that ended longer than MinJobAge ago, unless there is accounting.
         kept = {id_.partition("_")[0] for id_, job in found.items() if "_" in id_ and not job.batch}
         return [
             *map(self._explain, found.values()),
             *(
                 QueueJob(id_, "unknown", exception="cancel", note=_CANCELLED)
-                if id_.partition("_")[0] in kept
+                if id_ in unstarted and id_.partition("_")[0] in kept
                 else QueueJob(id_, "unknown")
                 for id_ in unknown - found.keys()
             ),
@@ -418,8 +445,8 @@ class SlurmExecutor(BatchExecutor):
         arrays: dict[str, list[int]] = defaultdict(list)
         single: list[str] = []
         for id_ in ids:
-            job, line, task = id_.partition("_")
-            if line:
+            job, is_task, task = id_.partition("_")
+            if is_task:
                 arrays[job].append(int(task))
             else:
                 single.append(job)

@@ -381,8 +381,9 @@ def test_tasks_cancelled_together_are_known_by_their_array(monkeypatch: pytest.M
 
     def command(words: Sequence[str], **options: object) -> tuple[int, str, str]:
         if words[0] == "squeue":
-            row = ["1", "CANCELLED", "None", "0", "0", "9", "9", "9", "", "sim.0-5@bd94cc00", ""]
-            return 0, SEPARATOR.join(row) + "\n", ""
+            rest = ["None", "0", "0", "9", "9", "9", "", "sim.0-5@bd94cc00", ""]
+            rows = [[id_, state, *rest] for id_ in (waiting if state == "PENDING" else ["1"])]
+            return 0, "".join(SEPARATOR.join(row) + "\n" for row in rows), ""
         if words[-1] == "1":
             return 0, array % state, ""
         return 1, f"Job {words[-1]} not found\n", ""
@@ -390,6 +391,8 @@ def test_tasks_cancelled_together_are_known_by_their_array(monkeypatch: pytest.M
     executor = SlurmExecutor()
     executor._run_id, executor._mark = "bd94cc0001234567", "@bd94cc00"
     monkeypatch.setattr(executor, "command", command)
+    waiting, state = ["1_4", "1_5"], "PENDING"
+    executor.ask(waiting)
     state = "CANCELLED"
     assert {job.id for job in executor.ask(["1_4", "1_5"])}.isdisjoint({"1_4", "1_5"})
     for ids in (["1_5"], ["1_4", "1_5"]):
@@ -397,6 +400,51 @@ def test_tasks_cancelled_together_are_known_by_their_array(monkeypatch: pytest.M
         assert [found[id_] for id_ in ids] == ["cancel"] * len(ids)
     array = "JobId=2 ArrayJobId=1 ArrayTaskId=3 JobName=of.another\n   JobState=%s Reason=None"
     assert [job.exception for job in executor.account(["1_5"]) if job.id == "1_5"] == [None]
+
+
+@pytest.mark.parametrize(
+    ("accounting", "cancelled"),
+    [(None, []), (["1_5|RUNNING"], ["1_4"]), ([], ["1_4", "1_5"])],
+    ids=["no accounting", "one recorded", "none recorded"],
+)
+def test_a_task_that_slurmctld_has_forgotten_is_cancelled_only_if_it_cannot_have_ended(
+    accounting: list[str] | None, cancelled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start was not reported. After MinJobAge, slurmctld forgets ended tasks of an array."""
+    clock = [1000.0]
+
+    def command(words: Sequence[str], **options: object) -> tuple[int, str, str]:
+        if words[0] == "squeue":
+            row = ["PENDING", "None", "0", "0", "9", "9", "9", "", "sim.0-5@bd94cc00", ""]
+            rows = [[id_, *row] for id_ in ("1_4", "1_5")]
+            return 0, "".join(SEPARATOR.join(row) + "\n" for row in rows), ""
+        if words[0] == "sacct":
+            rest = ["0:0", "1", "1", "1", "n1", "sim.0-5@bd94cc00", "", "sbatch ab.sh"]
+            rows = [[*each.split("|"), *rest] for each in accounting or ()]
+            return 0, "".join(SEPARATOR.join(row) + "\n" for row in rows), ""
+        if words[-1] == "1":
+            array = (
+                "JobId=2 ArrayJobId=1 ArrayTaskId=3 JobName=sim.0-5@bd94cc00\n   JobState=RUNNING"
+            )
+            return 0, f"{array} Reason=None", ""
+        return 1, f"Job {words[-1]} not found\n", ""
+
+    monkeypatch.setattr("ensemble_slurm.executor.time.monotonic", lambda: clock[0])
+    executor = SlurmExecutor()
+    executor._run_id, executor._mark = "bd94cc0001234567", "@bd94cc00"
+    executor._site = Site(accounting=accounting is not None, least_age=10.0)
+    monkeypatch.setattr(executor, "command", command)
+    executor.ask(ids := ["1_4", "1_5"])
+
+    def deleted() -> list[str]:
+        found = {job.id: job for job in executor.account(ids)}
+        assert [found[id_].state for id_ in ids] == ["unknown", "unknown"]
+        return [id_ for id_ in ids if found[id_].exception == "cancel"]
+
+    clock[0] += 9.0
+    assert deleted() == ids
+    clock[0] += 2.0
+    assert deleted() == cancelled
 
 
 def test_an_unreachable_slurmctld_does_not_make_a_job_unknown(
