@@ -8,7 +8,7 @@ _ens_pids=() _ens_asides=()
 printf -v _ens_all '%s ' {1..3} 10 {12..16} {24..27} 29 30 {34..64}
 
 _ens_now() {
-    if [ -n "$EPOCHREALTIME" ]; then _ens_time=${EPOCHREALTIME/[!0-9]/.}; else _ens_time=$(date +%s.%N); fi
+    if [ -n "$EPOCHREALTIME" ]; then _ens_time=${EPOCHREALTIME/[!0-9]/.}; else _ens_time=$(date +%s.%6N); fi
 }
 
 # Enters the folder of the job and opens its output files.

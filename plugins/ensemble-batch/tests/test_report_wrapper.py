@@ -164,23 +164,43 @@ def test_a_command_gets_sigterm_once(wrapped: Callable[..., Wrapped]) -> None:
     assert (job.folder / "count").read_text() == "1\n"
 
 
-@pytest.mark.parametrize(("seconds", "stopped"), [("0.4", True), ("0", False)])
+def older_bash(folder: Path) -> dict[str, str]:
+    """Return variables with which bash has no clock, as before version 5."""
+    (folder / "rc").write_text("unset EPOCHREALTIME SECONDS\n")
+    return {"BASH_ENV": str(folder / "rc")}
+
+
+@pytest.mark.parametrize(("end", "stopped"), [("1000.050001", True), ("1000.050000", False)])
 def test_a_command_that_a_cancel_ends_before_the_wrapper_has_not_succeeded(
-    wrapped: Callable[..., Wrapped], tmp_path: Path, seconds: str, stopped: bool
+    wrapped: Callable[..., Wrapped], tmp_path: Path, end: str, stopped: bool
 ) -> None:
     """``sh -c 'prepare; run; post'`` goes on if the cancel first reaches ``run``.
 
     The signal comes as soon as the wrapper waits. The shortest jobs do not wait.
     """
     (tmp_path / "bin").mkdir()
-    late = tmp_path / "bin" / "sleep"
-    late.write_text(
-        f'#!/bin/sh\n[ "$1" != 0.02 ] || kill $PPID\nexec {shutil.which("sleep")} "$@"\n'
-    )
-    late.chmod(0o755)
-    job = wrapped("sleep", seconds, outer={"PATH": f"{late.parent}:{os.environ['PATH']}"})
+    commands = {
+        "sleep": f'[ "$1" != 0.02 ] || kill $PPID\nexec {shutil.which("sleep")} "$@"',
+        "date": f"if mkdir {tmp_path}/began; then echo 1000.000000; else echo {end}; fi",
+    }
+    for name, text in commands.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    job = wrapped("true", outer={"PATH": path, **older_bash(tmp_path)})
     job.wait()
-    assert job.told()[-1][2:5] == ["end", "0", "stopped" if stopped else "-"]
+    assert job.told()[-1][2:7] == [
+        "end", "0", "stopped" if stopped else "-", "1000.000000", end,
+    ]  # fmt: skip
+
+
+def test_times_are_in_microseconds_if_bash_has_no_clock(
+    wrapped: Callable[..., Wrapped], tmp_path: Path
+) -> None:
+    """The wrapper subtracts them as integers."""
+    job = wrapped("true", outer=older_bash(tmp_path))
+    assert job.wait() == 0
+    assert [len(time.partition(".")[2]) for time in job.told()[-1][5:7]] == [6, 6]
 
 
 @pytest.mark.parametrize(("own", "line"), [(None, "_ens_grace=7"), (90.0, "_ens_grace=90")])
