@@ -52,12 +52,16 @@ class QueueJob:
     """State of one job in the queue."""
 
     id: str
-    #: ``suspended``: the job has started and stands still. ``ending``: the job has ended and the
-    #: queue is cleaning up. ``stuck``: the job waits until somebody acts. ``held``: the same,
-    #: or the run itself has submitted it so (urgency 0). ``unknown``: the queue
-    #: was asked about this job, and says that it has no such job (only from ``account``). With the
-    #: exception ``cancel``: nor has it lost its records, so if the job has not started, others have
-    #: deleted it. ``absent``: the same about a job that may have ended with a report still to come.
+    #: - ``suspended``: the job has started and stands still.
+    #: - ``ending``: the job has ended, and the queue is cleaning up.
+    #: - ``stuck``: the job waits until somebody acts.
+    #: - ``held``: the job waits until somebody releases it. This is reported, unless the run itself
+    #:   has submitted the job with urgency 0.
+    #: - ``unknown``: the queue was asked about this job, and does not know it (only from
+    #:   ``account``). Set ``exception="cancel"`` if the queue has not lost its records: a job that
+    #:   has not started was then deleted by others.
+    #: - ``absent``: the queue has not lost its records, and does not know this job. If the job has
+    #:   not started, others have deleted it. Otherwise, the report of its end may still come.
     state: Literal[
         "waiting", "running", "suspended", "ending", "over", "stuck", "held", "unknown", "absent"
     ]

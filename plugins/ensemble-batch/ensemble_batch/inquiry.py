@@ -262,15 +262,15 @@ class Inquiry:
         polled = self._polled
         if row.state == "over" and polled.over_in_queue(life, row):
             return
+        started = "start" in life.told
         deleted = row.state == "unknown" and row.exception == "cancel"
-        if deleted and "start" not in life.told and not polled.bar(life):
+        if deleted and not started and not polled.bar(life):
             return
-        if row.status is not None or (
-            row.exception is not None and not (deleted and "start" in life.told)
-        ):
-            life.gone(row.exception, row.note, row.status, polled.now(), row.by)
+        exception = None if deleted and started else row.exception
+        if row.status is not None or exception is not None:
+            life.gone(exception, row.note, row.status, polled.now(), row.by)
             return
-        reported = "not reported its end" if "start" in life.told else "reported nothing"
+        reported = "not reported its end" if started else "reported nothing"
         verdict = f"{polled.hooks.name} no longer knows this job, and the job has {reported}"
         polled.lose(life, verdict, 0.0)
 
