@@ -58,7 +58,8 @@ def patch_nodes(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> Non
         "import sys\n"
         "if 'ensemble_pilot.node' in sys.orig_argv:\n"
         "    import ensemble_core.local.supervisor_client as client\n"
-        f"    begin = 'import sys\\n'\n"
+        f"    begin = 'import gc, sys\\n'\n"
+        "    assert begin in client._PROGRAM\n"
         f"    client._PROGRAM = client._PROGRAM.replace(begin, begin + {first!r})\n"
         f"    exec({code!r})\n"
     )
