@@ -293,7 +293,7 @@ def test_a_parameters_value_is_not_a_pattern(tmp_path: Path) -> None:
     file = FILE.replace("[1.0]", "['[1]']").replace("WORKDIR", str(tmp_path))
     told = Story(file.replace("ACTION", "{name: lammps-continue, restart: 'melt.{T}.*'}"))
     told.start()
-    told.now = (tmp_path / "melt.1.200").stat().st_mtime
+    told.now = (tmp_path / "melt.[1].100").stat().st_mtime
     ((*command,),) = submitted(fail(told))
     assert command[-1] == str(tmp_path / "melt.[1].100")
 

@@ -221,12 +221,13 @@ def _gridengine(environment: Mapping[str, str]) -> Allocation | None:
     task = environment.get("SGE_TASK_ID", "undefined")
     task = task if task.isdigit() else "1"
     began, limits = _gridengine_times(job, task, environment.get("QUEUE", ""))
-    ends = began + min(limits) if began and limits else 0.0
+    # qmaster learns the start only when execd has reported it, some seconds later.
+    ends = (began or time.time()) + min(limits) if limits else 0.0
     return Allocation(f"gridengine-{job}.{task}", 1, int(environment.get("NSLOTS") or 1), ends)
 
 
 def _gridengine_times(job: str, task: str, queue: str) -> tuple[float, list[float]]:
-    """Return when a task has started (0: unknown), and its time limits in seconds."""
+    """Return when a task has started (0: not known yet), and its time limits in seconds."""
     text, _ = _output("qstat", "-xml", "-j", job)
     try:
         root: Iterable[ET.Element] = ET.fromstring(text).iter()
