@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from ensemble_core.config.placeholders import strings
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS, RUN_PLACEHOLDERS
@@ -86,25 +86,16 @@ def shell_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:
 
 
 def _literal_name(group: JobGroup) -> tuple[str, str] | None:
-    """Return the first text in options that has a placeholder's name, but is none; and the name."""
+    """Return the first ``${T}``, ``$T`` or ``{{T}}`` in the options that names a placeholder, and
+    this name.
+    """
     known = BUILTIN_PLACEHOLDERS | RUN_PLACEHOLDERS | {*group.points, *group.parameters}
-    for text in _texts(group.options):
+    for text, _ in strings(group.options):
         for found in _LITERAL.finditer(text):
             name = next(filter(None, found.groups()))
             if name in known:
                 return found[0], name
     return None
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _texts(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _texts(inner)
 
 
 def _in_command(group: JobGroup, split: bool) -> tuple[str, str] | None:
