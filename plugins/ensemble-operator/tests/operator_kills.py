@@ -142,12 +142,16 @@ class Scene:
         self._proxy.close()
 
 
-def played(folder: Path, seed: int, kills: int) -> dict[str, Any]:
-    """Play a round; return its verdict."""
+def played(
+    folder: Path, seed: int, kills: int, prepare: Callable[[Scene], object] | None = None
+) -> dict[str, Any]:
+    """Play a round; return its verdict. ``prepare`` is called before the Ensemble is created."""
     chance = random.Random(seed)
     # Jobs take about as long as the kills, so that kills hit running jobs.
     scene = Scene(folder, JOB.format(folder=folder, seconds=0.15 * kills))
     try:
+        if prepare is not None:
+            prepare(scene)
         scene.stand.apply(_ensemble(folder))
         killed = _disturb(scene, chance, kills, folder / "enough")
         return _judged(scene.stand, folder, killed)

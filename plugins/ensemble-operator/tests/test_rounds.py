@@ -25,6 +25,23 @@ def test_a_run_loses_and_repeats_nothing_whoever_is_killed(tmp_path: Path) -> No
     assert found["good"], json.dumps(found, indent=1)
 
 
+def test_a_service_killed_before_it_answers_a_request_for_a_node_adds_one_node(
+    tmp_path: Path,
+) -> None:
+    killed: list[bool] = []
+
+    def prepare(scene: operator_kills.Scene) -> None:
+        def after(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/scale") and not killed:
+                killed.append(scene.node.kill_service("study"))
+
+        scene.stand.cluster.afterwards = after
+
+    found = operator_kills.played(tmp_path / "round", 1, 0, prepare)
+    assert killed == [True]
+    assert found["good"], json.dumps(found, indent=1)
+
+
 def test_a_suspended_ensemble_loses_and_repeats_nothing_whoever_was_killed(
     tmp_path: Path,
 ) -> None:

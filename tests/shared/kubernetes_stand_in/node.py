@@ -50,7 +50,8 @@ _RELIST = 1.0
 _MERGE = "application/merge-patch+json"
 
 #: Replacement of ``flux start`` in a MiniCluster. Without a command it is a worker, which ends with
-#: the broker that it found. Other commands of ``flux`` do nothing.
+#: the broker that it found, or, if the queue outlives that broker's container, once the command has
+#: succeeded. Other commands of ``flux`` do nothing.
 _FLUX = """\
 #!/bin/sh
 [ "$1" = start ] || exit 0
@@ -63,15 +64,19 @@ if [ $# -gt 0 ]; then
   echo "$$" > "$lead"
   "$@"
   code=$?
-  : > "$lead.left-$$"
+  [ "$code" != 0 ] && [ -n "$NODE_OUTLIVED" ] || : > "$lead.left-$$"
   [ "$(cat "$lead")" = "$$" ] && rm "$lead"
   exit "$code"
 fi
-until [ -e "$NODE_NAMES/$NODE_LEAD.$NODE_DOMAIN" ] && [ -e "$lead" ]; do sleep 0.1; done
-read -r broker < "$lead" || exit 1
-echo "$(hostname) joined $broker" >> "$NODE_BROKERS/joined"
-while kill -0 "$broker" 2>/dev/null && [ ! -e "$lead.left-$broker" ]; do sleep 0.1; done
-[ -e "$lead.left-$broker" ]
+while :; do
+  until [ -e "$NODE_NAMES/$NODE_LEAD.$NODE_DOMAIN" ] && [ -e "$lead" ]; do sleep 0.1; done
+  read -r broker < "$lead" || exit 1
+  echo "$(hostname) joined $broker" >> "$NODE_BROKERS/joined"
+  while kill -0 "$broker" 2>/dev/null && [ ! -e "$lead.left-$broker" ]; do sleep 0.1; done
+  [ -e "$lead.left-$broker" ] && exit 0
+  [ -n "$NODE_OUTLIVED" ] || exit 1
+  sleep 0.1
+done
 """
 
 
@@ -180,6 +185,7 @@ class _Pod:
         self.ready: dict[str, bool] = {}
         #: Start time of each container.
         self.since: dict[str, float] = {}
+        self.restarts: dict[str, int] = {}
         self.address = node.address()
         #: For each container.
         self.environments: dict[str, dict[str, str]] = {}
@@ -211,6 +217,8 @@ class _Pod:
             except _Waits as why:
                 self._wait = time.monotonic() + 1.0
                 self._event("FailedMount", str(why))
+        else:
+            self._restart()
         self._see()
 
     # -- life cycle --------------------------------------------------------------------------------
@@ -245,6 +253,25 @@ class _Pod:
             self.states[container["name"]] = _ended(self.processes[container["name"]].returncode)
         for container in spec["containers"]:
             self._start(container)
+
+    def _restarts(self, name: str) -> bool:
+        """Return whether a container that has ended starts again, as its pod's policy says."""
+        policy = self.pod["spec"].get("restartPolicy", "Always")
+        if policy == "OnFailure":
+            return self.processes[name].returncode != 0
+        return bool(policy == "Always")
+
+    def _restart(self) -> None:
+        """Start containers again that have ended, after a pause that does not grow.
+
+        They are in the same pod, so its volumes keep their files.
+        """
+        for container in self.pod["spec"]["containers"]:
+            name = container["name"]
+            waits = "waiting" in self.states.get(name, {})
+            if waits and time.monotonic() >= self.since[name] + _RELIST:
+                self._start(container)
+                self.restarts[name] = self.restarts.get(name, 0) + 1
 
     def _main(self) -> Object:
         containers: list[Object] = self.pod["spec"]["containers"]
@@ -288,6 +315,7 @@ class _Pod:
             "NODE_BROKERS": str(self.node.brokers(self.namespace, self.job)),
             "NODE_LEAD": lead,
             "NODE_DOMAIN": f"{domain}.{self.namespace}",
+            "NODE_OUTLIVED": "1" if self.node.outlived else "",
             "HOSTNAME": host,
         }
         self.environments[name] = {**self.node.environment, **places, **own, _POD: self.name}
@@ -366,14 +394,21 @@ class _Pod:
 
     def _see(self) -> None:
         """Report a changed status; remove the pod if it has ended and is being deleted."""
+        leaving = "deletionTimestamp" in self.pod["metadata"]
+        initial = {each["name"] for each in self.pod["spec"].get("initContainers", ())}
         for name, process in self.processes.items():
-            if process.poll() is not None and "terminated" not in self.states[name]:
+            if process.poll() is None or "terminated" in self.states[name]:
+                continue
+            if leaving or name in initial or not self._restarts(name):
                 told = self.root / name / "termination-log"
                 self.states[name] = _ended(process.returncode, told.read_text()[:4096])
+            elif "running" in self.states[name]:
+                self.states[name] = {"waiting": {"reason": "CrashLoopBackOff"}}
+                self.since[name] = time.monotonic()
         for container in self.pod["spec"]["containers"]:
             old = time.monotonic() - self.since.get(container["name"], 0.0) >= _RELIST
             self.ready[container["name"]] = old and self._probed(container)
-        status = pod_status(self.pod, self.states, self.ready, self.address)
+        status = pod_status(self.pod, self.states, self.ready, self.address, self.restarts)
         over = status["phase"] in ("Succeeded", "Failed")
         if over and not self._over:
             # A container that ends takes all its processes with it.
@@ -385,7 +420,7 @@ class _Pod:
             self._said = status
             self.pod["status"] = status
         gone = over or not self.processes
-        if "deletionTimestamp" in self.pod["metadata"] and gone:
+        if leaving and gone:
             _kill_all(self.name)
             self.node.api("DELETE", f"{self._path}?gracePeriodSeconds=0")
 

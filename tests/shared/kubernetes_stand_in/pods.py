@@ -17,11 +17,13 @@ def pod_status(
     states: Mapping[str, Object],
     ready: Mapping[str, bool] | None = None,
     address: str = "",
+    restarts: Mapping[str, int] | None = None,
 ) -> Object:
     """Return the pod's status.
 
     ``states`` has the state of each container, ``ready`` whether the probe of a running one
-    succeeded. A container that is not running is not ready, and neither is its pod.
+    succeeded, and ``restarts`` how often each was started again. A container that is not running is not
+    ready, and neither is its pod.
     """
     spec, old = pod["spec"], pod.get("status") or {}
     found: dict[str, list[Object]] = {"initContainers": [], "containers": []}
@@ -35,7 +37,7 @@ def pod_status(
                     "name": name,
                     "image": each.get("image", ""),
                     "imageID": "",
-                    "restartCount": 0,
+                    "restartCount": (restarts or {}).get(name, 0),
                     "state": state,
                     "started": "running" in state,
                     "ready": init_ready or ("running" in state and (ready or {}).get(name, True)),
@@ -48,13 +50,14 @@ def pod_status(
         if each in found["containers"] or each["name"] in sidecars
     ]
     ended = [each["state"].get("terminated") for each in found["containers"]]
-    running = any("running" in each["state"] for each in found["containers"])
-    phase = "Running" if running or any(ended) else "Pending"
+    waits = [each["state"].get("waiting") or {} for each in found["containers"]]
+    begun = any("running" in each["state"] for each in found["containers"]) or any(ended)
+    begun = begun or any(each.get("reason") == "CrashLoopBackOff" for each in waits)
+    phase = "Running" if begun else "Pending"
     if all(ended):
         bad = any(each["exitCode"] for each in ended if each)
         phase = "Failed" if bad else "Succeeded"
     all_ready = phase == "Running" and all(each["ready"] for each in counted)
-    begun = running or any(ended)
     kinds = {
         "PodScheduled": True,
         "Initialized": begun,

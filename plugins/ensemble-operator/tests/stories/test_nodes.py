@@ -40,9 +40,15 @@ def make(tmp_path: Path, real_place: Place | None) -> Iterator[Make]:
     """
     made: list[Scene] = []
 
-    def make(seconds: float = 0.5, shared: bool = False, retry: str = "", **spec: Any) -> Scene:
+    def make(
+        seconds: float = 0.5,
+        shared: bool = False,
+        retry: str = "",
+        outlived: bool = False,
+        **spec: Any,
+    ) -> Scene:
         job = JOB.format(folder=tmp_path / "scene", seconds=seconds)
-        scene = Scene(tmp_path / "scene", job, outlived=False, place=real_place)
+        scene = Scene(tmp_path / "scene", job, outlived=outlived, place=real_place)
         made.append(scene)
         ports = free_ports(2)
         cluster = {"size": 1, "containers": [{"image": "any"}], **spec.pop("cluster", {})}
@@ -83,6 +89,13 @@ def pods(scene: Scene) -> dict[str, dict[str, Any]]:
         for each in found
         if "deletionTimestamp" not in each["metadata"]
     }
+
+
+def services(scene: Scene) -> list[dict[str, Any]]:
+    """Return the service's pods, also those that are being deleted."""
+    part = "app.kubernetes.io/component"
+    found: list[dict[str, Any]] = scene.stand.all("Pod")
+    return [each for each in found if each["metadata"]["labels"].get(part) == "service"]
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
@@ -157,6 +170,35 @@ def test_a_run_whose_whole_pod_is_killed_submits_unstarted_jobs_and_retries_the_
     assert every_job_once(tmp_path)
     again = Counter(lines(tmp_path, "started"))
     assert sum(again.values()) <= 6 + 2, "two were at work, and only those began again"
+
+
+def test_a_killed_service_starts_again_in_its_pod(make: Make, tmp_path: Path) -> None:
+    """So it keeps its records, and carries out no repeated request for nodes a second time."""
+    scene = make(seconds=60)
+    wait_until(lambda: len(lines(tmp_path, "started")) >= 1)
+    (before,) = services(scene)
+    assert scene.node.kill_service("study")
+
+    def again() -> bool:
+        (pod,) = services(scene)
+        (container,) = pod["status"]["containerStatuses"]
+        return bool(container["restartCount"] == 1 and is_ready(pod))
+
+    wait_until(again)
+    assert services(scene)[0]["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+def test_workers_of_a_queue_that_outlives_its_container_stay(make: Make, tmp_path: Path) -> None:
+    scene = make(seconds=1.5, outlived=True, cluster={"size": 2})
+    wait_until(lambda: len(scene.node.joined("study-0")) == 1)
+    wait_until(lambda: len(lines(tmp_path, "started")) >= 2)
+    worker = pods(scene)["1"]["metadata"]["uid"]
+    assert scene.node.kill_pod("study-0")
+    wait_until(lambda: over(scene))
+    assert scene.stand.condition("study", "Finished") == ("True", "Succeeded")
+    assert every_job_once(tmp_path)
+    assert pods(scene)["1"]["metadata"]["uid"] == worker
+    wait_until(lambda: pods(scene)["1"]["status"]["phase"] == "Succeeded")
 
 
 def test_temporary_files_of_a_run_are_invisible_to_other_pods(make: Make, tmp_path: Path) -> None:
