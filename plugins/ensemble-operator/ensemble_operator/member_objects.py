@@ -181,12 +181,18 @@ def config_map(ensemble: Ensemble, part: str, words: list[str], text: str, diges
 
 
 def member_objects(
-    ensemble: Ensemble, member: Member, settings: Settings, text: str, digest: str
+    ensemble: Ensemble,
+    member: Member,
+    settings: Settings,
+    text: str,
+    digest: str,
+    size: int | None = None,
 ) -> list[Object]:
     """Return the objects of a member, the MiniCluster last.
 
     The argument ``text`` is the member's ensemble file, empty if all members share one. Its hash is
-    ``digest``.
+    ``digest``. The MiniCluster is created with ``size`` nodes, within its bounds; default: as in
+    the spec.
     """
     tag = run_tag(ensemble, member.name, digest)
     words = _broker_command(ensemble, member, tag)
@@ -198,8 +204,11 @@ def member_objects(
         found.append(_claim(ensemble, member.name))
     if member.resize == "HPA":
         found.append(_autoscaler(ensemble, member))
-    found.append(_minicluster(ensemble, member, settings, files["metadata"]["name"], tag, digest))
-    return found
+    made = _minicluster(ensemble, member, settings, files["metadata"]["name"], tag, digest)
+    if size is not None:
+        bounds = made["spec"]
+        bounds["size"] = min(max(size, bounds["minSize"]), bounds["maxSize"])
+    return [*found, made]
 
 
 def _headless(ensemble: Ensemble, member: Member) -> Object:

@@ -27,7 +27,7 @@ from .member_objects import RUNNER, member_objects, run_objects, token_secret
 from .member_state import gone_at, is_set_up, waits_since
 from .names import HASH, ORPHAN, Object, content, is_owned, member_object
 from .pod_plan import BEAT, Part, PartPlan, members_leave, plan_part
-from .resource import Ensemble, Reference, privilege_problems, problems, read
+from .resource import Ensemble, Member, Reference, privilege_problems, problems, read
 from .service_objects import address, service_objects, tls_secret
 from .settings import Settings
 from .status import (
@@ -288,7 +288,8 @@ class _Planning:
         found: list[Part] = []
         for member in ensemble.members:
             text = "" if ensemble.outside else self._text(member.file) or ""
-            objects = member_objects(ensemble, member, self.settings, text, content(text))
+            size = self._last_size(member)
+            objects = member_objects(ensemble, member, self.settings, text, content(text), size)
             name = member_object(ensemble, member.name)
             given = {"spec": member.minicluster}
             runs = not ensemble.outside
@@ -298,6 +299,15 @@ class _Planning:
             objects = run_objects(ensemble, self.settings, text, content(text))
             found.append(Part(RUNNER, tuple(objects), "run"))
         return found
+
+    def _last_size(self, member: Member) -> int | None:
+        """Return the size that a member had, if the run that asked for it is resumed."""
+        ensemble = self.ensemble
+        if member.resize == "None" or not ensemble.durable:
+            return None
+        part, file = (RUNNER, ensemble.file) if ensemble.outside else (member.name, member.file)
+        same = ensemble.entry(part).get("file") == content(self._text(file) or "")
+        return ensemble.entry(member.name).get("size") if same else None
 
     def _parts(self, ready: bool, finished: bool) -> list[tuple[Part, PartPlan]]:
         done: list[tuple[Part, PartPlan]] = []

@@ -128,6 +128,8 @@ def plan_part(
     plan = PartPlan(
         {"name": part.name, "minicluster": name} if kind == "MiniCluster" else {"name": part.name}
     )
+    if ensemble.durable:  # for the size of a member that is recreated
+        plan.entry |= {key: before[key] for key in ("file", "size") if key in before}
     if found is not None and not is_owned(ensemble, found):
         plan.conflict = f"{kind} {name}"
         plan.entry |= _kept_status(before)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ensemble_operator.changes import Create, Delete, Figures, Keys, Observed
-from ensemble_operator.names import content
+from ensemble_operator.names import WITHDRAWS, content
 from ensemble_operator.plan import plan
 from ensemble_operator.resource import Reference
 from ensemble_operator.settings import Settings
@@ -354,6 +354,98 @@ def test_a_member_whose_job_creates_no_other_first_pod_is_recreated() -> None:
         assert world.children[("MiniCluster", "study-0")]["metadata"]["uid"] != before
     assert world.condition("Finished")[0] == "False"
     assert [each.reason for each in world.events].count("Recreated") == 3
+
+
+def grown(found: dict[str, Any]) -> World:
+    """Return a world in which the rules of a run have set the size of the member to 5."""
+    world = World(found)
+    world.settle()
+    world.runs("study-0", **{"nodes.up": 8})
+    world.settle()
+    if ("Job", "study-run") in world.children:
+        world.pod("study-run", {"running": {}})
+    world.children[("MiniCluster", "study-0")]["spec"]["size"] = 5
+    world.settle()
+    assert world.condition("Ready")[0] == "True"
+    return world
+
+
+def withdraw(world: World) -> None:
+    """Let a shared run cancel its jobs, if it has to."""
+    world.settle(20)
+    if WITHDRAWS in world.children.get(("Job", "study-run"), {"metadata": {}})["metadata"].get(
+        "annotations", {}
+    ):
+        world.ends("study-run")
+        world.settle(20)
+
+
+def suspend(world: World) -> None:
+    world.edit(lambda spec: spec.update(suspend=True))
+    withdraw(world)
+    assert ("MiniCluster", "study-0") not in world.children
+    world.edit(lambda spec: spec.update(suspend=False))
+
+
+def change_image(world: World) -> None:
+    spec = world.found["spec"]["members"][0]["minicluster"]["spec"]
+    world.edit(lambda _: spec["containers"][0].update(image="lammps:2"))
+
+
+def lose(world: World) -> None:
+    world.job_made_of("study-0", {"completedIndexes": "1", "conditions": []})
+    world.killed("study-0")
+
+
+WIDE = {"maxSize": 8}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    "happens", [lose, suspend, change_image, lambda world: world.delete("MiniCluster", "study-0")]
+)
+def test_a_member_recreated_for_a_resumed_run_has_its_last_size(happens: Any, shared: bool) -> None:
+    """The run's rules asked for these nodes, and will not ask again."""
+    given = member(2, spec=WIDE)
+    more = {"ensemble": given.pop("ensemble")} if shared else {}
+    world = grown(ensemble(given, state={"claim": "c"}, updatePolicy="Recreate", **more))
+    before = world.children[("MiniCluster", "study-0")]["metadata"]["uid"]
+    happens(world)
+    withdraw(world)
+    assert world.children[("MiniCluster", "study-0")]["metadata"]["uid"] != before
+    assert minicluster(world)["size"] == world.entry()["size"] == 5
+    assert told(world).count("Resized") == 1
+
+
+def test_a_recreated_member_is_not_larger_than_its_new_maximum() -> None:
+    world = grown(ensemble(member(2, spec=WIDE), state={"claim": "c"}))
+    spec = world.found["spec"]["members"][0]["minicluster"]["spec"]
+    world.edit(lambda _: spec.update(maxSize=4))
+    lose(world)
+    world.settle()
+    assert minicluster(world)["size"] == world.entry()["size"] == 4
+    assert told(world).count("Resized") == 2
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_member_of_another_run_has_the_size_of_its_spec(shared: bool) -> None:
+    given = member(2, spec=WIDE)
+    more = {"ensemble": given.pop("ensemble")} if shared else {}
+    world = grown(ensemble(given, state={"claim": "c"}, **more))
+    world.ends("study-run" if shared else "study-0")
+    world.settle()
+    holder = world.found["spec"] if shared else world.found["spec"]["members"][0]
+    world.edit(lambda _: holder.update(ensemble=OTHER))
+    world.settle(20)
+    assert minicluster(world)["size"] == 2
+
+
+def test_a_member_of_a_run_that_starts_again_has_the_size_of_its_spec() -> None:
+    """Without its journal, the run's rules ask for nodes again."""
+    world = grown(ensemble(member(2, spec=WIDE)))
+    suspend(world)
+    world.settle()
+    assert minicluster(world)["size"] == 2
 
 
 def job_over(monkeypatch: pytest.MonkeyPatch, kind: str = "Complete", ago: float = 0) -> World:

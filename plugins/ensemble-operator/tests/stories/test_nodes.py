@@ -25,6 +25,8 @@ from story_cluster import Place
 pytestmark = pytest.mark.checkout
 
 Make = Callable[..., Scene]
+#: Each job waits for the file ``enough``.
+HELD = JOB.replace('[ "$1" = grown ] && ', "")
 FILE = """\
 name: drained
 jobs: [{{name: sim, command: '/bin/sh {folder}/job.sh sim {{replica}}', replicas: 6, at_once: 2{retry}}}]
@@ -45,9 +47,10 @@ def make(tmp_path: Path, real_place: Place | None) -> Iterator[Make]:
         shared: bool = False,
         retry: str = "",
         outlived: bool = False,
+        job: str = JOB,
         **spec: Any,
     ) -> Scene:
-        job = JOB.format(folder=tmp_path / "scene", seconds=seconds)
+        job = job.format(folder=tmp_path / "scene", seconds=seconds)
         scene = Scene(tmp_path / "scene", job, outlived=outlived, place=real_place)
         made.append(scene)
         ports = free_ports(2)
@@ -170,6 +173,25 @@ def test_a_run_whose_whole_pod_is_killed_submits_unstarted_jobs_and_retries_the_
     assert every_job_once(tmp_path)
     again = Counter(lines(tmp_path, "started"))
     assert sum(again.values()) <= 6 + 2, "two were at work, and only those began again"
+
+
+def test_a_member_that_has_grown_keeps_its_size_when_it_is_recreated(
+    make: Make, tmp_path: Path
+) -> None:
+    """Its workers end with their broker, and its Job does not create them again."""
+    scene = make(job=HELD, retry=", retry: {times: 3}", cluster={"maxSize": 2})
+    wait_until(lambda: len(lines(tmp_path, "started")) >= 2)
+    before = scene.stand.get("MiniCluster", "study-0")
+    scene.stand.apply({**before, "spec": {**before["spec"], "size": 2}})
+    wait_until(lambda: scene.node.joined("study-0") == ["study-0-1"])
+    assert scene.node.kill_container("study-0")
+    (tmp_path / "scene" / "enough").touch()
+    wait_until(lambda: over(scene))
+    said = json.dumps(scene.stand.status("study"))
+    assert scene.stand.condition("study", "Finished") == ("True", "Succeeded"), said
+    after = scene.stand.get("MiniCluster", "study-0")
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert after["spec"]["size"] == 2
 
 
 def test_a_killed_service_starts_again_in_its_pod(make: Make, tmp_path: Path) -> None:
