@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.journal.filesystem import read_note, shared_storage
 from ensemble_core.journal.job_rows import TABLES
 from ensemble_core.journal.lock_owner import LOCK, describe_owner, holder, is_this_process, may_live
+from ensemble_core.journal.names import NAME, PERFORMED, JournalError
 from ensemble_core.journal.views import VIEWS
 
 __all__ = [
@@ -34,13 +34,6 @@ __all__ = [
     "read_progress",
     "storable",
 ]
-
-#: Name of the file in the run's folder.
-NAME = "journal.db"
-
-#: Name of the file that holds a :class:`Progress` as text. It is not synced, so after a power cut
-#: it may lag behind the journal, but it is never ahead of it.
-PERFORMED = "performed"
 
 #: Application id in the header of a journal ("Ense").
 _APPLICATION = 0x456E7365
@@ -89,12 +82,6 @@ LOCK_WAIT = 30.0
 _PATIENCE = 1.0
 #: With less free space than this (bytes), an I/O error is reported as a full disk.
 _LEAST_SPACE = 1 << 20
-
-
-class JournalError(EnsembleError):
-    """Error: a journal cannot be opened, read or written."""
-
-    exit_code = 2
 
 
 class Progress(NamedTuple):

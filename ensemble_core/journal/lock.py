@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ensemble_core.journal.database import JournalError
 from ensemble_core.journal.lock_owner import (
     LOCK,
     describe_owner,
@@ -21,6 +20,7 @@ from ensemble_core.journal.lock_owner import (
     same_step,
     this_process,
 )
+from ensemble_core.journal.names import JournalError
 
 __all__ = ["Lock", "taken_error"]
 

@@ -20,7 +20,7 @@ from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
 from ensemble_core.journal.filesystem import private_folder, read_note
 from ensemble_core.journal.lock import Lock, taken_error
 from ensemble_core.journal.lock_owner import LOCK
-from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
+from ensemble_core.journal.names import NAME, PERFORMED, JournalError
 from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
@@ -160,6 +160,8 @@ class RunInfo(Value):
 
 def look(folder: Path) -> RunInfo:
     """Return the state of the run in a folder, without reading its events."""
+    from ensemble_core.journal.reader import Journal
+
     controller = Lock(folder).controller()
     try:
         with Journal(folder / NAME) as journal:
@@ -227,6 +229,8 @@ def began(folder: Path) -> float | None:
         seconds, checksum = read_note(folder / BEGAN).split()
         if int(checksum) == crc32(seconds):
             return _finite(float(seconds))
+    from ensemble_core.journal.reader import Journal
+
     with (
         contextlib.suppress(EnsembleError, ValueError, IndexError),
         Journal(folder / NAME, salvage=True) as journal,

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ensemble_core.local.event_log import EventLog
 from ensemble_core.local.job_lifecycle import JobLifecycle
@@ -25,10 +25,12 @@ from ensemble_core.local.recovery import LINES_LOST
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.starter import Starter
 from ensemble_core.local.terminator import Token
-from ensemble_core.model.decisions import WhenBusy
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
+
+if TYPE_CHECKING:
+    from ensemble_core.model.decisions import WhenBusy
 
 __all__ = ["Request", "RequestHandler"]
 
@@ -36,7 +38,7 @@ Request = (
     tuple[Literal["submit"], Sequence[Job]]
     | tuple[Literal["cancel"], Sequence[str]]
     | tuple[Literal["signal"], Sequence[str], str]
-    | tuple[Literal["resize"], str, int, WhenBusy]
+    | tuple[Literal["resize"], str, int, "WhenBusy"]
     | tuple[Literal["forget"], Sequence[str]]
     | tuple[Literal["reattach"], Mapping[str, float], Callable[[Mapping[str, bool]], None]]
     | tuple[Literal["recall"], Sequence[str], Callable[[Sequence[str]], None]]

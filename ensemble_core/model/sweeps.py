@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import overload
 
 from ensemble_core.model.value import Value
@@ -84,6 +83,8 @@ class Range(Sequence[float]):
             return power if isinstance(power, int) else rounded(power)
         if isinstance(self.first, int) and isinstance(self.step, int):
             return self.first + at * self.step
+        from decimal import Decimal  # not at the top: most runs have no such range
+
         # Calculate with decimals as written in the file, so that 0.3 - 3 * 0.1 is 0.
         first = Decimal(repr(self.first))
         if self.last is None:

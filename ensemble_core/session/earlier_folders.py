@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.journal.names import NAME
 from ensemble_core.journal.run_store import folders
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.jobs import JobGroup
@@ -49,7 +49,11 @@ def _shared(group: JobGroup, path: str) -> str:
 def folder_warnings(state: Path, used: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each of these folders to which an earlier run has written."""
     left = {path: whose for path, whose in used.items() if os.path.isdir(_fixed_parent(path))}
-    for folder in reversed(folders(state)[-_MOST:] if left else []):
+    if not left:
+        return
+    from ensemble_core.journal.reader import Journal
+
+    for folder in reversed(folders(state)[-_MOST:]):
         try:
             with Journal(folder / NAME) as journal:
                 earlier = set(journal.about.get("folders", ()))

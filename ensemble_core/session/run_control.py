@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.filesystem import shared_storage
 from ensemble_core.journal.lock import Lock
-from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.names import NAME
 from ensemble_core.journal.run_store import new_folder, write_began
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry

@@ -1,0 +1,23 @@
+"""Names of a journal's files, and its error.
+
+They are apart from the journal, so that a run starts its executor before it loads the journal.
+"""
+
+from __future__ import annotations
+
+from ensemble_core.errors import EnsembleError
+
+__all__ = ["NAME", "PERFORMED", "JournalError"]
+
+#: Name of the file in the run's folder.
+NAME = "journal.db"
+
+#: Name of the file that holds a :class:`Progress` as text. It is not synced, so after a power cut
+#: it may lag behind the journal, but it is never ahead of it.
+PERFORMED = "performed"
+
+
+class JournalError(EnsembleError):
+    """Error: a journal cannot be opened, read or written."""
+
+    exit_code = 2
