@@ -60,7 +60,7 @@ def written(folder: Path) -> str:
     """Return the jobspec that our executor writes for /bin/true."""
     job = Job(id="t.0", group="t", index=0, command=(TRUE,))
     output, _, _ = Output(str(folder), "files").prepare(job, str(folder))
-    return Jobspecs("bare", os.environ, str(folder), rlimits=limits()).write(job, output)
+    return Jobspecs("bare", "0", os.environ, str(folder), rlimits=limits()).write(job, output)
 
 
 def bare_submission(flux: Any, jobs: int, folder: Path) -> float:
