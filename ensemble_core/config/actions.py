@@ -445,6 +445,8 @@ class OptionCheck:
             return False
         if is_gauge(name, known.groups, known.rules):
             return False  # see scoped_names
+        if statistic in known.statistics and is_gauge(rest, known.groups, known.rules):
+            return True
         if "-" in rest.partition("(")[0]:  # a hyphen stands after the group in a metric's path
             of_group = any(rest.startswith(f"{group}-") for group in known.groups)
             return of_group or statistic in known.statistics
@@ -704,8 +706,6 @@ def _check_message(context: Context, path: Path, text: str, matched: MatchContex
         if matched.names is None or name in matched.names:
             continue
         near = closest(name, matched.names)
-        if not (near or form or name.isidentifier()):  # {x.y} is probably plain text
-            continue
         if near:
             meant = f"did you mean {{{near}}}? Or"
         else:

@@ -27,7 +27,10 @@ from ensemble_core.model.formula_mistakes import contradiction, tautology
 __all__ = ["bind_condition", "check_causes", "check_sense"]
 
 #: Prefixes of gauges whose values are non-negative integers.
-_COUNTED = ("queue.", "waiting.", BACKLOG, AWAY, FIRINGS)
+_COUNTED = (
+    *("queue.", "waiting.", "pilots.ready", "pilots.waiting", "pilots.draining"),
+    *(BACKLOG, AWAY, FIRINGS),
+)
 
 
 def bind_condition(

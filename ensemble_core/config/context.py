@@ -22,6 +22,7 @@ from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.recent_counts import WITHIN
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import (
+    PILOTS,
     ROWS,
     VARIABLES,
     MetricPath,
@@ -533,6 +534,8 @@ class Context:
             return None
         if found.kind == "gauge" and not self._check_generator_gauge(text, path):
             return None
+        if not found.group and not self._check_pilots(text, found.variable or text, path):
+            return None
         base = found.variable.partition(".")[0]
         if found.kind != "series" or not found.group or base in VARIABLES:
             return found
@@ -598,6 +601,22 @@ class Context:
             self.attach(error, path)
             return None
         return found
+
+    def _check_pilots(self, text: str, gauge: str, path: Path) -> bool:
+        """Return False after reporting a gauge of pilots if the executor has none."""
+        executor = self.executor
+        if not gauge.startswith(PILOTS) or executor is None or executor.kinds or executor.members:
+            return True
+        executors = self.registry.executors
+        able = [f"--executor {name}" for name in executors.names if executors[name].kinds]
+        self.report(
+            path,
+            f"{text!r} can never have a value: the executor {executor.name!r} has no pilots",
+            hint=f"run it with {' or '.join(able) or '--executor pilot (install ensemble-pilot)'}",
+            code="no-such-metric",
+            where=self.document.at_text(path, text),
+        )
+        return False
 
     def _check_generator_gauge(self, text: str, path: Path) -> bool:
         """Return False after reporting a gauge whose generator or objective does not exist."""

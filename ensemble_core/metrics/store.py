@@ -25,6 +25,7 @@ __all__ = [
     "GENERATOR",
     "KEPT",
     "OUTCOMES",
+    "PILOTS",
     "RESOURCES",
     "ROWS",
     "USED",
@@ -66,6 +67,8 @@ USED = "used."
 COMMITTED = "committed."
 #: Counters that cannot be counted within a time: two can also decrease, and rows are too many.
 _LEVELS = ("active", "open", "rows")
+#: Prefix of the gauges of pilots. Only executors with ``ExecutorPlugin.kinds`` report them.
+PILOTS = "pilots."
 #: Gauges of the queue and of the run. ``queue.active``, ``queue.suspended`` and the ``waiting.*``
 #: gauges (except ``waiting.nodes``) count only jobs of this run.
 GAUGES = (
@@ -92,6 +95,8 @@ GAUGES = (
     "used.jobs",
     *(USED + resource for resource in RESOURCES),
     *(COMMITTED + resource for resource in RESOURCES),
+    *(PILOTS + name for name in ("ready", "waiting", "draining")),
+    *(PILOTS + name for name in ("core_hours", "used_core_hours")),
 )
 #: Prefixes of gauges. ``backlog.GROUP``: the number of jobs of the group that ``submit-next`` has
 #: not taken yet. ``away.GROUP``: 1 while a member that runs the group's jobs is disconnected.
@@ -214,6 +219,8 @@ USUAL_STATISTICS = {
     "std": "variance",
     "total": "sum",
 }
+#: Names that users expect for gauges, each with ours.
+USUAL_GAUGES = dict.fromkeys(("queue.pending", "queue.waiting", "queue.queued"), "waiting.jobs")
 
 
 def _unknown(
@@ -244,7 +251,7 @@ def _unknown(
             code="no-such-metric",
         )
     usual = USUAL_STATISTICS.get(head.lower())
-    meant = f"{usual}.{rest}"
+    meant = USUAL_GAUGES.get(text, f"{usual}.{rest}")
     near = meant if meant in candidates else closest(text, candidates, 0.5)
     if usual in statistics and not near:
         near = meant

@@ -306,10 +306,8 @@ def _shown(value: object) -> str:
 
 
 def _is_field(one: Placeholder) -> bool:
-    """Return False if the braces are probably plain text, as in ``{x.y}`` or ``{x:y}``."""
-    return ("." not in one.name or one.name.startswith("job.")) and (
-        one.form is None or is_format(one.form)
-    )
+    """Return False if the braces are probably plain text, as in ``{x:y}``."""
+    return one.form is None or is_format(one.form)
 
 
 def is_format(form: str) -> bool:

@@ -25,11 +25,16 @@ def test_missing_column_becomes_a_question_mark_and_a_warning() -> None:
     assert level == "warning"
 
 
+def test_missing_name_with_a_dot_becomes_a_question_mark_too() -> None:
+    """The names of columns may be unknown before the run, so ``validate`` cannot refuse it."""
+    assert told("{foo.bar_baz}") == ("? (the event has no 'foo.bar_baz')", "warning")
+
+
 def test_placeholder_is_replaced_by_the_rows_value() -> None:
     assert told("bound by {bound:.1f}", bound=2) == ("bound by 2.0", "info")
 
 
-@pytest.mark.parametrize("text", ['{"a": 1}', "{x.y}", "{host:port}", "${HOME}"])
+@pytest.mark.parametrize("text", ['{"a": 1}', "{x.y:80/tcp}", "{host:port}", "${HOME}"])
 def test_other_braces_are_unchanged(text: str) -> None:
     assert told(text) == (text, "info")
 

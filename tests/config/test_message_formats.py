@@ -57,7 +57,7 @@ def test_invalid_format_is_rejected(placeholder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{Temp}: 1", "{{Temp:.2f}}", "{{Temp + 1}}", "${Temp:1}", "{a: 1}", "{x.y}"]
+    "text", ["{Temp}: 1", "{{Temp:.2f}}", "{{Temp + 1}}", "${Temp:1}", "{a: 1}", "{{x.y}}"]
 )
 def test_other_braces_are_plain_text(text: str) -> None:
     load_text(FILE.replace("MESSAGE", text), REGISTRY)
@@ -67,7 +67,8 @@ def test_other_braces_are_plain_text(text: str) -> None:
     "braces",
     [
         "{Temp!r}", "{Temp + 1}", "{ Temp }", "{round(mean.Temp, 2)}", "{mean.md-Temp :.2f}",
-        "{other:.2f}", "{x.y:.2f}", "{mean.mdd-Temp}", "{queue.shced}", "{count.mdd.failed}",
+        "{other:.2f}", "{x.y:.2f}", "{x.y}", "{foo.bar_baz}", "{host.name-x}", "{foo.bar[2]}",
+        "{queue.pending}", "{mean.mdd-Temp}", "{queue.shced}", "{count.mdd.failed}",
     ],
 )  # fmt: skip
 def test_braces_that_would_be_printed_as_they_stand_are_refused(braces: str) -> None:

@@ -90,7 +90,7 @@ def test_rule_records_the_names_in_its_condition_and_actions() -> None:
 jobs: [{name: sim, command: sim, observe: {json-lines: {}}}]
 rules:
   - {trigger: start, action: {name: submit}}
-  - {trigger: job-done, name: sim, when: max.E > 3, action: [{name: log, message: "{min.T}"}, {name: log, message: "{other.T}"}]}
+  - {trigger: job-done, name: sim, when: max.E > 3, action: [{name: log, message: "{min.T}"}, {name: log, message: "{{other.T}}"}]}
   - {trigger: idle, name: sim, when: max.E > 3, action: {name: log, message: "{count.done}"}}
 """,
         REGISTRY,

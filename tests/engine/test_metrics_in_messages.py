@@ -51,16 +51,17 @@ def said(message: str, trigger: str = OF_JOB) -> str:
         ('{metric("mean.other-duration"):.1f}', "2.5"),
         ("{metric( 'last.sim-T' )}", "60"),
         ("{{mean.other-duration}}", "{mean.other-duration}"),
-        ("{x.y} {host.name-x} a-{b}".replace("{b}", "b"), "{x.y} {host.name-x} a-b"),
+        ("{{x.y}} a-b", "{x.y} a-b"),
     ],
 )
 def test_a_message_has_the_value_of_a_metric(message: str, expected: str, trigger: str) -> None:
     assert said(message, trigger) == expected
 
 
-@pytest.mark.parametrize("name", ["error.long-name-E", "metric('error.long-name-E')"])
-def test_a_metric_without_a_value_is_a_question_mark(name: str) -> None:
-    assert said(f"v={{{name}}}") == "v=? (error.long-name-E has no value)"
+@pytest.mark.parametrize("path", ["error.long-name-E", "max.queue.active"])
+@pytest.mark.parametrize("form", ["{}", "metric('{}')"])
+def test_a_metric_without_a_value_is_a_question_mark(path: str, form: str) -> None:
+    assert said(f"v={{{form.format(path)}}}") == f"v=? ({path} has no value)"
 
 
 @pytest.mark.parametrize(

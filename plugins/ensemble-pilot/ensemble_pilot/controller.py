@@ -27,16 +27,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ensemble_core import Event, ExecutorError, Job, ResizeOutcome, Run, WhenBusy
+from ensemble_core import Event, ExecutorError, Job, ResizeOutcome, Resources, Run, WhenBusy
 from ensemble_core.cli.toolkit import count_of
 from ensemble_core.local.ledger_reader import LedgerReading
 from ensemble_pilot import credentials
 from ensemble_pilot.connections import Connections
 from ensemble_pilot.fleet import Fleet
 from ensemble_pilot.ledger import Entry, PilotLedger
-from ensemble_pilot.pilot import Node
+from ensemble_pilot.pilot import Node, Pilot
 from ensemble_pilot.pilots import Pilots, Settings, read_node
 from ensemble_pilot.resizes import Answer, Resize, Resizes
+from ensemble_pilot.status import use_text
 from ensemble_pilot.tracking import Tracking
 from ensemble_pilot.turn import Turn
 
@@ -51,9 +52,14 @@ _GIVING_BACK, _LAST_WORDS = 30.0, 5.0
 
 #: Seconds between two lines about why no pilot is requested.
 _SAYING = 1.0
-#: Seconds between two lines about how much of each pilot was used: at least, and for each pilot. A
-#: controller that is killed loses what was used since then.
-_USE_LEAST, _USE_PER_PILOT = 5.0, 0.5
+#: Seconds between two lines about how much of each pilot was used: at first, and later at least,
+#: and for each pilot.
+_USE_FIRST, _USE_LEAST, _USE_PER_PILOT = 0.5, 5.0, 0.5
+#: Seconds between two events about free nodes and cores, and about hours. Events about pilots that
+#: come and go are not delayed.
+_FREE, _HOURS = 1.0, 5.0
+#: Gauges of which each change is emitted at once.
+_PROMPT = ("nodes.up", "pilots.ready", "pilots.waiting", "pilots.draining")
 
 
 class Controller:
@@ -101,10 +107,17 @@ class Controller:
             self.resizes.begin(request, Resize(*rest))
         for name, target in ledger.targets.items():
             self.fleet.demands[name].target = target
+        #: The gauges that the run knows.
         self.gauges: Mapping[str, float] = self.fleet.gauges(self._clock())
+        #: Whether others than hours have changed since, and when the run may hear of that, and of
+        #: hours.
+        self._is_news, self._free_after, self._hours_after = False, 0.0, 0.0
+        #: Whether there were jobs that were not over.
+        self._busy = False
         #: What the ledger says about why no pilot is requested, and when it may say something else;
-        #: when it says again how much of the pilots was used.
+        #: when it says again how much of the pilots was used, and how many seconds after that.
         self._why, self._why_after, self._use_after = "", 0.0, 0.0
+        self._use_pause = _USE_FIRST
         self._targets = self._targets_now()
         #: When to decide about pilots again, on the monotonic clock: at the earliest, if something
         #: has happened since then, and at the latest.
@@ -183,6 +196,9 @@ class Controller:
             self._decide(now)
             times = self._wake_times(now)
             self._decide_at = moment + min(times) - now if times else math.inf
+        was_busy, self._busy = self._busy, bool(self.fleet.placed or self.fleet.loads)
+        if was_busy and not self._busy:  # rules that fire now may show the hours
+            self._tell_gauges(now, at_once=True)
 
     def _wake_times(self, now: float) -> list[float]:
         """Return when something has to be decided or written although nothing happens."""
@@ -192,6 +208,8 @@ class Controller:
             *([] if wake is None else [wake]),
             *([self._why_after] if self.fleet.why != self._why else []),
             *([self._use_after] if self.fleet.placed else []),
+            *([self._free_after] if self._is_news else []),
+            *([self._hours_after] if self.fleet.given_now else []),
         ]
 
     def _decide(self, now: float) -> None:
@@ -200,6 +218,7 @@ class Controller:
             self.pilots.request(kind, now)
         for pilot in self.fleet.surplus(now):
             self.pilots.give_back(pilot)
+        self._tell_gauges(now)  # before the answers: rules that these trigger read them
         for answer in self.resizes.answers():
             self._answer(answer)
         before, self._targets = self._targets, self._targets_now()
@@ -208,7 +227,18 @@ class Controller:
                 self.turn.record("t", target, name)
         self._record_state(now)
         self.pilots.check(now)
-        self.gauges = self.fleet.gauges(now)
+
+    def _tell_gauges(self, now: float, *, at_once: bool = False) -> None:
+        """Emit the gauges that have changed: ``at_once``, or when it is time for them."""
+        new = self.fleet.gauges(now)
+        changed = {name: value for name, value in new.items() if self.gauges[name] != value}
+        self._is_news = any(not name.endswith("_hours") for name in changed)
+        at_once = at_once or not changed.keys().isdisjoint(_PROMPT)
+        if at_once or now >= (self._free_after if self._is_news else self._hours_after):
+            self.gauges, self._is_news = new, False
+            self._free_after, self._hours_after = now + _FREE, now + _HOURS
+            if changed:
+                self.turn.emit_before(Resources(now, changed))
 
     def _targets_now(self) -> dict[str, int]:
         return {name: demand.target for name, demand in self.fleet.demands.items()}
@@ -219,10 +249,16 @@ class Controller:
             self._why, self._why_after = self.fleet.why, now + _SAYING
             self.turn.record("y", self._why)
         if self.fleet.placed and now >= self._use_after:
-            self._use_after = now + max(_USE_LEAST, _USE_PER_PILOT * len(self.fleet.pilots))
-            for number, pilot in self.fleet.pilots.items():
-                if pilot.began is not None:
-                    self.turn.record("u", number, pilot.used_until(now), now)
+            most = max(_USE_LEAST, _USE_PER_PILOT * len(self.fleet.pilots))
+            self._use_after = now + self._use_pause
+            self._use_pause = min(most, 2 * self._use_pause)
+            self._record_use(self.fleet.pilots.values(), now)
+
+    def _record_use(self, pilots: Iterable[Pilot], now: float) -> None:
+        """Write how much jobs have used of these pilots to the ledger."""
+        for pilot in pilots:
+            if pilot.began is not None:
+                self.turn.record("u", pilot.number, pilot.used_until(now), now)
 
     def _send(self, by_node: Mapping[Node, list[Job]]) -> None:
         members = self.fleet.members
@@ -327,9 +363,11 @@ class Controller:
                     node = self.fleet.node(pilot, each)
                     if node is not None:
                         by_node.setdefault(node, []).append(name)
-        for node, some in by_node.items():
-            self.nodes.tell(node, ["forget", some])
+        # A later controller counts what jobs have used that nodes have not forgotten.
+        self._record_use({node.pilot: None for node in by_node}, self._clock())
         self.turn.record("f", list(names))
+        for node, some in by_node.items():
+            self.turn.then(lambda node=node, some=some: self.nodes.tell(node, ["forget", some]))  # type: ignore[misc]
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
         """Track jobs of an earlier controller. Return which are known; their events follow.
@@ -417,6 +455,9 @@ class Controller:
         self.turn.end()
         if not self.jobs:
             self._wait_for_pilots()
+        given, used = self.fleet.core_seconds(self._clock())
+        if given:
+            self.turn.say(use_text(given, used))
         self.turn.flush()
         self.turn.worker.close()
         self.nodes.link.close(_LAST_WORDS)

@@ -88,6 +88,8 @@ class Fleet:
         #: When placed jobs have started, and of each group: how many have ended, after how long in
         #: total, and how long the longest of the last ones has taken.
         self._since: dict[str, float] = {}
+        #: When placed jobs have ended whose end the run may know already.
+        self._ends: dict[str, float] = {}
         self._lasted: dict[str, tuple[int, float, float]] = {}
         #: Jobs that wait on full nodes, in order of the times at which they are recalled.
         self._ahead: dict[str, float] = {}
@@ -159,13 +161,15 @@ class Fleet:
             if not self.loads[load]:
                 del self.loads[load]
 
-    def started(self, name: str, when: float) -> None:
-        """Record when a placed job has started."""
+    def started(self, name: str, when: float, ended: float | None = None) -> None:
+        """Record when a placed job has started, and if it is known, when it has ``ended``."""
         node = self.placed.get(name)
         if node is not None and name not in self._since:
             self._ahead.pop(name, None)
             pilot, cores = node.pilot, node.jobs[name].cores
             self._since[name] = when
+            if ended is not None:
+                self._ends[name] = ended
             pilot.running_cores += cores
             pilot.running_since += cores * max(when, pilot.counted)
 
@@ -217,6 +221,7 @@ class Fleet:
         self._ahead.pop(name, None)
         node.pilot.idle_since = now
         since, pilot = self._since.pop(name, None), node.pilot
+        ended = self._ends.pop(name, ended)
         if since is not None:
             ended, counted = now if ended is None else ended, max(since, pilot.counted)
             lasted = max(0.0, ended - since)
@@ -429,14 +434,25 @@ class Fleet:
         cores = pilot.kind.nodes * pilot.kind.cores
         return 0.0 if pilot.began is None else cores * max(0.0, now - pilot.began)
 
-    def gauges(self, now: float) -> dict[str, float]:
-        """Return the gauges of the nodes that are ready, and of the pilots."""
+    @property
+    def given_now(self) -> bool:
+        """True while there is a pilot that has begun: its hours grow."""
+        return any(pilot.began is not None for pilot in self.pilots.values())
+
+    def core_seconds(self, now: float) -> tuple[float, float]:
+        """Return the core-seconds of all pilots so far, and how many jobs have used."""
         given, used = self.past_given, self.past_used
-        states = {"ready": 0, "waiting": 0, "draining": 0}
-        nodes: list[Node] = []
         for pilot in self.pilots.values():
             given += self.given(pilot, now)
             used += pilot.used_until(now)
+        return given, used
+
+    def gauges(self, now: float) -> dict[str, float]:
+        """Return the gauges of the nodes that are ready, and of the pilots."""
+        given, used = self.core_seconds(now)
+        states = {"ready": 0, "waiting": 0, "draining": 0}
+        nodes: list[Node] = []
+        for pilot in self.pilots.values():
             if pilot.state not in LIVE:
                 continue
             if pilot.leaving:

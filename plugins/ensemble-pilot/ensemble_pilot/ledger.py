@@ -98,11 +98,12 @@ class PilotRecord:
         self.ended: float | None = None
         self.why = ""
 
-    def given(self, now: float) -> float:
-        """Return the core-seconds that the pilot has had until ``now``."""
+    @property
+    def given(self) -> float:
+        """The core-seconds that the pilot has had: until its end, or until ``counted``."""
         if self.began is None:
             return 0.0
-        return self.cores * max(0.0, (now if self.ended is None else self.ended) - self.began)
+        return self.cores * max(0.0, (self.ended or self.counted) - self.began)
 
     def lines(self, number: int) -> Iterator[list[object]]:
         """Yield the lines from which this record can be read."""
@@ -144,10 +145,17 @@ class Records:
         if path.exists():
             self._read()
 
-    def core_seconds(self, now: float) -> tuple[float, float]:
-        """Return the core-seconds of all pilots until ``now``, and how many were used by jobs."""
+    @property
+    def core_seconds(self) -> tuple[float, float]:
+        """The core-seconds of all pilots, as far as they are counted, and those used by jobs."""
         every = (*self.past.values(), *self.pilots.values())
-        return sum(each.given(now) for each in every), sum(each.used for each in every)
+        return sum(each.given for each in every), sum(each.used for each in every)
+
+    @property
+    def counted(self) -> float | None:
+        """Until when the core-seconds of all pilots are counted, or ``None``: all are over."""
+        times = [each.counted for each in self.pilots.values() if each.counted]
+        return min(times, default=None)
 
     @property
     def last_pilot(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -95,7 +96,7 @@ class Pilots:
         """Restore pilots and placements from the ledger of an earlier controller."""
         fleet, ledger, now = self._fleet, self._turn.ledger, self._turn.clock()
         for record in ledger.past.values():
-            fleet.past_given += record.given(now)
+            fleet.past_given += record.given
             fleet.past_used += record.used
             demand = fleet.demands[record.kind]
             if record.began is not None:
@@ -114,6 +115,23 @@ class Pilots:
                 if node is not None:
                     others = [node.pilot.nodes[rank] for rank in entry.others]
                     fleet.bind(entry.job, node, entry.number, *others)
+        for node in {*fleet.placed.values()}:
+            self._count_ended(node)
+
+    def _count_ended(self, node: Node) -> None:
+        """Record what a node's ledger says of jobs that have ended there.
+
+        The run may know some of these ends already, and not ask for the jobs. Without the ledger,
+        what they have used since the earlier controller has counted is lost.
+        """
+        names = [name for name in node.jobs if self._fleet.placed[name] is node]
+        times: dict[tuple[str, str], float] = {}
+        with contextlib.suppress(EnsembleError, OSError):
+            reading = read_ledger(self.node_folder(*node.key), dict.fromkeys(names, 0.0))
+            times = {(event.job, event.name): event.timestamp for event in reading.events}
+        for name in names:
+            if (name, "start") in times and (name, "clean") in times:
+                self._fleet.started(name, times[name, "start"], times[name, "clean"])
 
     def _begin(self, pilot: Pilot, began: float, now: float) -> None:
         self._fleet.begin(pilot, began)

@@ -75,7 +75,8 @@ class Resizes:
         if target <= current:
             return f"the fleet has {_text(demand, current)}, and 'most' allows no more"
         if target < current + wanted:
-            note = f"'most' allows {_text(demand, most)}"
+            part = _part(demand, target - current, delta)
+            note = f"{part}, because 'most' allows only {_text(demand, most)}"
         return Resize(delta, target, note=note, kind=demand.name)
 
     def _plan_shrinking(self, demand: Demand, delta: int, when_busy: WhenBusy) -> Resize | str:
@@ -87,7 +88,8 @@ class Resizes:
             return f"the fleet has {_text(demand, current)}, and {why}"
         if target > current - wanted:
             why = "'least' keeps" if least == floor else "jobs wait, so the fleet keeps"
-            note = f"{why} {_text(demand, floor)}"
+            part = _part(demand, current - target, delta)
+            note = f"{part}, because {why} {_text(demand, floor)}"
         order = [pilot for pilot in self._order() if pilot.kind is demand.kind]
         leaving = order[: max(0, len(order) - target)]
         if when_busy == "skip" and any(pilot.busy for pilot in leaving):
@@ -95,7 +97,7 @@ class Resizes:
             target = len(order) - len(leaving)
             if target >= current:
                 return "jobs run in all pilots"
-            note = "jobs run in the others"
+            note = f"{_part(demand, current - target, delta)}, because jobs run in the others"
         numbers = [pilot.number for pilot in leaving]
         return Resize(delta, target, numbers, when_busy == "force", note, demand.name)
 
@@ -170,6 +172,11 @@ def _whole(demand: Demand, delta: int) -> tuple[int, str]:
     if wanted * demand.kind.nodes == abs(delta):
         return wanted, ""
     return wanted, f"{count_of(abs(delta), 'node')} rounded up to {_text(demand, wanted)}"
+
+
+def _part(demand: Demand, pilots: int, delta: int) -> str:
+    """Return how many of the requested nodes come or leave with so many pilots."""
+    return f"{pilots * demand.kind.nodes} of {count_of(abs(delta), 'node')}"
 
 
 def _text(demand: Demand, pilots: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 from ensemble_core.cli.toolkit import format_duration, format_time
 from ensemble_pilot.ledger import PilotRecord, Records
 
-__all__ = ["nodes_text", "pilot_status"]
+__all__ = ["nodes_text", "pilot_status", "use_text"]
 
-#: How many pilots are shown: of those that are not over, and of those that are.
-_LIVE_SHOWN, _PAST_SHOWN = 10, 3
+#: How many pilots are shown, and how many of them are over at least.
+_SHOWN, _PAST_SHOWN = 10, 3
 _HOSTS_SHOWN = 4
 
 
@@ -58,17 +57,16 @@ def _text(number: int, record: PilotRecord) -> str:
 def pilot_status(folder: Path) -> tuple[list[str], dict[str, Any]]:
     """Return the pilots of a run as lines, and as data. ``folder`` is ``Run.state``.
 
-    A pilot counts as it was when a controller last looked; how much of it was used is written each
-    minute. Raises :class:`ExecutorError` if the
+    A pilot counts as it was when a controller last looked. Raises :class:`ExecutorError` if the
     ledger is damaged.
     """
     records = Records(folder / "pilots.log")
     every = {**records.past, **records.pilots}
-    now = time.time()
-    given, used = records.core_seconds(now)
+    (given, used), counted = records.core_seconds, records.counted
     whole = {
         "core_hours": given / 3600,
         "used_core_hours": used / 3600,
+        "counted_until": counted,
         "none_requested": records.why_none or None,
     }
     if not every:
@@ -78,14 +76,13 @@ def pilot_status(folder: Path) -> tuple[list[str], dict[str, Any]]:
     shown = ", ".join(f"{count} {name}" for count, name in counts if count)
     lines = [f" pilots      {len(every)} requested: {shown}"]
     if given:
-        lines.append(
-            f"  {_hours(given)} of pilots; jobs used {_hours(used)} of them "
-            f"({min(1.0, used / given):.0%}), and {_hours(max(0.0, given - used))} were unused"
-        )
+        until = f"until {format_time(counted)}, " if counted else ""
+        lines.append(f"  {until}{use_text(given, used)}")
     if records.why_none:
         lines.append(f"  no other one is requested: {records.why_none}")
     live, past = list(records.pilots.items()), list(records.past.items())
-    listed = [*live[:_LIVE_SHOWN], *reversed(past[-_PAST_SHOWN:])]
+    live = live[: max(_SHOWN - len(past), _SHOWN - _PAST_SHOWN)]
+    listed = [*live, *reversed(past[len(live) - _SHOWN :])]
     lines += [_text(number, record) for number, record in listed]
     if len(listed) < len(every):
         lines.append(f"  and {len(every) - len(listed)} more; --json has them all")
@@ -96,7 +93,7 @@ def pilot_status(folder: Path) -> tuple[list[str], dict[str, Any]]:
             "state": _state(record),
             "queue_id": record.queue_id or None,
             "cores": record.cores,
-            "core_hours": record.given(now) / 3600,
+            "core_hours": record.given / 3600,
             "used_core_hours": record.used / 3600,
             "requested": record.requested,
             "began": record.began,
@@ -111,5 +108,8 @@ def pilot_status(folder: Path) -> tuple[list[str], dict[str, Any]]:
     return lines, {**whole, "pilots": data}
 
 
-def _hours(core_seconds: float) -> str:
-    return f"{core_seconds / 3600:.3g} core-hours"
+def use_text(given: float, used: float) -> str:
+    """Return how many core-seconds pilots have had, and how many of them jobs have used."""
+    share = min(1.0, used / given)
+    whole, part = given / 3600, used / 3600
+    return f"pilots had {whole:.3g} core-hours; jobs used {part:.3g} of them ({share:.0%})"

@@ -79,6 +79,10 @@ class Turn:
         """Emit events at the next :meth:`flush`: many at once cost the run less."""
         self._events += events
 
+    def emit_before(self, event: Event) -> None:
+        """Emit an event before those that wait for the next :meth:`flush`."""
+        self._events.insert(0, event)
+
     def flush(self) -> None:
         """Pass events on to the run."""
         if self._events:

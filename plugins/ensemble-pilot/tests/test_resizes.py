@@ -84,7 +84,7 @@ def test_nodes_are_rounded_up_to_pilots_and_the_answer_comes_when_they_are_ready
 
 def test_growth_is_limited_by_most() -> None:
     made, rules = fleet(4)
-    assert ask(rules, 6) == "'most' allows 5 pilots of 2 nodes"
+    assert ask(rules, 6) == "2 of 6 nodes, because 'most' allows only 5 pilots of 2 nodes"
     assert len(made.requests(0.0)) == 1
     assert ask(rules, 1, "s") == "the fleet has 5 pilots of 2 nodes, and 'most' allows no more"
 
@@ -136,10 +136,12 @@ def test_one_pilot_stays_while_jobs_wait_and_least_stays_always() -> None:
     made, rules = fleet(2)
     made.add(job(0), 0)
     made.add(job(1), 1)
-    assert ask(rules, -9) == "jobs wait, so the fleet keeps 1 pilot of 2 nodes"
+    assert ask(rules, -9) == (
+        "2 of 9 nodes, because jobs wait, so the fleet keeps 1 pilot of 2 nodes"
+    )
     assert ask(rules, -1, "s") == "the fleet has 1 pilot of 2 nodes, and jobs wait"
     made, rules = fleet(3, Kind(nodes=2, most=5, least=2))
-    assert ask(rules, -9) == "'least' keeps 2 pilots of 2 nodes"
+    assert ask(rules, -9) == "2 of 9 nodes, because 'least' keeps 2 pilots of 2 nodes"
     made, rules = fleet(1)
     assert ask(rules, -2) == ""
     assert give_back(made) == [1]
