@@ -317,7 +317,8 @@ def _check_whole_group(
             f"{group.name}: 'memory_per_task' has no effect with the executor "
             f"{context.executor.name}: {context.executor.memory}"
         )
-    _check_size(context, path, spec, group)
+    if old is None or group.sizes != old.sizes:
+        _check_size(context, path, spec, group)
     check_avoided(context, path, spec)
     check_warning(context, path, spec, group)
     check_visible(context, path, spec)
@@ -342,13 +343,17 @@ def _keeps_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any])
 def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
     """Report a group whose jobs are too large for the executor, so that they could never run."""
     executor = context.executor
-    if executor is None or executor.never is None or context.known.options is None:
+    if executor is None or context.known.options is None:
         return
-    fault = ask_executor(context, "never", group, f"say whether jobs of {group.name!r} can run")
-    if fault is not None:
-        key, why, hint = fault
-        where = (*path, key) if key in spec else path
-        context.report(where, f"{group.name}: {why}", hint=hint, code="cannot-hold")
+    begins = context.known.purpose == "run"
+    for method in ("never", "never_here") if begins else ("never",):
+        if getattr(executor, method) is None:
+            continue
+        fault = ask_executor(context, method, group, f"say whether jobs of {group.name!r} can run")
+        if fault is not None:
+            key, why, hint = fault
+            where = (*path, key) if key in spec else path
+            context.report(where, f"{group.name}: {why}", hint=hint, code="cannot-hold")
 
 
 def _check_executor(context: Context, path: Path, group: str, name: str) -> None:

@@ -50,7 +50,7 @@ def bind_kinds(context: Context, given: Any) -> None:
 def ask_executor(
     context: Context, method: str, given: object, task: str
 ) -> tuple[str, str, str] | None:
-    """Call ``never`` or ``check_kind`` of the executor's record.
+    """Call ``never``, ``never_here`` or ``check_kind`` of the executor's record.
 
     Return the key that is wrong, the reason and a hint, or ``None``. ``task`` describes the call in
     the error that is raised if it fails.

@@ -78,7 +78,7 @@ from ensemble_core.local.slots import (
     visible_gpus,
 )
 from ensemble_core.model.causes import Cause
-from ensemble_core.model.jobs import Job
+from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.sizes import memory_bytes
 from ensemble_core.plugin.executor import (
     Emit,
@@ -219,6 +219,11 @@ class LocalExecutor(Executor):
         self._client: SupervisorClient | None = None
         self._started: StartedSupervisor | None = None
 
+    def never(self, group: JobGroup) -> tuple[str, str, str] | None:
+        """Return why jobs of this group can never start here, as :meth:`Slots.never` does."""
+        slots = Slots(*self._sizes, self._gpus, memory=self._memory)
+        return next(filter(None, map(slots.never, group.sizes)), None)
+
     def prepare(self, tag: str, state: Path | None, run_id: str) -> None:
         """Start the supervisor early. It exits if no controller connects to it."""
         from ensemble_core.local.supervisor_client import StartedSupervisor
@@ -326,6 +331,10 @@ def _build(options: Mapping[str, Any]) -> Executor:
     return LocalExecutor(**options)
 
 
+def _never_here(group: JobGroup, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    return LocalExecutor(**options).never(group)
+
+
 def _remains(tag: str, state: Path, end: bool) -> int:
     from ensemble_core.local.leftover_jobs import leftover_jobs
 
@@ -354,6 +363,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             capabilities=LocalExecutor.capabilities,
             options=OPTIONS,
             available=_available,
+            never_here=_never_here,
             remains=_remains,
             render=_render,
         )

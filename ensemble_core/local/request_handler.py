@@ -225,7 +225,8 @@ class RequestHandler:
             self._ledger.keep()
         never = self._slots.never(job)
         if never is not None:
-            self._log.add_exception(record, "alloc", never)
+            _, why, hint = never
+            self._log.add_exception(record, "alloc", f"{why}: {hint}")
             self._lifecycle.clean(record)
         else:
             self._queue.add(record)

@@ -281,33 +281,40 @@ class Slots:
             self.free_gpus.extend(gpus)
             self.free_gpus.sort(key=self.gpus.index)
 
-    def never(self, job: Job) -> str | None:
-        """Return the reason why this job can never start here, and what to do, or ``None`` if it
-        can start.
+    def never(self, job: Job) -> tuple[str, str, str] | None:
+        """Return the key because of which this job can never start here, the reason, and what to
+        do, or ``None`` if it can start.
         """
         here = os.uname().nodename
         if job.avoid and not {here, here.partition(".")[0]}.isdisjoint(job.avoid):
-            return f"the job must avoid {here}, but all jobs run on this machine: remove 'avoid'"
+            why = f"the job must avoid {here}, but all jobs run on this machine"
+            return "avoid", why, "remove 'avoid'"
         if job.cores > self.largest:
             per = f" of {job.cores_per_task} cores" if job.cores_per_task != 1 else ""
+            tasks = f"{job.tasks} tasks{per} need" if job.tasks != 1 else f"1 task{per} needs"
             had = f"{self.largest} here" if self.largest == self.size else f"{self.largest} at most"
             option = "--slots" if self.largest == self.size else "--max-slots"
+            key = "nodes" if job.tasks == job.nodes > 1 else "tasks"
             return (
-                f"{job.tasks} task{'s' if job.tasks != 1 else ''}{per} need {job.cores} cores, but"
-                f" there are {had}: request less (tasks defaults to nodes), or run with"
-                f" {option} {job.cores} to start more processes than cores"
+                key if job.tasks > 1 else "cores_per_task",
+                f"{tasks} {job.cores} cores, but there are {had}",
+                f"request less (tasks defaults to nodes), or run with {option} {job.cores} to "
+                "start more processes than cores",
             )
         if job.gpus > len(self.gpus):
             return (
+                "gpus_per_task",
                 f"the job needs {job.gpus} GPU{'s' if job.gpus != 1 else ''}, but"
-                f" {len(self.gpus)} are configured: request less, or run with"
-                f" --option gpus={job.gpus}"
+                f" {len(self.gpus)} are configured",
+                f"request less, or run with --option gpus={job.gpus}",
             )
         if job.memory and self.memory is not None and job.memory > self.memory:
             return (
+                "memory_per_task",
                 f"the job needs {memory_text(job.memory)} of memory, but there are "
-                f"{memory_text(self.memory)} here: request less memory_per_task, or run with "
-                f"--option memory={memory_text(job.memory)}"
+                f"{memory_text(self.memory)} here",
+                "request less memory_per_task, or run with --option "
+                f"memory={memory_text(job.memory)}",
             )
         return None
 

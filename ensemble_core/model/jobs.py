@@ -340,6 +340,7 @@ class JobGroup(Value):
                 memory_per_task=part.memory_per_task,
                 executor=part.executor,
                 duration=part.duration,
+                avoid=part.avoid,
             )
             for part in (self, *self.more)
         ]

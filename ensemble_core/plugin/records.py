@@ -84,6 +84,8 @@ class ExecutorPlugin(Value):
     - ``never`` is called with a job group and the executor's options. If no job of the group can
       ever run, it returns the key that is too large, why, and what to do, as an imperative. Such
       files are rejected.
+    - ``never_here`` is the same for what depends on this machine. It is called only when a run
+      begins, because a file that is checked on one machine may be for another.
     - ``kinds`` is a JSON Schema of an entry under ``pilots:``, if the executor runs jobs inside
       allocations that it requests. Its option ``kinds`` has these entries by name. A job group
       selects one by its key ``executor``.
@@ -109,6 +111,7 @@ class ExecutorPlugin(Value):
     priority: int = 0
     members: bool = False
     never: Callable[[JobGroup, Mapping[str, Any]], tuple[str, str, str] | None] | None = None
+    never_here: Callable[[JobGroup, Mapping[str, Any]], tuple[str, str, str] | None] | None = None
     kinds: Schema = field(default_factory=lambda: _NOTHING)
     check_kind: Callable[[str, Mapping[str, Any]], tuple[str, str, str] | None] | None = None
     virtual: Callable[[Mapping[str, Any], Callable[[int], float], bool], VirtualPilots] | None = (
