@@ -98,7 +98,7 @@ def check_placeholders(
         if kind != "pattern":
             _check_others(context, place, text, known, command=kind == "command")
         if kind != "pattern" and not (split and kind == "command"):
-            _check_unpaired(context, place, text, known, command=kind == "command")
+            _check_unpaired(context, place, text, known, group.name if kind == "command" else "")
     for name, (place, text) in missing.items():
         otherwise = f"add {name} to 'parameters', or"
         meant = did_you_mean(name, known, otherwise, cutoff=0.7, form="did you mean {{{}}}? Or")
@@ -173,12 +173,16 @@ def _check_others(
 
 
 def _check_unpaired(
-    context: Context, path: Path, text: str, known: Collection[str], *, command: bool
+    context: Context, path: Path, text: str, known: Collection[str], command_of: str
 ) -> None:
-    """Report names of placeholders with only one brace. A command may be of another language."""
+    """Report names of placeholders with only one brace. The command of a group, if it is one, may
+    be of another language.
+    """
     for one, found in unpaired_braces(text):
-        if one in known and command:
-            context.warnings.append(f"{found!r} in {text!r} stays as it is: it lacks a brace")
+        if one in known and command_of:
+            context.warnings.append(
+                f"job group {command_of!r}: {found!r} in {text!r} stays as it is: it lacks a brace"
+            )
         elif one in known:
             report_unpaired(context, path, found, one)
 

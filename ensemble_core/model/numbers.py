@@ -45,6 +45,8 @@ GOES_ON = (
     # an imaginary part: 1.2 + 0.5i
     r"|[ \t]{1,2}[-+][ \t]{0,2}\d[\d.eE+-]*[ \t]?(?:i|j|im)(?!\w))"
 )
+#: A hash such as ``00123e45``: programs pad no whole number that has an exponent without a sign.
+_HASH = late_pattern(r"0[0-9]+[eEdDqQ][0-9]+")
 _WHOLE = late_pattern(rf"({_SIGN})(?:({_HEX})|({_WIDE})|({_NAN})|({_INF})|({_DIGITS}))")
 
 
@@ -66,17 +68,20 @@ def read_number(text: str, decimal: str = ".") -> float | None:
             pass
         else:
             if plain - plain == 0.0:
-                if not plain.is_integer() or not text.strip().lstrip("+-").isdigit():
+                if not plain.is_integer() or "." in text:
                     return plain
-                if abs(plain) < MOST_EXACT:
-                    return int(text)
+                if text.strip().lstrip("+-").isdigit():
+                    if abs(plain) < MOST_EXACT:
+                        return int(text)
+                elif not _HASH.match(text.strip()):
+                    return plain
     text = text.strip()
     if decimal != ".":
         if "." in text:
             return None
         text = text.replace(decimal, ".")
     match = _WHOLE.fullmatch(text) if len(text) < 400 else None
-    if match is None:
+    if match is None or _HASH.fullmatch(text):
         return None
     sign, hexadecimal, wide, nan, infinite, digits = match.groups()
     negative = sign in ("-", "\u2212")

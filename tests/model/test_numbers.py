@@ -29,6 +29,9 @@ SPELLINGS: dict[str, float | None] = {
     "1_000": None, "10ms": None, "12:30": None, "1.2.3": None, "1.5*10^3": None, "95.3%": None,
     "1.0+2.0j": None, "********": None, "-1.0-2.0": None, "1.0-2": None, "0.5+/-0.1": None,
     "1e": None, "1e+": None, "--1": None, "1 2": None, "nano": None, "info": None, "1.#": None,
+    # Hashes: programs print an exponent after padded digits only with a point or a sign.
+    "00123e45": None, "0012E3": None, "07d10": None, "0000e0": None, "-007e1": -70.0,
+    "0012e+03": 12000.0, "001.2e3": 1200.0, "0e0": 0.0, "1234e56": 1234e56, "00123": 123,
     "\u0663": None, "\u00b2": None, "True": None, "None": None, "null": None,
 }  # fmt: skip
 
