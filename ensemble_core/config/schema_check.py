@@ -338,6 +338,8 @@ def _unknown_keys(context: Context, path: Path, schema: Mapping[str, Any]) -> No
         elif not closest(key, known, 1.0) and (queues := _queues_with(context, path, key)):
             write = f"options: {{{queues[0]}: {{{key}: …}}}}"
             hint = f"it is an option of {', '.join(queues)}: write {write!r}"
+        elif near == "within" and key in context.registry.environments:
+            hint = f"write 'within: {{{key}: …}}'"
         elif near:
             hint = f"did you mean {near!r}?"
         else:

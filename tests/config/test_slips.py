@@ -133,10 +133,23 @@ def test_observer_in_another_form_gets_ours_as_a_hint(observe: str, hint: str) -
         ("walltime", "duration"),
         ("matrix", "parameters"),
         ("repetitions", "replicas"),
+        ("ncpus", "cores_per_task"),
+        ("max_retries", "retry"),
+        ("directory", "workdir"),
+        ("checkpoint", "warn"),
+        ("cleanup", "discard"),
+        ("prologue", "within"),
+        ("mpi", "tasks"),
     ],
 )
 def test_key_of_another_program_gets_our_name_as_a_hint(key: str, right: str) -> None:
     assert error(job=f"{{name: a, command: x, {key}: 4}}").hint == f"did you mean {right!r}?"
+
+
+@pytest.mark.checkout
+@pytest.mark.parametrize("key", ["module", "conda", "venv", "apptainer", "podman"])
+def test_an_environment_as_a_key_is_put_under_within(key: str) -> None:
+    assert error(job=f"{{name: a, command: x, {key}: y}}").hint == f"write 'within: {{{key}: …}}'"
 
 
 @pytest.mark.parametrize(
