@@ -68,6 +68,7 @@ _FUNCTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "available": (),
         "render": ("job", "options"),
         "never": ("group", "options"),
+        "never_here": ("group", "options"),
         "check_kind": ("name", "options"),
         "virtual": ("options", "wait", "steered"),
         "status": ("folder",),

@@ -41,6 +41,10 @@ class _Measured:
 
     #: The size of each file before the job.
     files: dict[str, int]
+    #: When the job was first measured, by the run's clock, and last while none of the files was
+    #: there.
+    began: float
+    missed: float = 0.0
     #: Whether any of the files was there.
     seen: bool = False
     #: What the job had written at which time, and the pause after that.
@@ -101,6 +105,8 @@ class OutputLimit(Watcher):
         self._measured: dict[str, _Measured] = {}
         self._since_pause = 0
         self._told = False
+        #: When measured jobs ended.
+        self._ended: dict[str, float] = {}
 
     # -- the engine's thread -----------------------------------------------------------------------
 
@@ -123,6 +129,8 @@ class OutputLimit(Watcher):
         if event.name == "start":
             self._begin(event.job, event.context)
         elif event.name in ("finish", "clean"):
+            if event.job in self._measured:
+                self._ended.setdefault(event.job, event.timestamp)
             self._waiting.pop(event.job, None)
             self._running.pop(event.job, None)
 
@@ -160,7 +168,7 @@ class OutputLimit(Watcher):
             running = self._running.copy()
             self._measure_new()
             for gone in self._measured.keys() - running.keys():
-                self._check_visible(gone, self._measured.pop(gone))
+                self._check_visible(gone, self._measured.pop(gone), self._ended.pop(gone, 0.0))
             for gone in self._before.keys() - running.keys() - waiting.keys():
                 del self._before[gone]
             due = math.inf
@@ -186,7 +194,8 @@ class OutputLimit(Watcher):
             streams = [start[each] for each in ("stdout", "stderr") if start.get(each)]
             paths = {*self._named(job, start), *(_absolute(job, start, each) for each in streams)}
             earlier = self._before.pop(name, {})
-            known = _Measured({path: earlier.get(path, 0) for path in sorted(paths)})
+            sizes = {path: earlier.get(path, 0) for path in sorted(paths)}
+            known = _Measured(sizes, self._clock())
             self._measured[name] = known
             if os.devnull in streams or not streams or not (self._live or job.observe):
                 self._say(_invisible(name, _whose(start)))
@@ -198,6 +207,8 @@ class OutputLimit(Watcher):
             if size < before:  # it was truncated
                 known.files[path] = before = 0
             total += size - before
+        if not known.seen:
+            known.missed = self._clock()
         if total > self._most and self._running.pop(name, None) is not None:
             note = (
                 f"it has written {memory_text(total)}; limits.output is {memory_text(self._most)}"
@@ -207,9 +218,13 @@ class OutputLimit(Watcher):
         known.plan(total, self._most)
         return known
 
-    def _check_visible(self, name: str, known: _Measured) -> None:
-        """Warn if no file of a job that has ended was ever there."""
-        if not known.seen and known.files and not any(map(os.path.lexists, known.files)):
+    def _check_visible(self, name: str, known: _Measured, ended: float) -> None:
+        """Warn if no file of a job was there while it ran, for longer than a pause.
+
+        Queues remove the empty files of jobs that have ended.
+        """
+        missed = not known.seen and known.began + _PAUSE <= known.missed < ended
+        if missed and known.files and not any(map(os.path.lexists, known.files)):
             path = next(iter(known.files))
             self._say(_invisible(name, f"{path} does not exist on this machine"))
 

@@ -103,6 +103,7 @@ USES: dict[tuple[str, str], tuple[str, str, list[str]]] = {
         ["run", "--executor", "odd", "--dry-run"],
     ),
     ("executor", "never"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
+    ("executor", "never_here"): (BUILT.format("Quick()"), study(), ["run", "--executor", "odd"]),
     ("executor", "check_kind"): (
         BUILT.format("Quick()")
         + ", kinds={'properties': {}}, options={'properties': {'kinds': {}}}",
@@ -184,7 +185,7 @@ UNASKED = {
 ANYTHING = {("generator", "check"), ("generator", "finite"), ("statistic", "timed_when")}
 ANYTHING |= {("environment", "check")}
 MAYBE_NONE = {("action", "run"), ("trigger", "needs_variables"), ("observer", "variables")}
-MAYBE_NONE |= {("executor", "never"), ("executor", "check_kind")}
+MAYBE_NONE |= {("executor", name) for name in ("never", "never_here", "check_kind")}
 
 
 def test_every_function_of_every_record_has_a_case() -> None:

@@ -269,15 +269,31 @@ def test_output_on_another_machine_is_said_when_its_job_ends(
         limited.submit(each)
         limited.start(each, stdout=str(tmp_path / each.id))
     wait_until(lambda: len(limited.limit._measured) == 2)
+    time.sleep(0.1)
     assert not limited.events
     for each in (seen, unseen):
-        limited.limit.event(JobEvent(time.time(), each.id, "finish", {"status": 0}))
+        limited.limit.event(JobEvent(time.time() + 1, each.id, "finish", {"status": 0}))
     limited.submit(job("sim.2"))
     limited.start(job("sim.2"), stdout=str(tmp_path / "sim.0"))  # the next round
     wait_until(lambda: limited.events)
     (problem,) = limited.events
     assert isinstance(problem, Problem)
     assert f"{tmp_path / 'sim.1'} does not exist on this machine" in problem.message
+
+
+def test_a_short_job_whose_empty_files_its_queue_has_removed_causes_no_warning(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    limited, silent, after = bench(10), job("sim.0"), job("sim.1")
+    (tmp_path / "out").touch()
+    began = time.time()
+    for each, out in (silent, "gone"), (after, "out"):
+        limited.submit(each)
+        limited.start(each, stdout=str(tmp_path / out))
+    wait_until(lambda: len(limited.limit._measured) == 2)
+    limited.limit.event(JobEvent(began, silent.id, "finish", {"status": 0}))
+    wait_until(lambda: silent.id not in limited.limit._measured)
+    assert not limited.events
 
 
 def test_all_parts_of_an_output_count(bench: Callable[..., Bench], tmp_path: Path) -> None:
@@ -298,7 +314,7 @@ def test_a_job_that_nears_the_limit_is_measured_more_often(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    known, total, pauses = output_limit._Measured({}), 0, []
+    known, total, pauses = output_limit._Measured({}, now), 0, []
     for second in range(40):
         total += 10 if second < 20 else 1000
         known.plan(total, 12_000)
