@@ -105,6 +105,15 @@ def read_config(text: str, file: str, registry: Registry) -> Document:
             code="bad-name",
             where=document.at_key(path),
         )
+    for name, profile in (document.get(("profiles",)) or {}).items():
+        if isinstance(profile, dict) and "default" in profile:
+            context.report(
+                ("profiles", name, "default"),
+                f"the profile {shown(name)} cannot say that it is the default",
+                hint=f"write 'default: {name}' beside 'profiles:'",
+                code="unknown-key",
+                where=document.at_key(("profiles", name, "default")),
+            )
     if context.errors:
         raise FileErrors(context.errors)
     return document

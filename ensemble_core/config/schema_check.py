@@ -14,6 +14,7 @@ from ensemble_core.config.document import Document, Path, shown
 from ensemble_core.config.limits import hours_hint
 from ensemble_core.config.observer_fields import may_rename, renamed, turned_round
 from ensemble_core.errors import closest, did_you_mean
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.registry import Kind, Registry
 
 __all__ = ["check_shape"]
@@ -37,6 +38,8 @@ _LIMITS = {
 _READ_ONCE = ("", "config", "profile")
 #: More errors are not listed: a file with thousands of errors has one cause.
 _MOST_ERRORS = 100
+#: A text that an item of a list in brackets can be without quotes.
+_PLAIN = late_pattern(r"[\w/.$~][\w/.$~ +@%-]*")
 _OFTEN = "use repetitions: unlimited for no limit; enabled: false switches a rule off"
 _OBSERVE = "write observe: {{{}: {{}}}}"
 _EXAMPLES = {
@@ -436,7 +439,8 @@ def _report_wrong_type(
             bare = value.strip().lstrip("0").replace("_", "")
             hint = f"write {bare}" if bare.isascii() and bare.isdigit() else hours_hint(path, value)
         elif "array" in types and "object" not in types:
-            hint = "write a list: [" + (value if len(value) < 30 else "…") + "]"
+            item = value if _PLAIN.fullmatch(value) else repr(value)
+            hint = "write a list: [" + (item if len(value) < 30 else "…") + "]"
         elif path and path[-1] == "action":
             hint = f"write action: {{name: {value}}}"
         elif path and path[-1] == "observe":

@@ -34,10 +34,13 @@ def read(
         if stat.S_ISREG(status.st_mode) and status.st_size <= largest:
             return decode(file.read_bytes(), name)
     except FileNotFoundError:
+        link = file.is_symlink()
         raise UsageError(
-            f"there is no file {name!r}",
+            f"{name!r} is a link to {os.readlink(file)!r}, which does not exist"
+            if link
+            else f"there is no file {name!r}",
             where=where,
-            hint=_file_hint(file.parent, file.name, suffixes),
+            hint=None if link else _file_hint(file.parent, file.name, suffixes),
             code="no-such-file",
         ) from None
     except (OSError, ValueError) as error:

@@ -298,23 +298,31 @@ class Slots:
             return (
                 key if job.tasks > 1 else "cores_per_task",
                 f"{tasks} {job.cores} cores, but there are {had}",
-                f"request less (tasks defaults to nodes), or run with {option} {job.cores} to "
-                "start more processes than cores",
+                (
+                    f"request less (tasks defaults to nodes), or run with {option} {job.cores} to "
+                    "start more processes than cores"
+                ),
             )
         if job.gpus > len(self.gpus):
             return (
                 "gpus_per_task",
-                f"the job needs {job.gpus} GPU{'s' if job.gpus != 1 else ''}, but"
-                f" {len(self.gpus)} are configured",
+                (
+                    f"the job needs {job.gpus} GPU{'s' if job.gpus != 1 else ''}, but"
+                    f" {len(self.gpus)} are configured"
+                ),
                 f"request less, or run with --option gpus={job.gpus}",
             )
         if job.memory and self.memory is not None and job.memory > self.memory:
             return (
                 "memory_per_task",
-                f"the job needs {memory_text(job.memory)} of memory, but there are "
-                f"{memory_text(self.memory)} here",
-                "request less memory_per_task, or run with --option "
-                f"memory={memory_text(job.memory)}",
+                (
+                    f"the job needs {memory_text(job.memory)} of memory, but there are "
+                    f"{memory_text(self.memory)} here"
+                ),
+                (
+                    "request less memory_per_task, or run with --option "
+                    f"memory={memory_text(job.memory)}"
+                ),
             )
         return None
 

@@ -7,6 +7,7 @@ import re
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.late_pattern import late_pattern
+from ensemble_core.model.plain_numbers import whole
 
 __all__ = ["memory_bytes", "memory_text"]
 
@@ -41,6 +42,7 @@ def memory_bytes(value: object, of: str = "memory") -> int:
     if _MEBI <= found <= _MOST:
         return math.ceil(found)
     if 0 < found < _MEBI and not isinstance(value, str):
+        text = str(whole(found))
         what = f"{text} means {text} bytes of {of}, which is too little"
         raise _error(what, f'add a unit: "{text}M" or "{text}G"')
     what = f"the amount of {of} {text} is out of range"

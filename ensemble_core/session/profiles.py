@@ -99,7 +99,7 @@ def _read(registry: Registry) -> list[Document]:
         try:
             text = read(path)
         except UsageError as error:
-            error.hint = f"{error.hint or 'mend the file'}; '--profile none' reads no file"
+            error.hint = f"{error.hint or 'mend it'}; '--profile none' reads no file"
             raise
         files.append(read_config(text, str(path), registry))
     return files

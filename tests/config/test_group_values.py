@@ -597,6 +597,7 @@ def test_memory_has_a_unit_or_is_in_bytes(text: str, size: int) -> None:
         ("4X", "'4X' is not an amount of memory; write a number with a unit"),
         ("'4096'", 'the amount of memory 4096 has no unit; write "4096M" or "4096G"'),
         ("4096", '4096 means 4096 bytes of memory, which is too little; add a unit: "4096M"'),
+        ("1e3", '1000 means 1000 bytes of memory, which is too little; add a unit: "1000M"'),
         ("0", "the amount of memory 0 is out of range; write at least 1M, or remove the key"),
         ("0G", "the amount of memory 0G is out of range"),
         ("-1G", "'-1G' is not an amount of memory"),

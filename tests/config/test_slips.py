@@ -146,6 +146,14 @@ def test_key_of_another_program_gets_our_name_as_a_hint(key: str, right: str) ->
     assert error(job=f"{{name: a, command: x, {key}: 4}}").hint == f"did you mean {right!r}?"
 
 
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [("scratch/", "[scratch/]"), ("'*.tmp'", "['*.tmp']"), ("'a, b'", "['a, b']"), ("''", "['']")],
+)
+def test_a_text_instead_of_a_list_is_answered_with_a_list(text: str, right: str) -> None:
+    assert error(job=f"{{name: a, command: x, outputs: {text}}}").hint == f"write a list: {right}"
+
+
 @pytest.mark.checkout
 @pytest.mark.parametrize("key", ["module", "conda", "venv", "apptainer", "podman"])
 def test_an_environment_as_a_key_is_put_under_within(key: str) -> None:

@@ -41,7 +41,12 @@ def run(file: Path, *words: str) -> Result:
 @pytest.mark.parametrize(
     ("field", "change", "place", "said"),
     [
-        ("tasks: 64", ", with: {workdir: x}", "5:12", "64 tasks need 64 cores, but there are 2 here"),
+        (
+            "tasks: 64",
+            ", with: {workdir: x}",
+            "5:12",
+            "64 tasks need 64 cores, but there are 2 here",
+        ),
         ("nodes: 4", "", "5:12", "4 tasks need 4 cores, but there are 2 here"),
         ("cores_per_task: 8", "", "5:21", "1 task of 8 cores needs 8 cores, but there are 2 here"),
         ("gpus_per_task: 1", "", "5:20", "the job needs 1 GPU, but 0 are configured"),

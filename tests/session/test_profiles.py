@@ -312,3 +312,21 @@ def test_schema_of_configuration_files_accepts_and_rejects(home: Home) -> None:
     validator = jsonschema_rs.validator_for(schema)
     assert validator.is_valid(yaml.safe_load(LAB))
     assert not validator.is_valid(yaml.safe_load(LAB.replace("duration", "duratoin")))
+
+
+def test_two_profiles_that_say_they_are_the_default_are_an_error(home: Home) -> None:
+    home.write(home.user, "profiles: {a: {default: true}, b: {default: true}}\n")
+    done = home.run()
+    assert done.exit_code == 2
+    assert f"{home.user}:1:16: the profile 'a' cannot say that it is the default" in done.output
+    assert "hint: write 'default: a' beside 'profiles:'" in done.output
+    assert "the profile 'b'" in done.output
+
+
+def test_a_configuration_file_that_is_a_link_to_nothing_is_an_error(home: Home) -> None:
+    home.user.unlink()
+    home.user.symlink_to("/no/such/file")
+    done = home.run()
+    assert done.exit_code == 2
+    assert "is a link to '/no/such/file', which does not exist" in done.output
+    assert "hint: mend it; '--profile none' reads no file" in done.output

@@ -80,7 +80,8 @@ STUCK: Mapping[str, str] = {
     "job_requeued_in_held_state": "it was requeued and held: 'scontrol release' lets it start",
     "launch failed requeued held": "its node could not launch it: 'scontrol release' retries",
     "launch_failed_requeued_held": "its node could not launch it: 'scontrol release' retries",
-    "PartitionConfig": "the requested nodes do not exist or are down: 'sinfo -N -l' shows them",
+    "PartitionConfig": "no node has as much as it asks for, or the nodes that it names do not "
+    "exist or are down: 'sinfo -N -l' shows nodes",
     "PartitionDown": "the partition is down: 'sinfo' shows those that are up",
     "PartitionInactive": "the partition is inactive: 'sinfo' shows those that are up",
     "PartitionNodeLimit": "the partition allows fewer nodes: 'sinfo -o \"%P %l %s\"'",
