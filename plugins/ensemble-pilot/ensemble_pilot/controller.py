@@ -446,6 +446,7 @@ class Controller:
         self._thread.join()
 
     def _leave(self) -> None:
+        self._record_use(self.fleet.pilots.values(), self._clock())
         if self.jobs:
             self._hand_over()
         else:

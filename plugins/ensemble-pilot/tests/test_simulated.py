@@ -129,3 +129,12 @@ def test_pilots_follow_the_clock_of_the_simulation() -> None:
     left = virtual.gauges(now)
     assert (left["pilots.ready"], left["pilots.waiting"], left["cores.up"]) == (0, 0, 0)
     assert now < 134.0, "nothing happens after the last one is given back and 'idle' has passed"
+
+
+@needs_simulate
+def test_messages_of_a_simulation_have_the_hours_of_its_pilots(tmp_path: Path) -> None:
+    end = '  - {trigger: end, action: {name: log, message: "{pilots.used_core_hours:.3f} h"}}\nsim'
+    text = FILE.replace("count: 8", "count: 2").replace("\nsimulate", f"\n{end}ulate")
+    done = simulate(tmp_path, text, "-o", "cores=1", "-o", 'options={"slots": 1}', "--wait", "1m")
+    assert done.exit_code == 0, done.output
+    assert "log 0.333 h" in done.output, done.output

@@ -22,6 +22,9 @@ from ensemble_simulate.nodes import Demand
 
 __all__ = ["PilotSimulator", "simulator_for"]
 
+#: Seconds between two events about the hours of pilots, as in a run.
+_HOURS = 5.0
+
 
 class PilotSimulator(Simulator):
     """Jobs of one run inside pilots. ``wait`` of the machine is how long each pilot waits."""
@@ -37,6 +40,7 @@ class PilotSimulator(Simulator):
         self._record, self._options = record, options
         self._pilots: VirtualPilots
         self._gauged: Mapping[str, float] = {}
+        self._gauged_at = 0.0
 
     def open(self, run: Run, emit: Emit) -> None:
         assert self._record.virtual is not None
@@ -79,6 +83,8 @@ class PilotSimulator(Simulator):
 
     def advance(self, now: float) -> None:
         self._look = False  # pilots decide what begins
+        if now >= self._gauged_at + _HOURS:  # rules on what happens now may read the hours
+            self._emit_gauges(now)
         super().advance(now)
         self._look = False
         turn = self._pilots.advance(now)
@@ -101,12 +107,13 @@ class PilotSimulator(Simulator):
         return dict(self._pilots.gauges(self._clock()))
 
     def _emit_gauges(self, now: float) -> None:
-        # Hours grow all the time, which is no news.
-        new = {name: value for name, value in self._gauges().items() if not name.endswith("_hours")}
+        new = self._gauges()
         changed = {name: value for name, value in new.items() if self._gauged.get(name) != value}
-        if changed:
-            self._gauged = new
-            self._emit((Resources(now, self._gauges()),))
+        # Hours grow all the time, which is no news within seconds.
+        is_late = now >= self._gauged_at + _HOURS
+        if changed and (is_late or not all(name.endswith("_hours") for name in changed)):
+            self._gauged, self._gauged_at = new, now
+            self._emit((Resources(now, changed),))
 
     def _account(self, now: float) -> None:
         if now > self._since:
