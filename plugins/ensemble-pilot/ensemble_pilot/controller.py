@@ -207,9 +207,8 @@ class Controller:
             *self.pilots.wake_times(),
             *([] if wake is None else [wake]),
             *([self._why_after] if self.fleet.why != self._why else []),
-            *([self._use_after] if self.fleet.placed else []),
             *([self._free_after] if self._is_news else []),
-            *([self._hours_after] if self.fleet.given_now else []),
+            *([self._use_after, self._hours_after] if self.fleet.hours_grow else []),
         ]
 
     def _decide(self, now: float) -> None:
@@ -248,7 +247,7 @@ class Controller:
         if self.fleet.why != self._why and now >= self._why_after:
             self._why, self._why_after = self.fleet.why, now + _SAYING
             self.turn.record("y", self._why)
-        if self.fleet.placed and now >= self._use_after:
+        if self.fleet.hours_grow and now >= self._use_after:
             most = max(_USE_LEAST, _USE_PER_PILOT * len(self.fleet.pilots))
             self._use_after = now + self._use_pause
             self._use_pause = min(most, 2 * self._use_pause)

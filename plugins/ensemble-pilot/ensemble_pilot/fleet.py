@@ -435,8 +435,8 @@ class Fleet:
         return 0.0 if pilot.began is None else cores * max(0.0, now - pilot.began)
 
     @property
-    def given_now(self) -> bool:
-        """True while there is a pilot that has begun: its hours grow."""
+    def hours_grow(self) -> bool:
+        """True while there is a pilot that has begun."""
         return any(pilot.began is not None for pilot in self.pilots.values())
 
     def core_seconds(self, now: float) -> tuple[float, float]:

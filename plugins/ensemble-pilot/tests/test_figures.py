@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from ensemble_pilot import ensemble_executors
+from ensemble_pilot.controller import Controller
 from ensemble_pilot.fleet import Fleet, Kind
 from ensemble_pilot.ledger import PilotLedger, Records
 from ensemble_pilot.status import pilot_status
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
+from ensemble_testing.executor_reattach import _run_and_kill
+from pilot_sessions import controller, new_session
 
 from ensemble_core import Job, Resources
 from ensemble_core.cli.main import main
@@ -162,13 +165,28 @@ def test_what_jobs_have_used_before_the_controller_is_killed_is_not_lost(folder:
     first.send_signal(signal.SIGKILL)
     first.wait()
     (ledger,) = folder.glob("state/runs/*/executor/pilots.log")
-    # A controller that had never counted is the worst case.
-    lines = ledger.read_bytes().splitlines(keepends=True)
-    ledger.write_bytes(b"".join(each for each in lines if not each.startswith(b'["u"')))
-    again = start(folder, "resume", "s")
-    wait_until(lambda: Records(ledger).core_seconds[1] > 2.9, 60.0)
     (folder / "go").touch()
-    assert again.wait(100) == 0, (folder / "said").read_text()
+    assert start(folder, "resume", "s").wait(100) == 0, (folder / "said").read_text()
+    used = 3600 * float(metric("used.core_hours"))
+    assert used > 3
+    assert Records(ledger).core_seconds[1] == pytest.approx(used, abs=0.5)
+
+
+def test_a_resume_counts_what_ended_jobs_used_from_the_ledgers_of_the_nodes(folder: Path) -> None:
+    """The worst case: the run has the end of the job, and the controller has never counted."""
+    first = new_session(folder, least=1)
+
+    def control() -> None:
+        Controller._record_use = lambda *_: None  # type: ignore[assignment, method-assign]
+        first.__enter__()
+        first.run(first.job("sleep", "1"))
+
+    _run_and_kill(control, folder / "trace")
+    with new_session(folder, least=1).resume(first) as later:
+        later.executor.reattach({})
+        use = controller(later).request(lambda c: c.fleet.core_seconds(time.time()))
+        assert use[1] == pytest.approx(1, abs=0.9)
+        assert use[1] > 0.9
 
 
 def test_a_job_that_has_ended_counts_once_however_often_its_start_is_heard() -> None:
@@ -211,3 +229,13 @@ def test_the_first_status_does_not_say_that_nothing_was_used(tmp_path: Path) -> 
     ledger.close()
     lines, _ = pilot_status(tmp_path)
     assert not any("%" in line for line in lines), lines
+
+
+def test_hours_are_counted_while_pilots_wait_for_work(tmp_path: Path) -> None:
+    options = {"options": {"slots": 4, "pool": "none"}, "cores": 1, "least": 1, "orphan": 60}
+    with Session(PLUGIN.build(options), tmp_path, 60.0, tidy=True) as session:
+        state = tmp_path / "state" / session.tag
+        wait_until(lambda: (state / "pilots.log").exists(), 60.0)
+        wait_until(lambda: Records(state / "pilots.log").core_seconds[0] > 2, 60.0)
+        lines, _ = pilot_status(state)
+    assert "jobs used 0 of them (0%)" in lines[1], lines
