@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import stat
 import sys
 from collections.abc import Iterator
@@ -121,6 +122,21 @@ def test_signals_that_python_ignores_are_not_ignored_by_jobs(local: Session) -> 
     local.run(job)
     for line in output(local, job).splitlines():
         assert int(line.split()[1], 16) & (1 << 12 | 1 << 1) == 0, line
+
+
+def test_signals_that_a_user_ignores_are_ignored_by_jobs(tmp_path: Path) -> None:
+    """As with nohup."""
+    ignored = (signal.SIGHUP, signal.SIGUSR1)
+    before = [signal.signal(number, signal.SIG_IGN) for number in ignored]
+    try:
+        with Session(LocalExecutor(slots=1), tmp_path, 120) as session:
+            job = session.job("grep", "^SigIgn", "/proc/self/status")
+            session.run(job)
+            bits = int(output(session, job).split()[1], 16)
+    finally:
+        for number, handler in zip(ignored, before, strict=True):
+            signal.signal(number, handler)
+    assert [number for number in signal.valid_signals() if bits >> (number - 1) & 1] == [*ignored]
 
 
 def test_jobs_inherit_no_descriptors(tmp_path: Path) -> None:
