@@ -19,8 +19,7 @@ import json.decoder
 import json.encoder
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from math import isfinite
-from typing import Any, cast
+from typing import Any
 
 from ensemble_core.model.codec import NOTHING, dumps, layout
 from ensemble_core.model.events import Event, JobEvent
@@ -111,29 +110,13 @@ def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: obje
 
     ``extra`` has the items ``A``, ``B`` and ``MORE``.
     """
-    values = ",".join([f"{_quote(key)}:{_plain(value)}" for key, value in context.items()])
-    text = f'"{name}",{{{values}}}'
-    for item in extra:
-        text += "," + _plain(item)
-    return text
+    return dumps([name, dict(context), *extra])[1:-1]
 
 
 @lru_cache(maxsize=1024)
 def encode_value(name: str, key: str, value: int) -> str:
     """Do the same as :func:`encode_context` for a context with one value, and cache the result."""
     return encode_context(name, {key: value})
-
-
-def _plain(value: object) -> str:
-    """Encode a value as JSON, with fast paths for types that are common in contexts."""
-    kind = type(value)
-    if kind is str:
-        return _quote(cast(str, value))
-    if kind is int or (kind is float and isfinite(cast(float, value))):
-        return repr(value)
-    if kind is list:
-        return f"[{','.join(map(_plain, cast(list[object], value)))}]"
-    return dumps(value)
 
 
 def to_event(message: list[Any]) -> Event:
