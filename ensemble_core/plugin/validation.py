@@ -6,6 +6,7 @@ import inspect
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
+from types import FunctionType
 from typing import Any
 
 from ensemble_core.errors import PluginError, closest, kind_of
@@ -415,12 +416,24 @@ def _check_names(value: object, shown: str) -> None:
         raise PluginError(f"{shown} contains {wrong[0]!r}, which is not a name")
 
 
+def _is_plain(function: object, count: int) -> bool:
+    """Return True for a function with just this number of parameters, which most have.
+
+    This takes a tenth of the time of a signature.
+    """
+    if type(function) is not FunctionType or vars(function):
+        return False
+    code = function.__code__
+    others = inspect.CO_COROUTINE | inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    return not code.co_flags & others and (code.co_argcount, code.co_kwonlyargcount) == (count, 0)
+
+
 def _check_call(function: object, arguments: tuple[str, ...], shown: str) -> None:
     """Raise :class:`PluginError` if a function cannot be called with these arguments.
 
     ``None`` is valid.
     """
-    if function is None:
+    if function is None or _is_plain(function, len(arguments)):
         return
     takes = f"it is called with ({', '.join(arguments)})"
     if not callable(function):
