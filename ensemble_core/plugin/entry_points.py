@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ensemble_core.errors import PluginError
 from ensemble_core.late_pattern import late_pattern
 
-__all__ = ["EntryPoint", "entry_points", "normalize", "version_of"]
+__all__ = ["EntryPoint", "entry_points", "normalize"]
 
 _CORE = "ensemble-core"
 #: ``_SIGNS``: first characters of a version requirement. ``_WIDTH``: how many numbers of a version
@@ -66,14 +66,6 @@ def entry_points(group: str) -> list[EntryPoint]:
         for point in _read(group, name, where, core):
             found.setdefault((normalize(point.distribution), point.name, point.value), point)
     return [found[key] for key in sorted(found)]
-
-
-def version_of(distribution: str) -> str | None:
-    """Return the version of a distribution, or ``None`` if it is not installed."""
-    wanted = normalize(distribution)
-    return next(
-        (_metadata(name, at)[1] for name, at in _installed_distributions() if name == wanted), None
-    )
 
 
 def _installed_distributions() -> Iterator[tuple[str, Any]]:

@@ -29,13 +29,8 @@ def versions(registry: Registry) -> dict[str, str]:
     """Return the versions of Ensemble, Python and plugins, which determine what the engine does."""
     import platform
 
-    from ensemble_core.plugin.entry_points import version_of
-
     found = {plugin.distribution: plugin.version for plugin in registry.plugins if plugin.version}
     found["python"] = ".".join(platform.python_version_tuple()[:2])
-    core = version_of("ensemble-core")
-    if core is not None:
-        found["ensemble-core"] = core
     return dict(sorted(found.items()))
 
 
