@@ -93,7 +93,8 @@ from ensemble_core.plugin.hookspecs import ExecutorPlugin, hookimpl
 if TYPE_CHECKING:  # imported when an executor is opened, so that checks are fast
     from pathlib import Path
 
-    from ensemble_core.local.supervisor_client import StartedSupervisor, SupervisorClient
+    from ensemble_core.local.supervisor_client import SupervisorClient
+    from ensemble_core.local.supervisor_start import StartedSupervisor
     from ensemble_core.model.decisions import WhenBusy
     from ensemble_core.plugin.rendering import Rendered
 
@@ -226,7 +227,7 @@ class LocalExecutor(Executor):
 
     def prepare(self, tag: str, state: Path | None, run_id: str) -> None:
         """Start the supervisor early. It exits if no controller connects to it."""
-        from ensemble_core.local.supervisor_client import StartedSupervisor
+        from ensemble_core.local.supervisor_start import StartedSupervisor
 
         with contextlib.suppress(ExecutorError):
             self._started = StartedSupervisor(tag, state, run_id)

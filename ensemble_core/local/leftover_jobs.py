@@ -15,7 +15,7 @@ from ensemble_core.local.ledger import NAME, boot
 from ensemble_core.local.ledger_lines import LedgerJob
 from ensemble_core.local.ledger_reader import ledger_messages
 from ensemble_core.local.supervisor import peer
-from ensemble_core.local.supervisor_client import SECRET, address
+from ensemble_core.local.supervisor_start import SECRET, address
 from ensemble_core.plugin.executor import Executor, Run
 
 __all__ = ["leftover_jobs", "supervisor_pid"]

@@ -28,7 +28,7 @@ from ensemble_core.local.local_job import LocalJob
 from ensemble_core.local.poller import Poller
 from ensemble_core.local.protocol import encode_event, encode_job, line
 from ensemble_core.local.slots import Slots
-from ensemble_core.local.supervisor_client import StartedSupervisor
+from ensemble_core.local.supervisor_start import StartedSupervisor
 from ensemble_core.model.events import ExecutorLost, JobEvent
 from ensemble_core.model.jobs import Job
 
@@ -36,7 +36,7 @@ from ensemble_core.model.jobs import Job
 TASK = """
 import os, sys, threading
 from pathlib import Path
-from ensemble_core.local.supervisor_client import StartedSupervisor
+from ensemble_core.local.supervisor_start import StartedSupervisor
 state = Path(sys.argv[1])
 sock = StartedSupervisor("t", state, "id", fence=state.parent / "fence").sock
 def down():

@@ -57,10 +57,10 @@ def patch_nodes(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> Non
     (place / "sitecustomize.py").write_text(
         "import sys\n"
         "if 'ensemble_pilot.node' in sys.orig_argv:\n"
-        "    import ensemble_core.local.supervisor_client as client\n"
+        "    import ensemble_core.local.supervisor_start as start\n"
         f"    begin = 'import gc, sys\\n'\n"
-        "    assert begin in client._PROGRAM\n"
-        f"    client._PROGRAM = client._PROGRAM.replace(begin, begin + {first!r})\n"
+        "    assert begin in start._PROGRAM\n"
+        f"    start._PROGRAM = start._PROGRAM.replace(begin, begin + {first!r})\n"
         f"    exec({code!r})\n"
     )
     path = os.environ.get("PYTHONPATH", "")

@@ -33,7 +33,7 @@ from ensemble_core.local.leftover_jobs import supervisor_pid
 from ensemble_core.local.process_tree import become_subreaper, kill_descendants
 from ensemble_core.local.protocol import JOB_FIELDS, VERSION, line
 from ensemble_core.local.slots import bindable_cores, machine_memory, visible_gpus
-from ensemble_core.local.supervisor_client import StartedSupervisor, address
+from ensemble_core.local.supervisor_start import StartedSupervisor, address
 from ensemble_pilot.credentials import NAME, client_context, token
 from ensemble_pilot.flux_start import FLUX, remove_leftovers
 from ensemble_pilot.link import BEAT, SILENT
