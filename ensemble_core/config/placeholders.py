@@ -10,6 +10,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.errors import closest, did_you_mean
 from ensemble_core.late_pattern import late_pattern
+from ensemble_core.metrics.store import GAUGES
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.placeholders import (
     BUILTIN_PLACEHOLDERS,
@@ -170,6 +171,16 @@ def _check_others(
             report_unfilled(context, path, content, name[1])
         elif part is not None and part[1] in known and part[1] not in _BUILTIN:
             report_unfilled(context, path, content, part[1])
+        elif content in GAUGES:
+            context.report(
+                path,
+                f"{{{content}}} is a metric, which has no value in the texts of jobs, so it would "
+                "stay as it is",
+                hint=f"add a parameter, and set it in a rule: with: {{parameters: {{NAME: "
+                f"'= {content}'}}}}; write {{{{{content}}}}} for literal braces",
+                code="bad-format",
+                where=context.document.at_text(path, f"{{{content}}}"),
+            )
 
 
 def _check_unpaired(

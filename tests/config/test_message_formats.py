@@ -99,3 +99,22 @@ def test_braces_in_a_command_may_be_code_of_another_language() -> None:
         load_text(text.replace("BRACES", code), REGISTRY)
     with pytest.raises(FileErrors, match="T!r"):
         load_text(text.replace("BRACES", "{T!r}"), REGISTRY)
+
+
+@pytest.mark.parametrize("place", ["group", "with"])
+def test_a_metric_in_the_text_of_a_job_is_refused_with_a_form_that_is_accepted(place: str) -> None:
+    file = (
+        "jobs: [{name: md, command: 'lmp {T} GROUP', parameters: {T: [1]}}]\nrules:\n"
+        "  - {trigger: start, action: {name: submit, label: md, with: {WITH}}}"
+    )
+
+    def check(of_group: str, of_rule: str) -> None:
+        load_text(file.replace("GROUP", of_group).replace("WITH", of_rule), REGISTRY)
+
+    environment = "environment: {N: '{queue.active}'}"
+    with pytest.raises(FileErrors) as caught:
+        check("{queue.active}", "") if place == "group" else check("", environment)
+    (error,) = caught.value.errors
+    assert error.what.startswith("{queue.active} is a metric")
+    assert "parameters: {NAME: '= queue.active'}}; write {{queue.active}}" in str(error.hint)
+    check("{{queue.active}}", "parameters: {T: '= queue.active'}")
