@@ -101,8 +101,10 @@ def late_until(job: Object | None, pods: Iterable[Object], ended: Mapping[str, f
     if phases & {"Succeeded", "Failed" if job_failed(job) else "Succeeded"}:
         return 0.0
     indexes = status.get("completedIndexes")
-    if indexes and not re.match(r"0\b", indexes) and not job_failed(job):
-        return 0.0  # only pods of other indices have ended
+    workers = indexes and not re.match(r"0\b", indexes) and not job_failed(job)
+    # At the end of a run, its workers end before a first pod that runs.
+    if workers and "Running" not in phases:
+        return 0.0
     first = ended.get((job or {}).get("metadata", {}).get("uid", ""), 0.0)
     return first + _LATE if first else 0.0
 

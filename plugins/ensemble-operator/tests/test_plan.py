@@ -513,6 +513,32 @@ def test_a_member_is_not_recreated_if_its_jobs_end_is_seen_before_its_pods(
     assert [each.reason for each in world.events].count("Recreated") == 0
 
 
+@pytest.mark.parametrize("over", [True, False])
+def test_a_resumed_member_is_not_recreated_because_its_workers_end_before_its_first_pod(
+    over: bool,
+) -> None:
+    """At the end of a run, the workers end first. If the first pod does not follow, they belonged
+    to the pod that was lost.
+    """
+    world = running(ensemble(member(size=2), state={"claim": "c"}))
+    world.job_made_of("study-0", {})
+    world.killed("study-0")
+    world.settle()
+    world.runs("study-0")
+    world.settle()
+    world.job_made_of("study-0", {"completedIndexes": "1"})
+    world.settle()
+    assert "Recreated" not in told(world)
+    assert world.now < (world.plan().again or 0) <= world.now + 10
+    if over:
+        world.ends("study-0")
+    else:
+        world.now = world.plan().again or 0
+    world.settle()
+    assert (world.condition("Finished") == ("True", "Succeeded")) == over
+    assert told(world).count("Recreated") == (0 if over else 1)
+
+
 def test_a_member_is_recreated_if_its_jobs_last_pod_is_never_seen() -> None:
     world = running(ensemble(member(size=2), state={"claim": "c"}))
     world.job_made_of("study-0", {})

@@ -666,7 +666,7 @@ def _kill_started(pod: _Pod) -> bool:
             begun += Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     with contextlib.suppress(OSError, ValueError):
         file = pod.environments[pod.job]["ENSEMBLE_PID"]
-        begun.append(Path(file).read_text().strip())
+        begun += Path(file).read_text().split()  # empty while it is being written
     for each in (*found, *map(int, begun)):
         with contextlib.suppress(OSError):
             os.kill(each, signal.SIGKILL)

@@ -139,16 +139,19 @@ def test_a_run_whose_first_pod_is_drained_continues_and_repeats_no_job(
     make: Make, tmp_path: Path, size: int
 ) -> None:
     """The pod is drained once it is ready and its workers have found the broker."""
-    scene = make(seconds=1.5 * size, cluster={"size": size})
+    scene = make(job=HELD, cluster={"size": size})
     wait_until(lambda: len(scene.node.joined("study-0")) == size - 1)
     wait_until(lambda: "0" in pods(scene) and is_ready(pods(scene)["0"]))
     wait_until(lambda: len(lines(tmp_path, "started")) >= 2)
     assert scene.node.drain("study-0")
+    wait_until(lambda: len(lines(tmp_path, "started")) >= 4)
+    # Its workers come again as well.
+    wait_until(lambda: len(scene.node.joined("study-0")) >= 2 * (size - 1))
+    (tmp_path / "scene" / "enough").touch()
     wait_until(lambda: over(scene))
     said = json.dumps(scene.stand.status("study"))
     assert scene.stand.condition("study", "Finished") == ("True", "Succeeded"), said
     assert every_job_once(tmp_path)
-    assert len(scene.node.joined("study-0")) >= 2 * (size - 1), "its workers came again as well"
     wait_until(lambda: pods(scene)["0"]["status"]["phase"] == "Succeeded")
 
 
@@ -185,12 +188,19 @@ def test_a_member_that_has_grown_keeps_its_size_when_it_is_recreated(
     scene.stand.apply({**before, "spec": {**before["spec"], "size": 2}})
     wait_until(lambda: scene.node.joined("study-0") == ["study-0-1"])
     assert scene.node.kill_container("study-0")
+
+    def recreated() -> dict[str, Any] | None:
+        found: dict[str, Any] | None = scene.stand.get("MiniCluster", "study-0")
+        same = found is None or found["metadata"]["uid"] == before["metadata"]["uid"]
+        return None if same else found
+
+    wait_until(lambda: recreated())
     (tmp_path / "scene" / "enough").touch()
     wait_until(lambda: over(scene))
     said = json.dumps(scene.stand.status("study"))
     assert scene.stand.condition("study", "Finished") == ("True", "Succeeded"), said
-    after = scene.stand.get("MiniCluster", "study-0")
-    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    after = recreated()
+    assert after is not None
     assert after["spec"]["size"] == 2
 
 
