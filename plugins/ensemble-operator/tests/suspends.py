@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # for kills and stand
+sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "shared"))
 
 from kubernetes_stand_in.node import python
 from operator_kills import Scene, arguments, free_ports, on_real, place_of, rounds, verdict
