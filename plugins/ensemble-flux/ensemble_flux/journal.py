@@ -256,6 +256,17 @@ class Journal:
         by = _user(ours.held).get("by", "somebody")
         return f"{by} holds it: 'flux job urgency {f58(ours.queue_id)} default' lets it start"
 
+    def first_waiting(self) -> dict[str, tuple[int, int]]:
+        """Return the first waiting job of each group, with its id in Flux and number of nodes."""
+        found: dict[str, tuple[str, tuple[int, int]]] = {}
+        for job, ours in self._ours.items():
+            group = job.rpartition(".")[0]
+            if group not in found and ours.queue_id is not None and self.waits(job):
+                active = self._active.get(ours.queue_id)
+                nodes = ours.nodes if active is None else active.nodes
+                found[group] = job, (ours.queue_id, nodes)
+        return dict(found.values())
+
     def waits_for(self, job: str) -> bool:
         """Return whether this is an unfinished job of the run."""
         return job in self._ours

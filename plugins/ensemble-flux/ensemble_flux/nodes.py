@@ -32,6 +32,7 @@ class Nodes:
     def __init__(self) -> None:
         self._sizes: dict[int, tuple[int, int]] = {}
         self._up: set[int] = set()
+        self._drained: set[int] = set()
         self._used: dict[int, list[int]] = {}
         self._held: dict[int, dict[int, tuple[int, int]]] = {}
         self._up_cores = self._up_gpus = 0
@@ -47,8 +48,10 @@ class Nodes:
         self._sizes = _shares(answer.get("R") or {})
         up = parse_idset(answer.get("online") or "")
         up -= parse_idset(answer.get("exclude") or "")
+        self._drained = set()
         for ranks in answer.get("drain") or {}:
-            up -= parse_idset(ranks)
+            self._drained |= parse_idset(ranks)
+        up -= self._drained
         self._up = up & self._sizes.keys()
         self._up_cores = sum(self._sizes[rank][0] for rank in self._up)
         self._up_gpus = sum(self._sizes[rank][1] for rank in self._up)
@@ -58,6 +61,13 @@ class Nodes:
             if rank in self._up:
                 self._free_cores -= used[0]
                 self._free_gpus -= used[1]
+
+    def lacking(self, nodes: int) -> str:
+        """Return the drained ranks if a job with so many nodes can only start with some of them."""
+        drained = self._drained & self._sizes.keys()
+        if not len(self._up) < nodes <= len(self._up) + len(drained):
+            return ""
+        return ",".join(map(str, sorted(drained)))
 
     def allocated(self, resources: Mapping[str, Any] | None) -> None:
         """Replace the use computed from jobs with the scheduler's report of allocated resources."""

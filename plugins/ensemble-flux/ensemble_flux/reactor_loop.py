@@ -29,6 +29,7 @@ from ensemble_flux.bindings import connect
 from ensemble_flux.drain_record import INTERRUPTED, DrainRecord
 from ensemble_flux.eventlog_watcher import EventlogWatcher
 from ensemble_flux.gauges import Gauges
+from ensemble_flux.idle_queue import IdleQueue
 from ensemble_flux.instance import Instance, ends_with, read_instance
 from ensemble_flux.jobspec import Jobspecs
 from ensemble_flux.journal import Journal, files_of, tag_of
@@ -86,6 +87,7 @@ class FluxLoop:
         self._end = AllocationEnd(self._reactor, self._tell)
         self._fetcher = Fetcher(flux, self._reactor, self._add_events, self._problem)
         self._gauges = Gauges(self._reactor, nodes, self._journal, self._problem)
+        self._idle_queue = IdleQueue(self._reactor, self._journal, nodes, self._problem)
         self._submitter = Submitter(
             flux, self._reactor, jobspecs, accepted=self._accepted, failed=self._fail, window=window
         )
@@ -501,6 +503,7 @@ class FluxLoop:
     def _accepted(self, order: Order, queue_id: int) -> None:
         name = order.job.id
         self._journal.accepted(name, queue_id)
+        self._idle_queue.expect()
         if order.fetch and self._journal.waits_for(name):
             self._fetcher.expect(name, queue_id, order.fetch)
         if self.guest:
@@ -586,6 +589,7 @@ class FluxLoop:
         since = self._sought.pop(name, None)
         if since is None:
             return
+        self._idle_queue.expect()
         paths = files(str(self._run.folder.absolute()), name, tag_of(jobspec).get("copied", ()))
         self._journal.place(name, {**files_of(jobspec), **paths})
         known = {entry["name"] for entry in entries if entry["timestamp"] <= since}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_flux import bindings
+from ensemble_flux import bindings, idle_queue
 from ensemble_flux.executor import FluxExecutor
 from ensemble_testing.executor import Session
 
@@ -400,3 +400,72 @@ def test_a_waiting_job_that_somebody_holds_is_reported_once_with_what_releases_i
         session.executor.cancel([wished.id])
         session.wait_clean(wished)
         assert problems(session) == [message]
+
+
+# -- a queue that starts nothing --------------------------------------------------------------------
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle_queue, "PATIENCE", 0.5)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_stopped_queue_is_reported_once_with_what_starts_it(
+    own_instance: Any, tmp_path: Path, events: str
+) -> None:
+    own_instance.flux("queue", "stop")
+    with Session(FluxExecutor(events=events), tmp_path) as session:
+        jobs = [session.job("true", group=name) for name in ("one", "two", "two")]
+        session.submit(*jobs)
+        session.wait(lambda: problems(session), "a warning")
+        time.sleep(2.0)
+        (message,) = problems(session)
+        assert "waits in Flux: the queue is stopped" in message
+        assert "'flux queue start' lets it start" in message
+        own_instance.flux("queue", "start")
+        session.wait_clean(*jobs)
+        assert problems(session) == [message]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_stopped_queue_with_a_name_is_reported_while_other_jobs_run(
+    make_instance: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: str
+) -> None:
+    (tmp_path / "queues.toml").write_text("[queues.debug]\n[queues.batch]\n")
+    instance = make_instance(f"--config-path={tmp_path}")
+    monkeypatch.setenv("FLUX_URI", instance.uri)
+    instance.flux("queue", "start", "--all")
+    with Session(FluxExecutor(events=events), tmp_path) as session:
+        runs = session.job("sleep", "1000", group="runs", options={"flux": {"queue": "batch"}})
+        session.submit(runs)
+        session.wait_for(runs, "start")
+        instance.flux("queue", "stop", "--queue=debug")
+        waits = session.job("true", group="waits", options={"flux": {"queue": "debug"}})
+        session.submit(waits)
+        session.wait(lambda: problems(session), "a warning")
+        (message,) = problems(session)
+        assert message.startswith(f"{waits.id} waits in Flux: the queue debug is stopped")
+        assert "'flux queue start --queue=debug'" in message
+        instance.flux("queue", "start", "--queue=debug")
+        session.wait_clean(waits)
+        session.executor.cancel([runs.id])
+        session.wait_clean(runs)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_job_for_which_too_many_nodes_were_drained_before_the_run_is_reported_once(
+    own_instance: Any, tmp_path: Path, events: str
+) -> None:
+    own_instance.flux("resource", "drain", "1-3", "broken")
+    with Session(FluxExecutor(events=events), tmp_path) as session:
+        small, large = session.job("true", group="small"), session.job("true", nodes=4, tasks=4)
+        session.submit(small, large)
+        session.wait_clean(small)
+        session.wait(lambda: problems(session), "a warning")
+        time.sleep(2.0)
+        (message,) = problems(session)
+        assert f"{large.id} waits in Flux: it needs 4 nodes, and others are drained" in message
+        assert "'flux resource undrain 1,2,3' lets it start" in message
+        own_instance.flux("resource", "undrain", "1-3")
+        session.wait_clean(large)
