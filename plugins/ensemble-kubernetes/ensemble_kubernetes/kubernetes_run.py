@@ -31,7 +31,7 @@ from ensemble_kubernetes.life import Life
 from ensemble_kubernetes.log_copy import LogCopy
 from ensemble_kubernetes.manifest import INDEX, JOB, RUN, Settings, job_name, manifest, wrong
 from ensemble_kubernetes.pods import Failure, read_pod
-from ensemble_kubernetes.quotas import is_about_quota, never_fits
+from ensemble_kubernetes.quotas import is_about_quota, never_fits, quota_of
 from ensemble_kubernetes.tasks import Tasks
 
 __all__ = ["KubernetesRun"]
@@ -47,8 +47,8 @@ _GRACE, _UNSEEN = 45.0, 10.0
 #: Time limit in seconds for closing a run.
 _LEAVE = 60.0
 _TRIES = 3
-#: Seconds that a job may wait for a node before a warning says why.
-_PATIENCE = 10.0
+#: Seconds that a job may wait before a warning says why: for a node; for a pod or container.
+_PATIENCE, _LONG = 10.0, 60.0
 #: Seconds after which a silent watch counts as working.
 _WELL = 1.0
 #: A message with one of these words means that a pod will never be created. Other problems may
@@ -83,7 +83,7 @@ class KubernetesRun:
         self._unrecorded: list[Life] = []
         self._numbers = count()
         self._creators = 0
-        self._created = self._closed = self._queued = False
+        self._created = self._closed = self._queued = self._checks = False
         #: Pause in seconds while a quota is used up; 0 at other times.
         self._full = 0.0
         self._warned: set[str] = set()
@@ -333,7 +333,7 @@ class KubernetesRun:
                 life.sent = False  # a Job rejected by a quota is certainly not in Kubernetes
                 self._outlet.answered("create")
                 self._warn(
-                    "quota",
+                    f"quota {quota_of(error.message)}",
                     f"cannot create Jobs in Kubernetes: {error.message}\n  "
                     "jobs wait for free quota and are then retried",
                 )
@@ -372,6 +372,9 @@ class KubernetesRun:
             life.accepted_at, self._created = time.monotonic(), True
             now = self._run.clock()
             life.arrive(now, now)
+            if not self._checks:
+                self._checks = True
+                self._tasks.after(_LONG, self._check_unstarted)
             if life.verdict is not None:
                 self._deletions.add([life.name], wait=True)
 
@@ -383,6 +386,8 @@ class KubernetesRun:
             query = _EVENTS if kind == "events" else {"label_selector": f"{RUN}={self._run.id}"}
             while True:
                 try:
+                    if kind == "events":
+                        self._await_pods()
                     if not version or kind in self._relist:
                         self._relist.discard(kind)
                         began = time.monotonic()
@@ -425,6 +430,11 @@ class KubernetesRun:
                     pause = min(_LATER, pause * 2) if failures else _SOON
         except Exception as error:
             self._report_lost(error)
+
+    def _await_pods(self) -> None:
+        """Wait for the first list of pods: an old event may be about a pod that exists by now."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._closed or self._lists["pods"])
 
     def _is_well(self, kind: Kind, well: threading.Event) -> None:
         """Mark a silent watch as working, unless it has broken in the meantime."""
@@ -550,13 +560,44 @@ class KubernetesRun:
         """Handle the message that Kubernetes could not create a pod; a later attempt may
         succeed.
         """
-        if life.over or life.pods or "being terminated" in message:
+        if life.over or len(life.pods) >= life.tasks or "being terminated" in message:
             return
         passing = is_about_quota(message) and not never_fits(message)
         if not passing and any(word in message for word in _NEVER):
             self._end(life, Failure("submit", message))
         else:
-            self._warn("pods", f"{life.job} waits in Kubernetes: {message}")
+            life.explained = True
+            said = f"{life.job} waits in Kubernetes: {message}"
+            self._warn(f"pods {quota_of(message)}", said)
+
+    def _check_unstarted(self) -> None:
+        """Report, once, a job that has waited for long without a known reason."""
+        with self._lock:
+            self._checks = bool(self._lives) and "unstarted" not in self._warned
+            if not self._checks:
+                return
+            self._tasks.after(_LONG, self._check_unstarted)
+            before = time.monotonic() - _LONG
+            waiting = (life for life in self._lives.values() if life.was_accepted(before))
+            life = next((life for life in waiting if life.unstarted), None)
+            if life is None:
+                return
+            name = life.unstarted
+        try:
+            events, _ = self._api.list("events", field_selector=f"involvedObject.name={name}")
+        except ApiError:
+            return  # the watches report it
+        said = [each for each in events if each.get("type") == "Warning"]
+        last = max(said, key=lambda each: each.get("lastTimestamp") or "", default=None)
+        with self._lock:
+            if life.unstarted != name:
+                return
+            what = "no pod was created for it"
+            what = what if name == life.name else f"pod {name} has no running container"
+            why = f"see 'kubectl describe' of {name}"
+            why = why if last is None else f"{last.get('reason')}: {last.get('message')}"
+            self._warn("unstarted", f"{life.job} waits in Kubernetes: {what}: {why}")
+            self._publish()
 
     def _warn(self, what: str, message: str) -> None:
         """Warn, once per kind of message."""

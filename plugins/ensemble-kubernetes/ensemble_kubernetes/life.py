@@ -22,9 +22,9 @@ class Life(JobEvents):
     """State of a job until it is over."""
 
     __slots__ = (
-        "accepted_at", "condition", "copies", "ending", "followed", "gone", "incomplete",
-        "job_body", "log_lock", "missed", "name", "notes", "overdue", "pods", "resumed", "sent",
-        "stuck", "suspended", "tasks", "verdict",
+        "accepted_at", "condition", "copies", "ending", "explained", "followed", "gone",
+        "incomplete", "job_body", "log_lock", "missed", "name", "notes", "overdue", "pods",
+        "resumed", "sent", "stuck", "suspended", "tasks", "verdict",
     )  # fmt: skip
 
     def __init__(self, job: str, name: str, notes: Mapping[str, Any], out: list[JobEvent]) -> None:
@@ -44,8 +44,8 @@ class Life(JobEvents):
         #: ``missed``: the deletion was noticed only afterwards. ``followed``: the log is copied
         #: while the job runs. ``incomplete``: part of the log could not be copied.
         self.missed = self.overdue = self.followed = self.incomplete = False
-        #: Whether others suspend the Job.
-        self.suspended = False
+        #: Whether others suspend the Job; whether a warning said why it has no pod.
+        self.suspended = self.explained = False
         self.accepted_at: float | None = None
         #: Why the executor ends the job, if it does.
         self.verdict: Failure | None = None
@@ -63,6 +63,20 @@ class Life(JobEvents):
     def runs(self) -> bool:
         """True if one of the job's pods runs."""
         return any(pod.began and not pod.over for pod in self.pods.values())
+
+    @property
+    def unstarted(self) -> str:
+        """The name of a pod without a container, or of the Job if a pod is missing, unless the
+        reason is known.
+        """
+        known = self.suspended or self.explained or self.verdict or self.notes.get("holds")
+        if self.over or self.ending or known:
+            return ""
+        idle = (
+            pod.name for pod in self.pods.values()
+            if pod.began is None and not (pod.over or pod.stuck or pod.waits)
+        )  # fmt: skip
+        return next(idle, "" if len(self.pods) >= self.tasks else self.name)
 
     @property
     def complete(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_about_quota", "never_fits"]
+__all__ = ["is_about_quota", "never_fits", "quota_of"]
 
 #: Used up, not counted yet, or changed by a concurrent request.
 _QUOTA = (
@@ -22,6 +22,17 @@ _UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 
 def is_about_quota(message: str) -> bool:
     """Return whether a request was rejected because of a quota, so that a retry may succeed."""
     return any(words in message for words in _QUOTA)
+
+
+def quota_of(message: str) -> str:
+    """Return the name of the exceeded quota, or an empty text if the message is about another
+    problem.
+
+    >>> quota_of("exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2")
+    'few'
+    """
+    _, _, about = message.partition("exceeded quota: ")
+    return about.partition(",")[0]
 
 
 def never_fits(message: str) -> bool:

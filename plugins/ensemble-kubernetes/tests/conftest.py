@@ -36,6 +36,8 @@ CORES = 4
 ACCESS = Path(__file__).parents[1] / "deploy" / "access.yaml"
 IMAGE, MISSING = "registry.example/work:1", "registry.example/missing:1"
 
+DENIED = Refusal(403, 'pods "x" is forbidden: violates PodSecurity "restricted:latest"')
+
 
 def lacking() -> None:
     """Return what is missing for the cluster: nothing."""
@@ -121,16 +123,14 @@ class Cluster:
         return name
 
     @contextmanager
-    def pods_forbidden(self) -> Iterator[None]:
-        """Reject pods by a policy inside the block."""
+    def pods_forbidden(self, refusal: Refusal = DENIED) -> Iterator[None]:
+        """Reject pods by a policy inside the block, or otherwise."""
         store = self.cluster.store
         real = store.create
 
         def create(kind: Any, namespace: str, given: Any) -> Any:
             if kind.plural == "pods":
-                raise Refusal(
-                    403, 'pods "x" is forbidden: violates PodSecurity "restricted:latest"'
-                )
+                raise refusal
             return real(kind, namespace, given)
 
         store.create = create
@@ -190,7 +190,9 @@ class RealCluster(Cluster):
         return sum((verb, what) == ("create", "jobs") for _, verb, what, _ in allowed)
 
     @contextmanager
-    def pods_forbidden(self) -> Iterator[None]:
+    def pods_forbidden(self, refusal: Refusal = DENIED) -> Iterator[None]:
+        if refusal is not DENIED:
+            pytest.skip("a real control plane cannot be told to fail so")
         path, label = f"/api/v1/namespaces/{self.namespace}", "pod-security.kubernetes.io/enforce"
         for level in ("restricted", None):
             body = {"metadata": {"labels": {label: level}}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,16 @@ import pytest
 import yaml
 from conftest import ACCESS, IMAGE, MISSING
 from ensemble_kubernetes import kubernetes_run
+from ensemble_kubernetes.api import Api
 from ensemble_kubernetes.executor import KubernetesExecutor
+from ensemble_kubernetes.kubernetes_run import KubernetesRun
 from ensemble_kubernetes.life import Life
 from ensemble_kubernetes.log_copy import LogCopy
 from ensemble_kubernetes.manifest import Settings, manifest
 from ensemble_kubernetes.pods import Pod, read_pod
 from ensemble_testing import Session
 from kubernetes_stand_in.refusals import Refusal, conflict
+from kubernetes_stand_in.store import now
 
 from ensemble_core import EnsembleError, ExecutorError, Job, JobEvent, UsageError
 from ensemble_core.config import load_text
@@ -242,6 +246,88 @@ def test_a_job_that_others_suspend_is_reported_once_with_what_resumes_it(
     assert session.problems() == [problem]
     session.cancel(wished)
     session.wait_clean(wished)
+
+
+def test_a_pod_whose_volume_is_missing_is_reported_once(
+    world: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet says in Events only why it waits, without end, for a missing Secret."""
+    monkeypatch.setattr(kubernetes_run, "_LONG", 1.0)
+    world.kubelet.lost = True  # it reports no container
+    session.submit(*(jobs := [lasting(session) for _ in range(2)]))
+    for job in jobs:
+        session.wait_for(job, "submit")
+        world.wait(partial(tells_of_mount, world, session.queue_id(job)))
+    session.wait(session.problems, "a warning")
+    time.sleep(2.0)
+    (problem,) = session.problems()
+    assert "waits in Kubernetes: pod " in problem
+    assert 'has no running container: FailedMount: secret "keys" not found' in problem
+    world.kubelet.lost = False
+    session.cancel(*jobs)
+    session.wait_clean(*jobs)
+
+
+def tells_of_mount(world: Cluster, name: str) -> bool:
+    """Add the Event of a missing volume to the pod of a Job, once the pod exists."""
+    store = world.cluster.store
+    pods = [each for each in store.all(world.pods) if each["metadata"]["name"].startswith(name)]
+    for pod in pods:
+        about = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
+        body = {
+            "metadata": {"generateName": f"{about['name']}."},
+            "involvedObject": {"kind": "Pod", **about}, "type": "Warning",
+            "reason": "FailedMount", "message": 'secret "keys" not found', "lastTimestamp": now(),
+        }  # fmt: skip
+        store.create(store.kinds[("", "events")], world.namespace, body)
+    return bool(pods)
+
+
+def test_a_job_without_a_pod_is_reported_if_kubernetes_says_nothing(
+    world: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_run, "_LONG", 0.5)
+    with world.pods_forbidden(Refusal(500, "no answer")):
+        session.submit(job := session.job("true"))
+        session.wait(session.problems, "a warning")
+    (problem,) = session.problems()
+    assert f"{job.id} waits in Kubernetes: no pod was created for it" in problem
+    session.wait_clean(job)
+
+
+def test_what_kubernetes_said_before_the_pod_was_created_does_not_end_a_later_controllers_job(
+    world: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy denied the pod while no controller was active, and was removed."""
+    monkeypatch.chdir(tmp_path)
+    with world.pods_forbidden(), Session(world.executor(), tmp_path) as first:
+        monkeypatch.setattr(KubernetesRun, "_on_uncreated_pod", lambda *_: None)
+        job = lasting(first)
+        first.submit(job)
+        first.wait_for(job, "submit")
+        world.wait(lambda: any("forbidden" in each["message"] for each in events_of(world)))
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    world.wait(lambda: bool(world.cluster.store.all(world.pods)))
+    real = Api.list
+
+    def slow(api: Api, kind: Any, **selectors: str) -> Any:
+        time.sleep(0.5 if kind == "pods" else 0.0)
+        return real(api, kind, **selectors)
+
+    monkeypatch.setattr(Api, "list", slow)
+    with Session(world.executor(), tmp_path, tidy=True).resume(first) as second:
+        second.take_over([job.id])
+        time.sleep(1.0)
+        assert "exception" not in second.names(job)
+        second.cancel(job)
+        second.wait_clean(job)
+
+
+def events_of(world: Cluster) -> list[dict[str, Any]]:
+    store = world.cluster.store
+    found: list[dict[str, Any]] = store.all(store.kinds[("", "events")])
+    return found
 
 
 def test_a_later_controller_knows_that_the_run_itself_suspends_a_job(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_kubernetes import kubernetes_run
 from ensemble_kubernetes.quotas import never_fits
 from ensemble_testing import Running, Session
 from kubernetes_stand_in.refusals import Refusal
@@ -142,6 +144,41 @@ def test_jobs_whose_pods_are_rejected_by_a_quota_wait(
     (tmp_path / "gate").touch()
     session.wait_clean(*jobs)
     assert [session.context(job, "finish")["status"] for job in jobs] == [0, 0]
+
+
+def test_tasks_whose_pods_are_rejected_by_a_quota_are_reported(
+    world: Cluster, session: Session, tmp_path: Path
+) -> None:
+    """Tasks may wait for one another, so a job with some of its pods may never end."""
+    world.limit("pods", "1")
+    script = ("sh", "-c", "until [ -e gate ]; do sleep 0.1; done")
+    session.submit(job := session.job(*script, workdir=str(tmp_path), tasks=2))
+    session.wait_for(job, "start")
+    session.wait(lambda: bool(session.problems()), "a warning")
+    (problem,) = session.problems()
+    assert f"{job.id} waits in Kubernetes" in problem
+    assert "exceeded quota: few" in problem
+    (tmp_path / "gate").touch()
+    session.wait_clean(job)
+    assert session.context(job, "finish")["status"] == 0
+
+
+def test_each_quota_that_holds_back_jobs_is_reported_once(
+    world: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_run, "_FULL", 0.1)
+    quotas = ["gpus", "gpus", "cpus", "gpus", "cpus"]
+
+    def refuse(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("/jobs") and quotas:
+            about = f"exceeded quota: {quotas.pop()}, requested: a=1, used: a=2, limited: a=2"
+            raise Refusal(403, f'jobs.batch "x" is forbidden: {about}')
+
+    world.cluster.meanwhile = refuse
+    session.run(job := session.job("true"))
+    assert session.context(job, "finish")["status"] == 0
+    said = [re.findall("exceeded quota: ([a-z]*)", each) for each in session.problems()]
+    assert said == [["cpus"], ["gpus"]]
 
 
 def test_finished_jobs_are_deleted_while_the_run_continues(
