@@ -25,7 +25,7 @@ from .changes import (
 )
 from .member_objects import RUNNER, member_objects, run_objects, token_secret
 from .member_state import gone_at, is_set_up, waits_since
-from .names import HASH, ORPHAN, Object, content, is_owned, member_object
+from .names import FILE, HASH, ORPHAN, RUN, TEMPLATE, Object, content, is_owned, member_object
 from .pod_plan import BEAT, Part, PartPlan, members_leave, plan_part
 from .resource import Ensemble, Member, Reference, privilege_problems, problems, read
 from .service_objects import address, service_objects, tls_secret
@@ -108,6 +108,8 @@ class _Planning:
         self.notes: list[Note] = []
         self.conflicts: list[str] = []
         self.refused: list[str] = []
+        #: Whether the running members are of an earlier, valid spec or file.
+        self.superseded = False
         self.waited_for = self._awaited_secrets()
         self.parts = self._wanted_parts()
 
@@ -118,6 +120,8 @@ class _Planning:
         self._finalizer()
         valid = self._valid()
         if not valid[0]:
+            if self.observed.flux and ensemble.status.get("members"):
+                return self._follow_running(valid)
             return _refused(ensemble, valid, self.now, tuple(self.changes))
         own_tls = ensemble.sidecar.tls_secret
         finished = self._was_finished()
@@ -141,6 +145,27 @@ class _Planning:
             named = ", ".join(dict.fromkeys(self.conflicts))
             valid = (False, "Conflict", f"{named} exists and does not belong to this Ensemble")
         return self._result(valid, [each for _, each in parts], ready)
+
+    def _follow_running(self, valid: Verdict) -> Plan:
+        """Return the plan for an Ensemble that became invalid while it ran: nothing is created or
+        changed, but the ends of runs are recorded, and what is over is removed.
+        """
+        self.superseded = True
+        for part in self.parts:
+            noted = part.main["metadata"]["annotations"]
+            found = self.observed.children.get((part.main["kind"], part.main["metadata"]["name"]))
+            if found is not None:
+                had = found["metadata"].get("annotations") or {}
+                noted |= {key: had[key] for key in (RUN, FILE, TEMPLATE) if key in had}
+            elif run := self.ensemble.entry(part.name).get("run"):
+                noted[RUN] = run
+        finished = self._was_finished()
+        parts = self._parts(False, finished)
+        over = [each for _, each in parts if each.over]
+        self.changes = [each for each in self.changes if isinstance(each, Finalizer)]
+        self.changes += [c for each in over for c in each.changes if isinstance(c, Delete)]
+        service = service_verdict(self.ensemble, self.observed, needed=not finished)
+        return self._result(valid, [each for _, each in parts], service)
 
     # -- the Ensemble itself -----------------------------------------------------------------------
 
@@ -392,7 +417,7 @@ class _Planning:
         status: dict[str, Any] = {
             "observedGeneration": ensemble.generation,
             "phase": phase_of(ensemble, verdicts, parts),
-            "conditions": conditions(ensemble, verdicts, self.now),
+            "conditions": conditions(ensemble, verdicts, self.now, current=not self.superseded),
         }
         count = [each for each in parts if each.entry.get("minicluster")]
         good = ended is None or ended[1] == "Succeeded"

@@ -56,12 +56,12 @@ def service_verdict(ensemble: Ensemble, observed: Observed, *, needed: bool) -> 
 
 
 def conditions(
-    ensemble: Ensemble, verdicts: Mapping[str, Verdict], now: float
+    ensemble: Ensemble, verdicts: Mapping[str, Verdict], now: float, *, current: bool = True
 ) -> list[dict[str, Any]]:
     """Return all conditions, each with its time of transition.
 
     A condition that is not in ``verdicts`` keeps its old ``observedGeneration``, so that ``kubectl
-    wait`` ignores it.
+    wait`` ignores it. If not ``current``, only ``Valid`` and ``Ready`` are about this generation.
     """
     before = {each["type"]: each for each in ensemble.status.get("conditions") or ()}
     found = [each for kind, each in before.items() if kind not in verdicts]
@@ -69,13 +69,16 @@ def conditions(
         status = "True" if holds else "False"
         old = before.get(kind, {})
         since = old.get("lastTransitionTime") if old.get("status") == status else None
+        generation = ensemble.generation
+        if not current and kind not in ("Valid", "Ready"):
+            generation = old.get("observedGeneration", generation)
         found.append(
             {
                 "type": kind,
                 "status": status,
                 "reason": reason,
                 "message": message[:4096],
-                "observedGeneration": ensemble.generation,
+                "observedGeneration": generation,
                 "lastTransitionTime": since or format_time(now),
             }
         )

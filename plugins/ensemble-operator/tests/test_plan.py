@@ -857,6 +857,61 @@ def test_a_run_continues_when_its_file_becomes_invalid() -> None:
     assert ("MiniCluster", "study-0") in world.children
 
 
+def spoil(world: World) -> None:
+    """Make the file of the running member invalid."""
+    world.edit(lambda spec: spec["members"][0].update(ensemble=OTHER))
+    world.more = {"errors": {content(OTHER): ["wrong"]}}
+    world.settle()
+
+
+@pytest.mark.parametrize(("code", "result"), [(0, "Succeeded"), (3, "Failed"), (None, "Lost")])
+@pytest.mark.parametrize("policy", ["OnFinish", "Recreate"])
+def test_the_end_of_a_run_whose_file_became_invalid_is_recorded(
+    code: int | None, result: str, policy: str
+) -> None:
+    """Otherwise a lost run starts from the beginning, and its members stay ready."""
+    world = running(ensemble(updatePolicy=policy))
+    spoil(world)
+    if code is None:
+        world.killed("study-0")
+    else:
+        world.ends("study-0", code)
+    world.settle()
+    assert world.condition("Valid") == ("False", "InvalidFile")
+    assert world.condition("Finished") == ("True", result)
+    good = code == 0
+    wanted = ("True", "NotNeeded") if good else ("False", result)
+    assert world.condition("MembersReady") == wanted
+    assert world.status["phase"] == ("Succeeded" if good else "Failed")
+    assert (("MiniCluster", "study-0") in world.children) is (code is not None)
+    assert told(world).count("Finished" if good else "Failed") == 1
+    world.more = {}
+    world.settle()
+    assert world.condition("Finished") == ("False", "Running"), "the new file runs"
+
+
+def test_a_member_whose_file_became_invalid_is_not_ready_if_its_heartbeats_stop() -> None:
+    world = running()
+    spoil(world)
+    assert world.condition("MembersReady") == ("True", "Ready")
+    world.now += 120
+    world.settle()
+    assert world.condition("MembersReady") == ("False", "Unreachable")
+
+
+def test_members_whose_file_is_valid_end_while_another_file_is_not() -> None:
+    world = World(ensemble(member(), member()))
+    world.settle()
+    world.runs("study-0")
+    world.runs("study-1")
+    world.settle()
+    spoil(world)
+    world.ends("study-1", 1)
+    world.settle()
+    assert world.entry("1")["result"] == "Failed"
+    assert world.condition("MembersReady") == ("False", "Failed")
+
+
 def test_a_missing_flux_operator_is_reported() -> None:
     world = World(ensemble(), flux=False)
     assert world.step().changes == ()
