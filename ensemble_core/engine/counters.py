@@ -18,7 +18,7 @@ __all__ = ["Counters"]
 class Counters:
     """Counts attempts, jobs and rows, and marks the counters that rules wait for as changed."""
 
-    __slots__ = ("_gauges", "_groups", "_metrics", "index")
+    __slots__ = ("_gauges", "_groups", "_metrics", "index", "now")
 
     def __init__(
         self,
@@ -28,6 +28,8 @@ class Counters:
         index: RuleIndex,
     ) -> None:
         self.index = index
+        #: The engine's time, if counts within a time need it.
+        self.now = 0.0
         self._groups = groups
         self._metrics = metrics
         self._gauges = gauges
@@ -76,8 +78,17 @@ class Counters:
         if self._metrics.recent:
             for variable, recent in self._metrics.recent.get(record.job.group, NOTHING).items():
                 if (recent.counter, 1) in CHANGES[change]:
-                    recent.add(record.newest)
+                    recent.add(self._time_of(record))
                     self.index.touched[group.watches[variable]] = None
+
+    def _time_of(self, record: JobRecord) -> float:
+        """Return when an attempt ended, arrived or was cancelled, by our clock.
+
+        ``record.newest`` is a time by the queue's clock, and 0 if the queue does not have the job.
+        """
+        if record.finished is not None:
+            return record.finished
+        return max(record.newest, record.submitted) if record.newest else self.now
 
     def count_reused(self, group: GroupState, record: JobRecord) -> None:
         """Count a reused job."""

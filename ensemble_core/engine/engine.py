@@ -296,6 +296,8 @@ class Engine:
         try:
             if event.timestamp > state.now:
                 state.now = event.timestamp
+                if state.metrics.recent:
+                    state.table.counters.now = state.now
             if state.stop is not None and self._stopping.defers(event):
                 steps: Steps = None
             elif type(event) is JobEvent:

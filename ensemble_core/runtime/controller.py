@@ -685,6 +685,8 @@ class Runtime:
         record = None
         if ours and type(event) is JobEvent:
             record = self._records.get(event.job)
+            if self._order.behind and not checked:
+                event = self._order.in_our_time(event)
             if not checked and (
                 record is None
                 or (

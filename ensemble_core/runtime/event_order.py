@@ -23,8 +23,8 @@ __all__ = ["TIMED", "OrderCheck"]
 
 _E = TypeVar("_E", bound=Event)
 
-#: By how many seconds the clock of a queue may be ahead of ours. Times from members are corrected
-#: by whole seconds, with a tolerance of 5 s.
+#: By how many seconds the clocks of a queue and of this machine may differ. Times from members are
+#: corrected by whole seconds, with a tolerance of 5 s.
 _AHEAD = 10.0
 #: If the time of an event is more than this many seconds before the job's submission, it is
 #: implausible, even if clocks differ.
@@ -52,6 +52,8 @@ class OrderCheck:
     ) -> None:
         #: Pass each event that is later than this time through :meth:`in_time`.
         self.latest = 0.0
+        #: By how many seconds the clock of the queue is behind ours, once that is known.
+        self.behind = 0.0
         self._engine = engine
         self._executor = executor
         self._name = name
@@ -73,6 +75,29 @@ class OrderCheck:
         )
         return _with_time(event, now)
 
+    def in_our_time(self, event: JobEvent) -> JobEvent:
+        """Return an event of a queue whose clock is behind ours, with its time by our clock."""
+        return _with_time(event, min(event.timestamp + self.behind, self._clock()))
+
+    def _compare_clocks(self, event: JobEvent, record: JobRecord) -> bool:
+        """Note if the queue's clock is behind ours: a job cannot arrive before its submission.
+
+        A resumed run compares the time of the job's last event with what the queue reported for it.
+        """
+        seconds = record.submitted - event.timestamp if event.name == "submit" else 0.0
+        if event.name != "submit" and record.newest:
+            last = record.finished or record.started or record.submitted
+            seconds = last - record.newest
+        if self.behind or not _AHEAD < seconds < _DAY:
+            return False
+        self.behind = seconds
+        words = (
+            f"the clock of the queue of executor {self._name} is {seconds:.0f} s behind ours: "
+            "times of jobs are corrected\n  hint: synchronize both clocks by NTP"
+        )
+        self._take(Problem(self._clock(), words))
+        return True
+
     def keeps(self, event: JobEvent, record: JobRecord) -> bool:
         """Return True if an event of this job satisfies the contract.
 
@@ -80,7 +105,9 @@ class OrderCheck:
         other events satisfy the contract.
         """
         name = event.name
-        if record.newest == 0.0 and name != "submit":
+        if name == "submit":
+            return event.timestamp > record.submitted - _AHEAD
+        if record.newest == 0.0:
             return name == "exception"
         time = event.timestamp
         if name == "start":
@@ -120,6 +147,8 @@ class OrderCheck:
         if self._is_echo(event, record):
             yield event
             return
+        if self._compare_clocks(event, record):
+            event = self.in_our_time(event)
         # During a stop, records do not show which events have arrived.
         if self._engine.state.stop is None:
             earlier = self._missing(event, record, together)

@@ -215,3 +215,21 @@ rules:
         Story(text.replace("METRIC", "lately.count.sim.failed"))
     assert "write 'count.sim.failed(within 10m)'" in str(caught.value)
     Story(text.replace("METRIC", "count.sim.failed(within 10m)"))
+
+
+def test_submitted_jobs_are_counted_when_they_are_submitted() -> None:
+    story = study("when: '>= 40'", name="count.sim.submitted(within 2s)")
+    assert story.messages() == ["40"]
+    fail(story, 5.0)
+    assert story.metric("count.sim.submitted(within 2s)") == 0
+
+
+def test_held_jobs_count_as_cancelled_when_they_are_cancelled() -> None:
+    story = Story(
+        "limits: {at_once: 1}\n" + JOBS + START + "  - {trigger: job-fail, name: sim, "
+        "action: {name: cancel, label: sim}}\n  - {trigger: metric, when: '>= 39', "
+        "name: count.sim.cancelled(within 2s), action: {name: log, message: '{value}'}}\n"
+    )
+    story.start()
+    fail(story, 5.0)
+    assert story.messages() == ["39"]

@@ -506,6 +506,49 @@ def test_events_in_the_future_get_the_current_time_and_name_the_executor_once(
     assert group.success == 1
 
 
+class Behind(FakeExecutor):
+    """Executor of a queue whose clock is an hour behind ours."""
+
+    def open(self, run: Run, emit: Callable[[Sequence[Event]], None]) -> None:
+        self.tell, self.time = emit, run.clock
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        threading.Thread(target=self.play, args=([job.id for job in jobs],), daemon=True).start()
+
+    def play(self, jobs: Sequence[str]) -> None:
+        for name in ("submit", "alloc", "start", "finish", "clean"):
+            context = GOOD if name == "finish" else {}
+            self.tell([JobEvent(self.time() - 3600, job, name, context) for job in jobs])
+            time.sleep(0.5 if name == "start" else 0.0)
+
+
+def test_a_queue_whose_clock_is_an_hour_behind_is_reported_and_its_times_are_corrected(
+    tmp_path: Path,
+) -> None:
+    """Otherwise running jobs cost an hour too much, and what happens now happened long ago."""
+    text = """
+limits: {core_hours: 1}
+jobs: [{name: a, command: x, count: 2, at_once: 1, duration: 1m}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - trigger: metric
+    name: count.a.success(within 10m)
+    when: 2
+    action: {name: log, message: both}
+"""
+    before, told = time.time(), Taken()
+    outcome = Bench(text, tmp_path, Behind(), told).end()
+    assert outcome.exit_code == 0
+    assert outcome.report.rules[1].fired == 1
+    assert before <= told.times[0]
+    assert told.times == sorted(told.times)
+    assert told.times[-1] <= time.time()
+    (group,) = outcome.report.groups
+    assert 0.4 < (group.mean_duration or 0.0) < 60
+    (problem,) = told.problems
+    assert "executor local is 3600 s behind ours" in problem.message
+
+
 def test_an_event_of_1970_gets_the_current_time(tmp_path: Path) -> None:
     before = time.time()
     outcome, told = taken(tmp_path, life(clean=-before))
