@@ -304,7 +304,7 @@ def _waiting(rule: BoundRule, story: Story) -> str:
             parts.append(f"had no value {times['no value']}: {last.note}")
         else:
             what = f" ({last.saw})" if last and last.kind == "no value" and last.saw else ""
-            parts.append(f"{times['no value']} a compared value was missing{what}")
+            parts.append(f"{times['no value']} a value was missing or could not be computed{what}")
     told = {"fired", "condition", "no value", "ended", "cut", "disabled"}
     if rule.each is None:
         told.add("exhausted")  # it has fired since it was switched on again

@@ -39,6 +39,7 @@ from ensemble_core.model.formula_mistakes import (
     kind_of,
     misspelt_value,
     unlike_comparison,
+    unlike_operand,
 )
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.model.sweeps import Range
@@ -320,6 +321,11 @@ class Context:
             self.warnings.append(
                 f"{where}: {condition.text!r} compares a number with a text, "
                 f"which are never equal: {why}"
+            )
+        why = unlike_operand(condition.tree, partial(self._kind, group))
+        if why is not None:
+            self.warnings.append(
+                f"{where}: {condition.text!r} computes with a text, which has no result: {why}"
             )
         why = misspelt_value(condition.tree, partial(self._values, group))
         if why is not None:

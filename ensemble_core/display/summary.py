@@ -127,7 +127,9 @@ def why_not_fired(rule: RuleReport) -> str:
         return "never triggered: it saw no matching event"
     times = f"triggered {count_of(rule.triggered, 'time')}"
     if rule.state == "condition false":
-        when = f"{rule.when!r} was false" if rule.when else "its condition was false"
+        missing = rule.held_back.get("no value", 0) == rule.triggered - rule.refused
+        was = "had no result" if missing else "was false"
+        when = f"{rule.when!r} {was}" if rule.when else f"its condition {was}"
         if _NUMBER.fullmatch(rule.when):
             when = f"the value was never {rule.when}"
         if rule.last_value is not None:

@@ -33,7 +33,7 @@ def held_back_words(
     words: Mapping[Verdict, str] = {
         "fired": "",
         "condition": "its condition was false {times}",
-        "no value": "{times} a compared value was missing",
+        "no value": "{times} a value was missing or could not be computed",
         "trigger": "its trigger did not match {times}",
         "looks": "its condition was true " + held_text(held, needed, lasts),
         "crossed": "{times} its condition was true already, and it fires only when it becomes true",

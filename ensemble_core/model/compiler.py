@@ -89,6 +89,18 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "exp": math.exp,
 }
 
+#: How many values a function takes at least and at most; one if it is not here.
+_TAKES: Mapping[str, tuple[int, float]] = {
+    "min": (2, math.inf),
+    "max": (2, math.inf),
+    "round": (1, 2),
+}
+_COUNTS_HINTS = {
+    "log": "log is the natural logarithm; for another base, write log(x) / log(base)",
+    "min": "for the smallest value of a column, write min.COLUMN",
+    "max": "for the largest value of a column, write max.COLUMN",
+}
+
 _NAMESPACE: dict[str, Any] = {
     "__builtins__": {},
     **FUNCTIONS,
@@ -244,6 +256,7 @@ class _Builder:
             case ast.Constant(int() | float() | str() | None as constant):
                 return ast.Constant(constant, **_AT)
             case ast.Call(ast.Name(function), arguments, []) if function in FUNCTIONS:
+                self._check_count(function, len(arguments))
                 return _call(function, *map(build, arguments))
             case ast.UnaryOp(ast.Not() | ast.USub() | ast.UAdd() as op, operand):
                 return ast.UnaryOp(op, build(operand), **_AT)
@@ -260,6 +273,15 @@ class _Builder:
         code, nothing = self._lookup(node)
         kept, name = self._assign_local(code)
         return ast.IfExp(_is(kept, nothing), _call("_nothing"), name, **_AT)
+
+    def _check_count(self, function: str, given: int) -> None:
+        """Report a call with too few or too many values: it would never have a result."""
+        least, most = _TAKES.get(function, (1, 1))
+        if not least <= given <= most:
+            one, two = "one value", "two values or more"
+            wanted = one if most == 1 else two if least > 1 else "one or two"
+            hint = _COUNTS_HINTS.get(function, f"write {function}(x)")
+            raise refused(f"{self._text!r}: {function}() takes {wanted}, and has {given}", hint)
 
     def _number(self, node: ast.expr) -> ast.expr:
         """Return the code for an operand of arithmetic."""

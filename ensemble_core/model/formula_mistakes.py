@@ -19,6 +19,7 @@ __all__ = [
     "suggested_formula",
     "tautology",
     "unlike_comparison",
+    "unlike_operand",
 ]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -75,6 +76,8 @@ def contradiction(tree: ast.expr, most: Mapping[str, float] = MappingProxyType({
     both = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
     bounds: dict[str, tuple[float, bool, float, bool]] = {}
     for part in tree.values if both else [tree]:  # type: ignore[attr-defined]
+        if _equals_nothing(part):
+            return "without a value, the condition does not hold"
         for name, sign, number in _comparisons(part):
             unknown = -math.inf, False, most.get(name, math.inf), False
             low, above, high, below = bounds.get(name, unknown)
@@ -86,6 +89,14 @@ def contradiction(tree: ast.expr, most: Mapping[str, float] = MappingProxyType({
                 return f"no value of {name} fits"
             bounds[name] = (low, above, high, below)
     return None
+
+
+def _equals_nothing(part: ast.expr) -> bool:
+    """Return True for ``X == None``."""
+    return isinstance(part, ast.Compare) and any(
+        isinstance(sign, ast.Eq) and isinstance(side, ast.Constant) and side.value is None
+        for sign, side in zip(part.ops, part.comparators, strict=True)
+    )
 
 
 def _comparisons(part: ast.expr) -> list[tuple[str, str, float]]:
@@ -132,6 +143,28 @@ def unlike_comparison(tree: ast.expr, kind: Callable[[str], str]) -> str | None:
             mine = kind(name)
             if mine and mine not in found:
                 return f"{name} is a {mine}, and {ast.unparse(other)} is not"
+    return None
+
+
+def unlike_operand(tree: ast.expr, kind: Callable[[str], str]) -> str | None:
+    """Return which text a formula computes with, or ``None``: that never has a result.
+
+    >>> unlike_operand(ast.parse("abs(p) > 1", mode="eval").body, {"p": "text"}.get)
+    'p is a text'
+    """
+    for node in ast.walk(tree):
+        operands: Sequence[ast.expr] = ()
+        if isinstance(node, ast.BinOp):
+            operands = node.left, node.right
+        elif isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not):
+            operands = (node.operand,)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            operands = () if node.func.id in ("metric", "min", "max") else node.args
+        for each in operands:
+            if isinstance(each, ast.Name) and kind(each.id) == "text":
+                return f"{each.id} is a text"
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                return f"{each.value!r} is a text"
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ensemble_core.config import load_text
+from ensemble_core.errors import EnsembleError
 from ensemble_core.plugin.discovery import discover
 
 REGISTRY = discover()
@@ -92,3 +93,50 @@ def test_value_that_only_resembles_one_of_the_sweep_causes_a_warning(when: str, 
 @pytest.mark.parametrize("when", ["opt == 'adam'", "opt < 'b'", "opt == 'none'", "opt != 1"])
 def test_values_of_the_sweep_and_quite_other_texts_cause_no_warning(when: str) -> None:
     assert load_text(MISSPELT.replace("WHEN", f"when: {when!r}"), REGISTRY).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("when", "why"),
+    [
+        ("abs(m) > 1", "m is a text"),
+        ("E + m > 1", "m is a text"),
+        ("-m < 0", "m is a text"),
+        ("E * '2' > 1", "'2' is a text"),
+        ("T > 1 or sqrt(job) > 1", "job is a text"),
+    ],
+)
+def test_arithmetic_with_a_text_causes_a_warning(when: str, why: str) -> None:
+    text = FILE.replace("WHEN", when).replace("TRIGGER", "observed").replace("OF_JOB", "nodes: 1")
+    (told,) = [one for one in load_text(text, REGISTRY).warnings if "computes" in one]
+    assert told == (
+        f"ensemble.yaml:8:42: {when!r} computes with a text, which has no result: {why}"
+    )
+
+
+@pytest.mark.parametrize("when", ["abs(T) > 1", "min(m, 'a') == 'a'", "m == 'a' and -T < 0"])
+def test_arithmetic_with_numbers_causes_no_warning(when: str) -> None:
+    text = FILE.replace("WHEN", when).replace("TRIGGER", "observed").replace("OF_JOB", "nodes: 1")
+    assert not [one for one in load_text(text, REGISTRY).warnings if "computes" in one]
+
+
+def test_a_comparison_with_nothing_is_never_true() -> None:
+    text = FILE.replace("WHEN", "T > 1 and E == None").replace("TRIGGER", "observed")
+    told = "\n".join(load_text(text.replace("OF_JOB", "nodes: 1"), REGISTRY).warnings)
+    assert "is never true: without a value, the condition does not hold" in told
+
+
+@pytest.mark.parametrize(
+    ("when", "words", "hint"),
+    [
+        ("max(E) > 1", "max() takes two values or more, and has 1", "max.COLUMN"),
+        ("log(E, 10) > 1", "log() takes one value, and has 2", "log(x) / log(base)"),
+        ("sqrt() > 1", "sqrt() takes one value, and has 0", "write sqrt(x)"),
+        ("round(E, 1, 2) > 1", "round() takes one or two, and has 3", "write round(x)"),
+    ],
+)
+def test_a_call_that_never_has_a_result_is_an_error(when: str, words: str, hint: str) -> None:
+    text = FILE.replace("WHEN", when).replace("TRIGGER", "observed").replace("OF_JOB", "nodes: 1")
+    with pytest.raises(EnsembleError) as caught:
+        load_text(text, REGISTRY)
+    assert words in str(caught.value)
+    assert hint in str(caught.value)

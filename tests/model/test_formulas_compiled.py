@@ -180,8 +180,6 @@ def test_a_compiled_formula_gives_what_it_means(text: str) -> None:
         ("x if gone else y", None),
         ("y if z else gone", None),
         ("0 if z else x", True),
-        ("max(3) == 3", None),
-        ("log(8, 2) == 3", None),
         ("round(2.567, 1) == 2.6", True),
         ("round(1250, -2) == 1200", True),
         ("x in (1, 2, 'a')", True),
