@@ -26,6 +26,9 @@ from ensemble_core.model.formula_mistakes import contradiction, tautology
 
 __all__ = ["bind_condition", "check_causes", "check_sense"]
 
+#: Fields that each event of a job has, or has at its end.
+_ALWAYS = {"duration", "exit_code", "job", "name", "pending", "status", "timestamp"}
+
 #: Prefixes of gauges whose values are non-negative integers.
 _COUNTED = (
     *("queue.", "waiting.", "pilots.ready", "pilots.waiting", "pilots.draining"),
@@ -84,7 +87,23 @@ def bind_condition(
     check_sense(context, place, condition, scoped, bound)
     if bound is not None:
         context.warn_of_kinds(place, condition, bound.matched.group)
+        if bound.matched.job:
+            _warn_of_fields_meant(context, place, condition, bound.matched.group)
     return condition, scoped
+
+
+def _warn_of_fields_meant(
+    context: Context, place: Path, condition: Condition, group: str | None
+) -> None:
+    """Warn about each parameter that the condition seems to mean, although the event of the job
+    always has a field of this name.
+    """
+    for name in sorted(condition.names & _ALWAYS & context.parameters(group)):
+        where = context.document.at_text(place, name)
+        context.warnings.append(
+            f"{f'{where}: ' if where else ''}{name!r} in {condition.text!r} is a field of the "
+            "event, not the parameter of this name: rename the parameter"
+        )
 
 
 def check_sense(

@@ -308,12 +308,15 @@ class Context:
         faulty = self.known.faulty
         return found.union(*(faulty.values() if group is None else [faulty.get(group, ())]))
 
-    def warn_of_kinds(self, path: Path, condition: Condition, group: str | None) -> None:
+    def warn_of_kinds(
+        self, path: Path, condition: Condition, group: str | None, columns: Collection[str] = ()
+    ) -> None:
         """Warn if the condition compares a number with a text, or with a misspelt value.
 
-        ``group``: the group whose parameters it names, or ``None`` for any group.
+        ``group``: the group whose parameters it names, or ``None`` for any group. ``columns`` are
+        names that mean something else.
         """
-        if condition.tree is None:
+        if condition.tree is None or not condition.names.isdisjoint(columns):
             return
         where = self.document.at(path)
         why = unlike_comparison(condition.tree, partial(self._kind, group))

@@ -139,6 +139,7 @@ def _shape(
     if only:
         inner = {*OWN_NAMES, *names}
         check_filter_names(context, (*path, "of"), of, filter_of(only).names, inner, "job")
+        context.warn_of_kinds((*path, "of"), filter_of(only).condition, group.name)
     pivot, values = _pivot(context, path, group, by, spec, only)
     return Table(
         name=name,
@@ -307,6 +308,8 @@ def _bind_expressions(context: Context, path: Path, table: Table, spec: Mapping[
         where = _try_parse(context, place, lambda: _parse_where(spec["where"], table))
         if where is not None and not checked(place, where, above):
             where = None
+        if where is not None:
+            context.warn_of_kinds(place, where, table.of, table.columns)
     if table.order is not None:
         check_column(context, (*path, "order"), table, table.order)
     _check_plot(context, (*path, "plot"), table)

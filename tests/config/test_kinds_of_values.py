@@ -140,3 +140,22 @@ def test_a_call_that_never_has_a_result_is_an_error(when: str, words: str, hint:
         load_text(text, REGISTRY)
     assert words in str(caught.value)
     assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ("of: sim, where: \"T > '1'\"", "T is a number, and '1' is not"),
+        ('of: "sim(m == 1)"', "m is a text, and 1 is not"),
+        ("of: sim, by: [T], where: \"T == 'a'\"", "T is a number, and 'a' is not"),
+        ("of: sim, columns: {T: duration}, where: \"T > '1'\"", ""),
+    ],
+)
+def test_a_table_that_compares_a_number_with_a_text_causes_the_warning(keys: str, why: str) -> None:
+    text = (
+        FILE.replace("WHEN", "T > 1").replace("TRIGGER", "observed").replace("OF_JOB", "nodes: 1")
+    )
+    told = load_text(f"{text}results:\n  t: {{{keys}}}\n", REGISTRY).warnings
+    found = [one for one in told if "compares a number with a text" in one]
+    assert len(found) == bool(why)
+    assert not why or found[0].endswith(why)

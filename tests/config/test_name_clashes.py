@@ -152,3 +152,31 @@ def test_examples_and_pages_cause_no_such_warning() -> None:
             except EnsembleError:
                 continue  # a part of a file
     assert [one for one in found if WARNING in one[1]] == []
+
+
+FIELDS = """
+jobs:
+  - {name: sim, command: 'sim {name} {duration} {size}',
+     parameters: {name: [a, b], duration: [1, 2], size: [1]}, observe: {json-lines: {fields: [E]}}}
+rules:
+  - {trigger: start, action: {name: submit, label: sim}}
+  - {trigger: job-success, name: sim, when: "WHEN", action: {name: log, message: x}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "names"),
+    [
+        ("name == 'a'", ["name"]),
+        ("size == 1 and duration > 1 and name != 'b'", ["duration", "name"]),
+        ("size == 1", []),
+        ("mean.E(name == 'a') > 1", []),
+    ],
+)
+def test_a_parameter_that_a_field_of_the_event_hides_causes_a_warning(
+    when: str, names: list[str]
+) -> None:
+    found = load_text(FIELDS.replace("WHEN", when), REGISTRY).warnings
+    told = [one for one in found if "is a field of the event, not the parameter" in one]
+    assert [one.partition("'")[2].partition("'")[0] for one in told] == names
+    assert all(one.startswith("ensemble.yaml:7:") for one in told)
