@@ -300,6 +300,12 @@ def _present(
         gone = pod_state(lost, part.container)
         _finish(part, before, plan, gone.exit_code, "Lost", gone.message, now)
         return
+    began = before.get("startedAt") if before.get("run") == plan.entry["run"] else None
+    replaced = began and state.phase == "running" and state.started not in ("", began)
+    if part.runs and ensemble.restart_policy == "Fail" and replaced:
+        why = "its pod or Job was deleted, so another pod has started the run from the beginning"
+        _finish(part, before, plan, None, "Lost", why, now)
+        return
     makes_no_more = job_ended(job_of(found, job)) or job_failed(job_of(found, job))
     if makes_no_more and unseen:
         plan.again = late

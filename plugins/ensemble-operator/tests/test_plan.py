@@ -671,6 +671,26 @@ def test_a_lost_pod_is_the_end_even_if_its_job_has_created_another(known: bool) 
     assert world.condition("Finished") == ("True", "Lost")
 
 
+@pytest.mark.parametrize(("state", "ends"), [(None, True), ({"claim": "c"}, False)])
+def test_a_run_whose_job_others_delete_does_not_start_again_from_the_beginning(
+    state: Any, ends: bool
+) -> None:
+    """The Flux Operator creates the Job again at once, so only the pod's age tells of it."""
+    world = running(ensemble(**({"state": state} if state else {})))
+    world.job_made_of("study-0", {})
+    world.runs("study-0")
+    world.settle()
+    del world.children[("Job", "study-0")]
+    world.job_made_of("study-0", {})
+    world.pod("study-0", {"waiting": {"reason": "PodInitializing"}}, phase="Pending")
+    world.settle()
+    assert world.condition("MembersReady") == ("False", "WaitingForPods")
+    world.pod("study-0", {"running": {}}, began=1_800_000_060.0)
+    world.settle()
+    assert world.condition("Finished") == (("True", "Lost") if ends else ("False", "Running"))
+    assert (("MiniCluster", "study-0") in world.children) is not ends
+
+
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
 def test_the_pod_created_after_a_failed_one_counts(names: tuple[str, str]) -> None:
     """Both may have the same creation time, in seconds."""
