@@ -24,9 +24,11 @@ def check(options: Mapping[str, Any], local: bool) -> None:
         folder = options["venv"]
         _check_path(folder, "virtual environment", f"python3 -m venv {folder}")
         if not os.access(os.path.join(folder, "bin", "python"), os.X_OK):
+            # '--clear' removes everything in the folder, so only what is broken gets this hint.
+            broken = os.path.exists(os.path.join(folder, "pyvenv.cfg"))
             raise _missing(
                 f"{folder!r} is not a virtual environment: it has no bin/python",
-                f"python3 -m venv --clear {folder}",
+                f"python3 -m venv {f'--clear {folder}' if broken else f'{folder}/venv'}",
             )
     elif "conda" in options and "/" in options["conda"]:
         folder = options["conda"]

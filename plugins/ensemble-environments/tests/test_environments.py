@@ -319,7 +319,11 @@ def test_a_command_runs_in_a_container_of_a_real_podman(machine: Machine) -> Non
     ("options", "what", "hint"),
     [
         ({"venv": "{0}/none"}, "there is no virtual environment '{0}/none'", "python3 -m venv"),
-        ({"venv": "{0}"}, "'{0}' is not a virtual environment: it has no bin/python", "--clear"),
+        (
+            {"venv": "{0}"},
+            "'{0}' is not a virtual environment: it has no bin/python",
+            "-m venv {0}/venv",
+        ),
         ({"venv": "env"}, "'env', is not absolute", "write {{here}}/env"),
         ({"venv": "~/env"}, "'~/env', is not absolute, and no shell expands it", "write /"),
         ({"conda": "{0}/none"}, "there is no environment of conda '{0}/none'", "conda create"),
@@ -347,7 +351,18 @@ def test_what_does_not_exist_is_reported_before_the_start(
     with pytest.raises(EnsembleError) as caught:
         check(given, True)
     assert fill(what) in caught.value.what
-    assert hint.replace("{{", "{").replace("}}", "}") in (caught.value.hint or "")
+    assert fill(hint) in (caught.value.hint or "")
+
+
+def test_only_a_broken_virtual_environment_is_to_be_cleared(tmp_path: Path) -> None:
+    """``--clear`` removes everything in the folder, which may be a home folder."""
+    check = RECORDS["venv"].check
+    assert check is not None
+    for clears in (False, True):
+        with pytest.raises(EnsembleError) as caught:
+            check({"venv": str(tmp_path)}, True)
+        assert ("--clear" in (caught.value.hint or "")) == clears
+        (tmp_path / "pyvenv.cfg").touch()
 
 
 def test_what_only_nodes_have_is_no_error_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
