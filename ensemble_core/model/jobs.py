@@ -341,6 +341,7 @@ class JobGroup(Value):
                 executor=part.executor,
                 duration=part.duration,
                 avoid=part.avoid,
+                options=part.options,
             )
             for part in (self, *self.more)
         ]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
+from ensemble_core import Executor, ExecutorPlugin, Job, JobGroup, Rendered, hookimpl
 
 __all__ = ["ensemble_executors"]
 
@@ -61,6 +61,14 @@ def _inside() -> str:
     return f"{text}, started again ('--tag TAG --or-resume' continues a run)" if again else text
 
 
+def _never(group: JobGroup, _: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    from ensemble_slurm.sbatch import wrong_memory
+
+    why = next(filter(None, map(wrong_memory, group.sizes)), None)
+    hint = "remove one of them; 'memory_per_task: null' removes that of a profile"
+    return None if why is None else ("memory_per_task", why.partition(": ")[0], hint)
+
+
 @hookimpl
 def ensemble_executors() -> Iterable[ExecutorPlugin]:
     """Return the executor ``slurm``."""
@@ -79,5 +87,6 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             priority=_PRIORITY,
             render=_render,
             inside=_inside,
+            never=_never,
         )
     ]

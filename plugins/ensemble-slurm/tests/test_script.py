@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
+from click.testing import CliRunner
 from ensemble_slurm.environments import query_environment, submit_environment
 from ensemble_slurm.executor import SCRIPT_LIMIT, SlurmExecutor
 from ensemble_slurm.names import COMMENT_LIMIT, Label, format_indices, parse_indices
@@ -14,6 +16,7 @@ from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
 from ensemble_slurm.sbatch import launcher, sbatch_options
 
 from ensemble_core import Job
+from ensemble_core.cli.main import main
 
 #: Identities of two runs with the same tag.
 RUN, OTHER = "3f9c2a1100000001", "07e5d04400000002"
@@ -185,6 +188,33 @@ def test_unknown_options_and_invalid_values_are_rejected() -> None:
     )
     for wrong in ({"partitoin": "a"}, {"look": 0}, {"rate": 0}):
         assert not jsonschema_rs.is_valid(dict(OPTIONS), wrong)
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ("memory_per_task: 1G, options: {slurm: {mem: 2G}}", 1),
+        ("memory_per_task: 1G, options: {slurm: {mem_per_cpu: '{M}G'}}", 1),
+        ("memory_per_task: 1G, retry: {times: 1, with: {options: {slurm: {mem: 2G}}}}", 1),
+        ("options: {slurm: {mem: 1G}}, retry: {times: 1, with: {memory_per_task: 2G}}", 1),
+        ("memory_per_task: 1G, options: {slurm: {mem: null, nice: 1}}", 0),
+        ("memory_per_task: 1G", 0),
+    ],
+)
+def test_memory_that_is_requested_in_two_ways_is_refused_before_the_start(
+    tmp_path: Path, fields: str, line: int
+) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        f"jobs: [{{name: a, command: 'x {{M}}', parameters: {{M: [1]}}, {fields}}}]\n"
+        "rules: [{trigger: start, action: {name: submit}}]\n"
+    )
+    done = CliRunner().invoke(main, ["validate", "--executor", "slurm", str(file)])
+    assert done.exit_code == (2 if line else 0), done.output
+    if line:
+        assert done.output.startswith(f"{file}:{line}:")
+        assert "'memory_per_task' and the option 'mem" in done.output
+        assert "hint: remove one of them; 'memory_per_task: null'" in done.output
 
 
 def test_several_tasks_are_started_by_srun_unless_the_command_does_it() -> None:
