@@ -19,7 +19,7 @@ from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-__all__ = ["dataclass", "equal_fields", "hash_of_fields", "replace", "repr_of_fields"]
+__all__ = ["dataclass", "replace"]
 
 _Some = TypeVar("_Some")
 
@@ -69,13 +69,13 @@ _shown, _compared, _hashed = map(_reader, ("repr", "compare", "hash"))
 
 
 @recursive_repr()
-def repr_of_fields(self: Any) -> str:
+def _repr_of_fields(self: Any) -> str:
     """Return the class's name and its fields, as the method of a dataclass does."""
     values = ", ".join(f"{name}={getattr(self, name)!r}" for name in _shown(type(self))[0])
     return f"{type(self).__qualname__}({values})"
 
 
-def equal_fields(self: Any, other: object) -> Any:
+def _equal_fields(self: Any, other: object) -> Any:
     """Compare the fields of two instances of a class, as the method of a dataclass does."""
     if type(other) is not type(self):
         return NotImplemented
@@ -83,7 +83,7 @@ def equal_fields(self: Any, other: object) -> Any:
     return (values(self),) == (values(other),)
 
 
-def hash_of_fields(self: Any) -> int:
+def _hash_of_fields(self: Any) -> int:
     """Return the hash of the fields."""
     return (_hashed(type(self))[1](self),).__hash__()
 
@@ -187,14 +187,14 @@ else:
             made.__dataclass_params__.eq = eq
             made.__dataclass_params__.repr = options.get("repr", True)
             if made.__dataclass_params__.repr and "__repr__" not in own:
-                made.__repr__ = repr_of_fields
+                made.__repr__ = _repr_of_fields
             if eq:
                 # A class that defines only __eq__ has the hash None.
                 hashed = own.get("__hash__") or ("__hash__" in own and "__eq__" not in own)
                 if not hashed:
-                    made.__hash__ = hash_of_fields if frozen else None
+                    made.__hash__ = _hash_of_fields if frozen else None
                 if "__eq__" not in own:
-                    made.__eq__ = equal_fields
+                    made.__eq__ = _equal_fields
             if frozen:
                 made.__setattr__, made.__delattr__ = _set, _delete
                 if slots and "__getstate__" not in vars(made):

@@ -22,7 +22,6 @@ from ensemble_core.config.schema_check import check_shape
 from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError, did_you_mean
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.option_values import merged, nodes
-from ensemble_core.model.value import Value
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.quick_dataclass import dataclass, replace
 
@@ -40,8 +39,8 @@ __all__ = [
 NO_PROFILE = "none"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Profile(Value):
+@dataclass(frozen=True, slots=True)
+class Profile:
     """A profile: its values and, by path, where each was written and how it was spelled."""
 
     name: str

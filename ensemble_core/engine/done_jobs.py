@@ -21,7 +21,7 @@ TableRow = dict[str, Any]
 DoneJob = tuple[Any, ...]
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class DoneJobs:
     """The done jobs of one group, by their index in the group."""
 

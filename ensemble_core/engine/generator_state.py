@@ -47,7 +47,7 @@ class Asking:
         return replace(self, call=replace(self.call, attempt=self.call.attempt + 1))
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class GeneratorState:
     """State of one generator."""
 

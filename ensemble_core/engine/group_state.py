@@ -54,7 +54,7 @@ CHANGES: Mapping[Change, tuple[tuple[str, int], ...]] = {
 }
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class GroupState:
     """State of one job group."""
 

@@ -21,7 +21,7 @@ __all__ = ["Lasting", "Pending"]
 _GRACE = 5.0
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class Pending:
     """A condition of a rule, or of one of its instances, that has become true."""
 

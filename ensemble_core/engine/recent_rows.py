@@ -30,7 +30,7 @@ def _copies(series: Mapping[str, Series] | None) -> dict[str, Series]:
     return {} if series is None else {name: each.copy() for name, each in series.items()}
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class RecentRows:
     """The rows of a job since a copy of its statistics.
 

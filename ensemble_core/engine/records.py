@@ -87,7 +87,7 @@ def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -
         kept.append(statistics[statistic])
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class Scope:
     """Counts and statistics of a scope, and the instances of rules for it (by the rules'
     ``key``).
@@ -153,7 +153,7 @@ class SliceKey(NamedTuple):
     parameters: tuple[str, ...]
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class Slice(Scope):
     """The jobs that have the same values of some parameters."""
 
@@ -177,7 +177,7 @@ class Slice(Scope):
         return counted(self.counters, counter)
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class SliceTable:
     """All slices with the same key."""
 
@@ -224,7 +224,7 @@ class Link:
         return found[::-1]
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class JobRecord:
     """An attempt that is not over."""
 
@@ -382,7 +382,7 @@ class JobRecord:
         return self.cause or cause_of(self.exception, self.status)
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class Index(Scope):
     """A job with all its attempts, until it is over. Created only for jobs that need it."""
 

@@ -30,7 +30,7 @@ def _canonical(value: object) -> object:
     return value
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class Replicas:
     """The replica numbers that each combination of parameters has used, over all submits.
 

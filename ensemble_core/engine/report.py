@@ -15,7 +15,7 @@ __all__ = ["GroupReport", "InstanceReport", "Progress", "Report", "RuleReport", 
 Standing = Literal["fired", "never triggered", "condition false", "held back", "disabled", "cut"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport(Record):
     """A job group: how many jobs are in each state, and how long they waited and ran on average."""
 
@@ -42,7 +42,7 @@ class GroupReport(Record):
         return data
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceReport(Record):
     """An instance of an algorithm under ``use:``."""
 
@@ -57,7 +57,7 @@ class InstanceReport(Record):
     switched: tuple[tuple[float, bool], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleReport(Record):
     """A rule: how often it was triggered, and how often it fired."""
 
@@ -87,7 +87,7 @@ class RuleReport(Record):
     spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(Record):
     """Progress of a run: how many jobs are done, and how much of its limits the run has used."""
 
@@ -105,7 +105,7 @@ class Progress(Record):
     holding: tuple[str, ...] = ()  # limits that hold jobs now
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Record):
     """Report on a run."""
 

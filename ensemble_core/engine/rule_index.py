@@ -33,7 +33,7 @@ __all__ = [
 Asleep = Literal["cut", "disabled", "exhausted"]
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class Instance:
     """State of a rule for one job or one slice (jobs with equal parameters), with the key ``each``.
 
@@ -62,7 +62,7 @@ class Instance:
         self.since, self.inside, self.enabling = None, None, enabling
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class InUse:
     """State of an instance of an algorithm (``use:``)."""
 
@@ -84,7 +84,7 @@ class InUse:
 _SWITCHED = 50
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class RuleState:
     """State of a rule. The :class:`Instance` has its firings and its backoff."""
 
@@ -250,7 +250,7 @@ _OPPOSITE = {">": "<=", ">=": "<", "<": ">=", "<=": ">"}
 _TIES = {">=": 0, ">": 1, "<": 0, "<=": 1}
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class Watch:
     """The rules that wait for one metric."""
 
@@ -434,7 +434,7 @@ def _is_broad_idle(rule: BoundRule) -> bool:
     return rule.each is None and "idle" in rule.trigger.events
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class RuleIndex:
     """Index of all rules that can fire now, by their triggers."""
 

@@ -21,7 +21,7 @@ _INDEX, _GROUP = late_pattern(r"\{index[:}]"), late_pattern(r"\{group[:}]")
 _ID = late_pattern(r"\{id[:}]")
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False)
 class SharedFiles:
     """Which job of the run writes which file, or runs a combination of parameters in which folder.
 

@@ -31,7 +31,6 @@ from ensemble_core.journal.database import (
     storable,
 )
 from ensemble_core.journal.job_rows import Layout, read_layouts
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
@@ -71,8 +70,8 @@ _KINDS_OF_LISTS = {
 _CHECKED_WHOLE = 32 << 20
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Text(Value):
+@dataclass(frozen=True, slots=True)
+class Text:
     """A version of the ensemble file, with its ``--set`` overrides.
 
     A resume can change the file; the journal then has several versions.
@@ -96,8 +95,8 @@ class Text(Value):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Session(Value):
+@dataclass(frozen=True, slots=True)
+class Session:
     """The time for which one controller ran, in seconds since the epoch."""
 
     number: int
@@ -110,8 +109,8 @@ class Session(Value):
     outcome: Mapping[str, Any] | None  # how it ended
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Snapshot(Value):
+@dataclass(frozen=True, slots=True)
+class Snapshot:
     """The engine's state after event ``seq``."""
 
     seq: int

@@ -21,7 +21,6 @@ from ensemble_core.journal.filesystem import private_folder, read_note
 from ensemble_core.journal.lock import Lock, taken_error
 from ensemble_core.journal.lock_owner import LOCK
 from ensemble_core.journal.names import NAME, PERFORMED, JournalError
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
@@ -122,8 +121,8 @@ State = Literal["running", "ended", "stopped", "limited", "interrupted", "new", 
 LEFT = ("ended", "stopped", "limited")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class RunInfo(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
     """A run, as lists of runs show it. Times are in seconds since the epoch.
 
     States:

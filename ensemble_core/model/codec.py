@@ -22,8 +22,6 @@ from operator import attrgetter, is_not
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from ensemble_core.model.value import Value
-
 __all__ = ["NOTHING", "Record", "dumps", "layout", "quick_to_make"]
 
 #: Default value of fields that are mappings.
@@ -79,7 +77,7 @@ def _layout(cls: type[Any]) -> Layout:
 layout = cast(Callable[[type[Any]], Layout], cache(_layout))
 
 
-class Record(Value):
+class Record:
     """Base of frozen dataclasses that can be converted to plain data and back.
 
     The module's docstring describes the forms.

@@ -39,7 +39,7 @@ __all__ = [
 WhenBusy = Literal["wait", "skip", "force"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Record):
     """One instruction of the engine."""
 
@@ -48,7 +48,7 @@ class Decision(Record):
     firing: int = 0  #: number of the rule's firing within the run; 0 without a rule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fired(Decision):
     """A rule fired. This is the first decision of each firing."""
 
@@ -67,7 +67,7 @@ class Fired(Decision):
         return data
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submit(Decision):
     """Submit these jobs, all of which belong to one group."""
 
@@ -76,7 +76,7 @@ class Submit(Decision):
     jobs: tuple[Job, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LookUp(Decision):
     """Find out which of these jobs an earlier run has already done (``--reuse``).
 
@@ -88,7 +88,7 @@ class LookUp(Decision):
     jobs: tuple[Job, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retry(Decision):
     """Retry this job with changed ``fields``, ``wait`` seconds after its current attempt is over.
 
@@ -102,7 +102,7 @@ class Retry(Decision):
     resume: bool = False  # whether the job's statistics continue over the attempts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fail(Decision):
     """Count this job as failed with the cause ``result``, although it exited with code 0: its
     group's ``fail_if`` is true. If the run was cancelling it, it counts as cancelled.
@@ -114,7 +114,7 @@ class Fail(Decision):
     outcome: Literal["failed", "cancelled"] = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel(Decision):
     """Cancel the jobs with these ids (our ids, not the queue's)."""
 
@@ -122,7 +122,7 @@ class Cancel(Decision):
     jobs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Signal(Decision):
     """Send a signal, such as ``USR1``, to the processes of these running jobs.
 
@@ -137,7 +137,7 @@ class Signal(Decision):
     attempt: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Avoid(Decision):
     """Submit no more jobs of the run to these nodes.
 
@@ -150,7 +150,7 @@ class Avoid(Decision):
     jobs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resize(Decision):
     """Request ``delta`` more (positive) or fewer (negative) nodes from the executor.
 
@@ -171,7 +171,7 @@ class Resize(Decision):
     when_busy: WhenBusy = "wait"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AddRule(Decision):
     """Add a rule; ``spec`` is the rule as plain data."""
 
@@ -180,7 +180,7 @@ class AddRule(Decision):
     spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnableRule(Decision):
     """Enable these rules."""
 
@@ -188,7 +188,7 @@ class EnableRule(Decision):
     rules: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DisableRule(Decision):
     """Disable these rules until they are enabled again."""
 
@@ -196,7 +196,7 @@ class DisableRule(Decision):
     rules: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Switch(Decision):
     """Disable the rules of the instances ``off``, and enable those of ``on``."""
 
@@ -208,7 +208,7 @@ class Switch(Decision):
     reset: bool = False  # whether the firing counters of the rules of ``on`` start from zero
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetGroup(Decision):
     """Change fields of a job group. The change applies to later submits; if a user requested it,
     also to jobs that are not in the queue yet; that of ``at_once``, ``uses`` and ``retry`` at once.
@@ -219,7 +219,7 @@ class SetGroup(Decision):
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetLimits(Decision):
     """Change limits of the run at once; ``None`` removes a limit."""
 
@@ -227,7 +227,7 @@ class SetLimits(Decision):
     limits: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetGenerator(Decision):
     """Pause a generator, continue it (``pause`` is ``False``), or request ``count`` more points.
 
@@ -241,7 +241,7 @@ class SetGenerator(Decision):
     learns: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Decision):
     """Call a function outside the engine's thread. The result comes back as an event.
 
@@ -273,7 +273,7 @@ class Call(Decision):
         return data
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Log(Decision):
     """Show the user a message."""
 
@@ -282,7 +282,7 @@ class Log(Decision):
     level: Literal["info", "warning", "error"] = "info"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notify(Decision):
     """Send the user a message outside the terminal."""
 
@@ -295,7 +295,7 @@ class Notify(Decision):
     attempt: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Terminate(Decision):
     """Cancel the jobs in ``cancel``, then end or stop the run. Nothing is submitted afterwards."""
 

@@ -12,7 +12,6 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ def amount(number: float) -> str:
     return f"{number:.4g}" if abs(number) < 100 else f"{number:.2f}".rstrip("0").rstrip(".")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Limits(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
     """Limits of a run; ``None`` means no limit.
 
     Jobs that could exceed a limit on jobs or hours are held.
@@ -73,8 +72,8 @@ def _refused(spec: Mapping[str, Any], name: str = "") -> Any:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Binder(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binder:
     """Functions that check rules, actions and changes of groups that arrive during the run.
 
     All functions are pure and raise :class:`~ensemble_core.errors.EnsembleError` if the
@@ -106,8 +105,8 @@ class Binder(Value):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class AlgorithmInstance(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmInstance:
     """An entry under ``use:``: a set of rules that are enabled and disabled together."""
 
     name: str
@@ -116,8 +115,8 @@ class AlgorithmInstance(Value):
     enabled: bool = True  # when the run begins
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Ensemble(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ensemble:
     """A checked ensemble file."""
 
     name: str

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Event(Record):
     """Something that happened at ``timestamp`` (seconds since the epoch)."""
 
@@ -48,7 +48,7 @@ class PlainEvents(list[Event]):
     """Events that this version of Ensemble has encoded and decoded, so that they need no check."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Started(Event):
     """The run begins. ``resources`` has the queue's gauges at that time (see ``Resources``)."""
 
@@ -56,7 +56,7 @@ class Started(Event):
     resources: Mapping[str, float] = field(default_factory=lambda: NOTHING)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Resumed(Event):
     """A new controller has resumed the run and has asked the queue about its jobs.
 
@@ -81,7 +81,7 @@ class Resumed(Event):
         return data
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class JobEvent(Event):
     """An event of one job, named as in Flux RFC 21 (``submit``, ``start``, ``finish`` …), or
     ``suspend``, ``unsuspend`` or ``requeue``.
@@ -118,7 +118,7 @@ class JobEvent(Event):
         return time if isinstance(time, float) else self.timestamp
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Observed(Event):
     """One row of values that an observer read from a job's output."""
 
@@ -139,7 +139,7 @@ class Observed(Event):
         return data
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Resources(Event):
     """New values of the queue's gauges, by metric path (``nodes.up``, ``cores.free`` …)."""
 
@@ -152,7 +152,7 @@ quick_to_make(JobEvent)
 quick_to_make(Resources)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class TimerElapsed(Event):
     """A timer of the engine has elapsed."""
 
@@ -163,7 +163,7 @@ class TimerElapsed(Event):
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class ResizeOutcome(Event):
     """The outcome of a resize request.
 
@@ -180,7 +180,7 @@ class ResizeOutcome(Event):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class CallReturned(Event):
     """A custom function, the ``run`` of an action, or a generator returned.
 
@@ -198,7 +198,7 @@ class CallReturned(Event):
     result: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class CallFailed(Event):
     """A custom function or an action's ``run`` raised an error, or returned an invalid result."""
 
@@ -208,7 +208,7 @@ class CallFailed(Event):
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Delivered(Event):
     """Notifications were sent to the address ``to`` as one message, or could not be sent.
 
@@ -221,7 +221,7 @@ class Delivered(Event):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Signalled(Event):
     """The executor has carried out the decision ``Signal`` with this ``request``, or could not.
 
@@ -233,7 +233,7 @@ class Signalled(Event):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Identified(Event):
     """The identities of jobs that are about to be submitted, for later runs with ``--reuse``.
 
@@ -250,7 +250,7 @@ class Identified(Event):
     unchanged: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class LookedUp(Event):
     """The answer to the decision ``look-up``: which jobs an earlier run has already done.
 
@@ -263,7 +263,7 @@ class LookedUp(Event):
     misses: tuple[str, ...] = ()  # jobs that have to run
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class StopRequested(Event):
     """A signal, a command or a time limit requests that the run ends or stops.
 
@@ -293,7 +293,7 @@ class StopRequested(Event):
         return data
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Requested(Event):
     """A user requests an action during the run, from the shell or from a program.
 
@@ -307,7 +307,7 @@ class Requested(Event):
     action: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class ExecutorLost(Event):
     """An executor has lost its queue. The jobs of this queue will have no further events.
 
@@ -328,7 +328,7 @@ class ExecutorLost(Event):
         return data
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Problem(Event):
     """A problem other than a failed job, such as an unreadable file or a rejected cancel.
 
@@ -350,7 +350,7 @@ class Problem(Event):
         return data
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class PluginEvent(Event):
     """An event that a plugin defines.
 

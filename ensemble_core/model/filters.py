@@ -18,7 +18,6 @@ from ensemble_core.model.compiler import refused
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import called
 from ensemble_core.model.jobs import Job
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
@@ -67,8 +66,8 @@ def attempt_fields(job: Job) -> dict[str, Any]:
     return {**own, **job.parameters}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Filter(Value):
+@dataclass(frozen=True)
+class Filter:
     """A parsed filter."""
 
     condition: Condition

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.filters import filter_of
 from ensemble_core.model.sweeps import Range
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -53,8 +52,8 @@ _SLACK = 1e-9
 _MOST_COMBINATIONS = 100_000
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Variable(Value):
+@dataclass(frozen=True, kw_only=True)
+class Variable:
     """A variable of a study: one of ``values``, or a number from ``low`` to ``high`` inclusive.
 
     If ``log`` is true, samples are uniform on a logarithmic scale. With a ``step``, the possible
@@ -134,8 +133,8 @@ class Variable(Value):
         return (value - self.low) / (self.high - self.low)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Constraint(Value):
+@dataclass(frozen=True, slots=True)
+class Constraint:
     """A constraint on a result: a comparison operator ``sign`` (``<``, ``<=``, ``>``, ``>=``) and a
     bound.
     """
@@ -154,8 +153,8 @@ class Constraint(Value):
         return value - self.bound if self.sign.startswith("<") else self.bound - value
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Vocs(Value):
+@dataclass(frozen=True, kw_only=True)
+class Vocs:
     """The problem that a generator solves: variables, objectives and constraints (as in gest-api).
 
     The names of objectives and constraints refer to the group's ``result``.
@@ -377,8 +376,8 @@ class Prune(NamedTuple):
     step: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class GeneratorSpec(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorSpec:
     """A checked entry under ``generators:``."""
 
     name: str

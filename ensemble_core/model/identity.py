@@ -15,7 +15,6 @@ from ensemble_core.model.codec import dumps
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.option_values import fill_options
 from ensemble_core.model.placeholders import fill
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Source", "identity_of", "parts_of", "short", "written"]
@@ -36,8 +35,8 @@ def short(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Source(Value):
+@dataclass(frozen=True, slots=True)
+class Source:
     """The parts of an identity that all jobs of a group share, as plain data."""
 
     parts: Mapping[str, Any]

@@ -14,7 +14,6 @@ from ensemble_core.model.option_values import fill_options, has_braces
 from ensemble_core.model.placeholders import REQUESTS, fill, placeholders
 from ensemble_core.model.signals import SIGNALS
 from ensemble_core.model.sweeps import GivenBy
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass, replace
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class JobState(enum.IntEnum):
         return self < JobState.RUN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Record):
     """One submission of a job group, as an executor receives it."""
 
@@ -232,8 +231,8 @@ _RARE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class JobGroup(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobGroup:
     """An entry under ``jobs:``. :meth:`jobs` expands it into the jobs of one submit."""
 
     name: str

@@ -11,7 +11,6 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import evaluate_options
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["LITERAL_FIELDS", "RetryPolicy", "changed_fields"]
@@ -22,8 +21,8 @@ LITERAL_FIELDS = frozenset({"observe", "points", "retry"})
 _CAUSE_NAMES = frozenset({"cause", "cancelled_by", "type"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class RetryPolicy(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
     """A job group's ``retry``: when, how often and with which changes a failed job is retried."""
 
     times: int  #: Maximum number of retries of a job.

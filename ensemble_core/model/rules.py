@@ -14,7 +14,6 @@ from ensemble_core.errors import Location
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.placeholders import fill_message
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:  # keeps `ensemble validate` fast
@@ -136,8 +135,8 @@ class Rule(_Spec):
         return Action(action[0] if isinstance(action, list) else action)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Trigger(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
     """The events that make a rule check its condition. Plugins build it from the rule's options.
 
     Exactly one of these fields must be set:
@@ -382,8 +381,8 @@ class Firing(Protocol):
 Plan = Callable[[Firing, Mapping[str, Any]], "Iterable[Decision]"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class BoundAction(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundAction:
     """A checked action."""
 
     name: str
@@ -439,8 +438,8 @@ class BoundSpec(dict[str, Any]):
         return dict, (dict(self),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class BoundRule(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundRule:
     """A checked, immutable rule. The rule's counters are part of the engine's state."""
 
     id: str

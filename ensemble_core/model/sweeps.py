@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import overload
 
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["GivenBy", "Range", "by_count", "by_step", "rounded", "without_noise"]
@@ -40,8 +39,8 @@ def without_noise(value: float) -> float:
     return short if abs(short - value) <= _NOISE * math.ulp(value) else value
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class GivenBy(Value):
+@dataclass(frozen=True, slots=True)
+class GivenBy:
     """Placeholder for values that a function of ``custom:`` computes at each submit.
 
     It is the only item in the parameter's list of values.

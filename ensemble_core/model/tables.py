@@ -9,7 +9,6 @@ from typing import Any
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import Expression, index_label
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["MOST_PIVOT_VALUES", "NOWHERE", "OWN_NAMES", "Table", "table_column", "value_order"]
@@ -23,8 +22,8 @@ OWN_NAMES = ("index", "duration", "attempt", "replica", "reused")
 MOST_PIVOT_VALUES = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Table(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
     """A table of results: a row for each done job, or for each combination of parameters."""
 
     name: str

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.causes import Cause
 from ensemble_core.model.jobs import Job
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:  # not needed to check a file, which must be fast
@@ -109,8 +108,8 @@ def new_run_id() -> str:
     return os.urandom(8).hex()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Run(Value):
+@dataclass(frozen=True, slots=True)
+class Run:
     """The run for which an executor works.
 
     - ``tag`` is the run's name, for people: show it in names, comments and messages. It does not

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any
 
 from ensemble_core.errors import Location
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["AlgorithmPlugin", "AlgorithmView", "Fragment", "SourcePlugin", "SourceView"]
@@ -23,8 +22,8 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 Schema = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Fragment(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
     """Job groups, rules and statistics that a plugin has generated, as plain data.
 
     - ``jobs`` replace the entry from which they were generated. ``rules`` are added after those of
@@ -47,8 +46,8 @@ class Fragment(Value):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class SourceView(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceView:
     """The parts of an ensemble that a source can read.
 
     - ``read`` returns the text of a file, given its path relative to the ensemble file. The run
@@ -63,8 +62,8 @@ class SourceView(Value):
     capabilities: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class SourcePlugin(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlugin:
     """The record of a source, which expands entries under ``jobs:`` that have its name as a key.
 
     - ``options`` is a JSON Schema of the entry. Its properties are the allowed keys, including the
@@ -82,8 +81,8 @@ class SourcePlugin(Value):
     options: Schema = field(default_factory=lambda: _NOTHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class AlgorithmView(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmView:
     """The parts of an ensemble that an algorithm can read.
 
     - ``instance`` is the name of the instance to build.
@@ -98,8 +97,8 @@ class AlgorithmView(Value):
     capabilities: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class AlgorithmPlugin(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmPlugin:
     """The record of an algorithm: a named set of rules with options.
 
     - ``objective`` states the goal of the algorithm in one line.

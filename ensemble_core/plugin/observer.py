@@ -12,14 +12,13 @@ from dataclasses import field
 from typing import ClassVar, Literal
 
 from ensemble_core.metrics.series import UNREADABLE
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["UNREADABLE", "Observer", "Row"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Row(Value):
+@dataclass(frozen=True, slots=True)
+class Row:
     """Values of an observer's variables at one time or simulation step (``clock``).
 
     A value may be nan or infinite; most statistics skip such values. ``UNREADABLE`` is a nan for a

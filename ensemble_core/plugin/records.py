@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ensemble_core.metrics.series import Accepts, Statistic, StatisticSpec, TimedStatistic
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.rules import Action, Plan, Rule, Trigger
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -48,8 +47,8 @@ About = Literal["run", "job", "job-begun", "job-ended", "job-failed"]
 ABOUT: tuple[About, ...] = get_args(About)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ExecutorPlugin(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorPlugin:
     """The record of an executor.
 
     - ``options`` is a JSON Schema of the options that ``--option KEY=VALUE`` and ``--slots`` set.
@@ -128,8 +127,8 @@ class ExecutorPlugin(Value):
     inside: Callable[[], str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class TriggerPlugin(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerPlugin:
     """The record of a trigger.
 
     - ``options`` is a JSON Schema of additional keys for rules with this trigger (in addition to
@@ -162,8 +161,8 @@ class TriggerPlugin(Value):
     about: About = "job"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CallContext(Value):
+@dataclass(frozen=True, slots=True)
+class CallContext:
     """The argument of an action's function ``run``.
 
     - ``options`` has the action's checked options.
@@ -198,8 +197,8 @@ class CallContext(Value):
 Outcome = Action | Rule | Iterable[Action | Rule] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ActionPlugin(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionPlugin:
     """The record of an action. It has either ``run`` or ``plan``.
 
     ``run`` may be slow (write a file, send a mail, make a remote call). It is called outside the
@@ -240,8 +239,8 @@ class ActionPlugin(Value):
     simulates: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class StatisticPlugin(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticPlugin:
     """The record of a statistic, which is computed value by value: ``NAME.GROUP-VARIABLE``.
 
     - ``build`` is called with the checked ``options`` (which the file sets under ``statistics:``)
@@ -292,8 +291,8 @@ class StatisticPlugin(Value):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ObserverPlugin(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserverPlugin:
     """The record of an observer, which reads the output of jobs: ``observe: {NAME: {OPTION: …}}``.
 
     - ``build`` is called with the job and the checked options, and returns the observer.
@@ -312,8 +311,8 @@ class ObserverPlugin(Value):
     unasked: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ResizerPlugin(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizerPlugin:
     """The record of a resizer, which changes the sizes of members of the service.
 
     ``options`` is a JSON Schema of the options that ``ensemble-server start --option KEY=VALUE``
@@ -327,8 +326,8 @@ class ResizerPlugin(Value):
     options: Schema = field(default_factory=lambda: _NOTHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class GeneratorPlugin(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorPlugin:
     """The record of a generator, which chooses points: ``generators: [{use: NAME, with: {…}}]``.
 
     - ``build`` is called outside the engine's thread, with the problem (:class:`Vocs`) and the
@@ -358,8 +357,8 @@ class GeneratorPlugin(Value):
     conditional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class EnvironmentPlugin(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentPlugin:
     """The record of an environment, in which a job's command starts: ``within: {NAME: …}``.
 
     - ``options`` is a JSON Schema of the keys of an entry under ``within:``. One of them has the

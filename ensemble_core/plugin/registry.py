@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from ensemble_core.errors import PluginError, closest
-from ensemble_core.model.value import Value
 from ensemble_core.plugin.entry_points import normalize
 from ensemble_core.quick_dataclass import dataclass
 
@@ -69,8 +68,8 @@ KINDS: tuple[Kind, ...] = (
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class LoadedPlugin(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPlugin:
     """A plugin that was found, whether it works or is broken."""
 
     name: str  #: The name of the entry point; for a file, its name without ``.py``.

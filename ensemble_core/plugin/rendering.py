@@ -5,14 +5,13 @@ from __future__ import annotations
 import shlex
 
 from ensemble_core.model.jobs import Job
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Rendered", "shell_line"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Rendered(Value):
+@dataclass(frozen=True, slots=True)
+class Rendered:
     """The text that a queue would receive for a job."""
 
     text: str

@@ -6,14 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Resized", "Resizer"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Resized(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resized:
     """The answer to a resize request. All sizes are numbers of nodes.
 
     - ``before`` is the current size, ``asked`` is the requested size, and ``granted`` is the new

@@ -7,7 +7,6 @@ from typing import Literal
 from ensemble_core.engine.report import Report
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Outcome", "Watcher"]
@@ -32,8 +31,8 @@ class Watcher:
         """Receive a report on the current state of the run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Outcome(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
     """Outcome of a run when its controller exits."""
 
     exit_code: int

@@ -13,7 +13,6 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError, call_plugin, did_you_mean, plugin_raised
-from ensemble_core.model.value import Value
 from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -44,8 +43,8 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ExecutorChoice(Value):
+@dataclass(frozen=True, slots=True)
+class ExecutorChoice:
     """The executor of a run: its name, its record, its options, and why it was chosen."""
 
     name: str
