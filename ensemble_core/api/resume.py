@@ -73,21 +73,10 @@ def resume_by_tag(
     if isinstance(taken, NewTables):
         return over
     try:
-        task = Task(
-            taken.ensemble,
-            taken.registry,
-            taken.executor,
-            name=taken.choice.name,
-            tag=tag,
-            run_id=taken.run_id,
-            output=taken.output,
-            program=source.program,
-            kept=taken.kept,
-            engine=taken.engine,
-        )
-        task.runtime.reopened = taken.reopened
+        task = Task(taken, source.program)
     except BaseException:
-        taken.kept.__exit__()
+        if taken.kept is not None:
+            taken.kept.__exit__()
         raise
     return EnsembleRun(tag, folder, task=task, program=source.program)
 

@@ -191,18 +191,7 @@ def run(
     try:
         from ensemble_core.api.task import Task
 
-        task = Task(
-            begun.ensemble,
-            registry,
-            begun.executor,
-            name=choice.name,
-            tag=begun.tag,
-            run_id=begun.run_id,
-            output=begun.output,
-            program=found.program,
-            kept=kept,
-            earlier=begun.earlier,
-        )
+        task = Task(begun, found.program)
     except BaseException:
         if kept is not None:
             kept.end(None)

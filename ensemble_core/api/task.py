@@ -8,30 +8,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO, cast
 
-from ensemble_core.display.console import Narrator, OutputLine
+from ensemble_core.display.console import Narrator
 from ensemble_core.display.feed import Feed
 from ensemble_core.display.output import Output
 from ensemble_core.display.text_style import TextStyle
-from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.request_files import RequestInbox
-from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import use_registry
-from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.program import Program
-from ensemble_core.plugin.registry import Registry
-from ensemble_core.runtime.controller import STOPPED, Outcome, Runtime
+from ensemble_core.runtime.controller import STOPPED, Outcome
 from ensemble_core.session.interrupts import How, Interrupts
-from ensemble_core.session.run_control import ControlledRun
+from ensemble_core.session.prepared_run import PreparedRun
 
 if TYPE_CHECKING:
-    from ensemble_core.journal.earlier_jobs import EarlierJobs
-    from ensemble_core.model.decisions import Decision
+    pass
 
 __all__ = ["Task"]
 
@@ -61,63 +54,30 @@ class Task:
     submitted.
     """
 
-    def __init__(
-        self,
-        ensemble: Ensemble,
-        registry: Registry,
-        executor: Executor,
-        *,
-        name: str,
-        tag: str,
-        run_id: str,
-        output: Path,
-        program: Program,
-        kept: ControlledRun | None,
-        engine: Engine | None = None,  # of a resumed run: recovered from the journal
-        earlier: EarlierJobs | None = None,  # jobs of the runs that this run reuses
-    ) -> None:
-        self.ensemble = ensemble
+    def __init__(self, run: PreparedRun, program: Program) -> None:
+        self.ensemble = ensemble = run.ensemble
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self.done = threading.Event()
-        self._kept = kept
-        self._registry = registry
+        self._kept = run.kept
+        self._registry = run.registry
         self._waiting: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         plain = TextStyle(unicode=True)
         narrator = Narrator(ensemble, plain, plain)
 
-        def tell(item: Event | Decision) -> Iterator[OutputLine]:
-            return narrator.tell(item)
-
         self._output = Output(
-            tell,
+            narrator.tell,
             cast("TextIO", _LogStream(logging.INFO)),
             cast("TextIO", _LogStream(logging.WARNING)),
             redirects=False,
         )
         feed = Feed(self._output, everything=False)
-        for record in engine.state.table.records.values() if engine is not None else ():
+        for record in run.engine.state.table.records.values() if run.engine is not None else ():
             feed.active.add(record.job.id)
             narrator.know(record.job, record.files, asked=record.cancel != "none")
-        self.runtime = Runtime(
-            ensemble,
-            executor,
-            actions=registry.actions,
-            observers=registry.observers,
-            watchers=[feed],
-            folder=output,
-            tag=tag,
-            run_id=run_id,
-            name=name,
-            journal=kept.journal if kept is not None else None,
-            maker=kept.maker if kept is not None else "",
-            state=kept.executor_folder if kept is not None else None,
-            functions=program.functions,
-            engine=engine,
-            earlier=earlier,
-        )
-        self._thread = threading.Thread(target=self._main, name=f"ensemble run {tag}")
+        self.runtime = run.runtime([feed], program=program)
+        self._thread = threading.Thread(target=self._main, name=f"ensemble run {run.tag}")
 
     def start(self) -> None:
         """Start the run's thread. It is no daemon: the run continues if the main thread ends."""

@@ -123,16 +123,7 @@ def run_text(
     from ensemble_core.cli.run_session import RunSession
 
     with new.kept or nullcontext():
-        code = RunSession(new.ensemble, choice, display).run(
-            registry,
-            new.executor,
-            new.output,
-            new.tag,
-            new.kept,
-            run_id=new.run_id,
-            wall=wall,
-            earlier=new.earlier,
-        )
+        code = RunSession(new.ensemble, choice, display).run(new, wall=wall)
     if ended is not None:
         ended(new.tag)
     return code

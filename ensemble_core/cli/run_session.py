@@ -6,9 +6,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO
 
 import click
 
@@ -22,20 +21,16 @@ from ensemble_core.display.summary import kept_secrets, resume_command, summary
 from ensemble_core.display.text_style import count_of, format_time, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.request_files import RequestInbox
-from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import Event, StopRequested
+from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import use_registry
-from ensemble_core.plugin.executor import Executor
-from ensemble_core.plugin.registry import Registry
 from ensemble_core.runtime.controller import Outcome, Runtime
+from ensemble_core.runtime.watcher import Watcher
 from ensemble_core.session.executor_choice import ExecutorChoice
 from ensemble_core.session.interrupts import How, Interrupts
+from ensemble_core.session.prepared_run import PreparedRun
 from ensemble_core.session.run_control import ControlledRun
-
-if TYPE_CHECKING:
-    from ensemble_core.journal.earlier_jobs import EarlierJobs
 
 __all__ = ["RunSession"]
 
@@ -92,32 +87,17 @@ class RunSession:
 
     def run(
         self,
-        registry: Registry,
-        executor: Executor,
-        folder: Path,
-        tag: str,
-        kept: ControlledRun | None = None,
+        run: PreparedRun,
         *,
-        run_id: str | None = None,
-        engine: Engine | None = None,
-        stop_first: StopRequested | None = None,
-        make: Callable[..., Any] = Runtime,
+        make: Callable[[Sequence[Watcher]], Any] | None = None,
         wall: float | None = None,
-        reopened: bool = False,
-        request: Mapping[str, Any] | None = None,
-        earlier: EarlierJobs | None = None,
     ) -> int:
-        """Run to the end, or resume with ``engine``. Return the exit code.
+        """Run to the end. Return the exit code.
 
-        - ``folder``: the folder for the output of jobs for which no file is given.
-        - ``run_id``: the run's identity. A simulated run has none.
-        - ``stop_first``: a stop that is made immediately, if the run is resumed only to cancel its
-          jobs.
-        - ``reopened``: the run had ended; ``request``: the request that reopens it.
+        - ``make``: builds another runtime with these watchers. The run then cannot be resumed.
         - ``wall``: the number of seconds after which the run is stopped.
-        - ``make``: builds the runtime. If it is not the default runtime, the run cannot be resumed.
-        - ``earlier``: the jobs of the runs that this run reuses.
         """
+        kept, engine = run.kept, run.engine
         output = Output(
             self._output_lines,
             self._out,
@@ -126,23 +106,7 @@ class RunSession:
             as_json=self._as_json,
         )
         feed = Feed(output, everything=self._as_json or self._narrator.debug)
-        runtime: Runtime = make(
-            self._ensemble,
-            executor,
-            actions=registry.actions,
-            observers=registry.observers,
-            watchers=[feed],
-            folder=folder,
-            tag=tag,
-            name=self._choice.name,
-            journal=kept.journal if kept is not None else None,
-            maker=kept.maker if kept is not None else "",
-            state=kept.executor_folder if kept is not None else None,
-            engine=engine,
-            wall=wall,
-            **({} if run_id is None else {"run_id": run_id}),
-            **({} if earlier is None else {"earlier": earlier}),
-        )
+        runtime: Runtime = run.runtime([feed], wall=wall) if make is None else make([feed])
         if self._show is not None and self._block is not None:
             from ensemble_core.cli.results_table import ResultsTable
 
@@ -151,11 +115,6 @@ class RunSession:
             feed.active.update(engine.state.active())
             for record in engine.state.table.records.values():
                 self._narrator.know(record.job, record.files, asked=record.cancel != "none")
-        if stop_first is not None:
-            runtime.stop_first(stop_first)
-        if reopened:
-            runtime.reopened = True
-            runtime.reopened_by = request or NOTHING
 
         def announce(
             keep: bool, leave: str = "Ctrl-C to exit without waiting", drain: bool = False
@@ -171,7 +130,7 @@ class RunSession:
             # Overwrite the "^C" that a terminal shows.
             output.say(f"\r{note}" if is_terminal(self._err) else note, error=True)
 
-        if stop_first is None:
+        if run.stop_first is None:
             feed.announce = announce
 
         def stop(reason: str, exit_code: int, how: How) -> None:
@@ -188,8 +147,8 @@ class RunSession:
             if how == "leave" or ended is None or (how == "end" and ended.stopped):
                 runtime.stop(reason, exit_code, end=how == "end", drain=how == "drain")
 
-        with output, use_registry(registry, threads=True):
-            self._begin(output, tag, kept, engine)
+        with output, use_registry(run.registry, threads=True):
+            self._begin(output, run.tag, kept, engine)
             outcome = None
             try:
                 folder_of_run = kept.folder if kept is not None else None
@@ -203,12 +162,12 @@ class RunSession:
                     problem = kept.end(outcome)
                     if problem is not None:
                         self._warn(output, problem)
-            lines = self._end(outcome, str(folder) if folder.is_dir() else None)
+            lines = self._end(outcome, str(run.output) if run.output.is_dir() else None)
             if not self._quiet:
                 lines[-1:-1] = self._requested_lines(runtime.engine)
-            resumable = make is Runtime and not outcome.over
+            resumable = make is None and not outcome.over
             if kept is not None and resumable and not self._as_json:
-                again = resume_command(tag, runtime.engine, limited=outcome.state == "limited")
+                again = resume_command(run.tag, runtime.engine, limited=outcome.state == "limited")
                 lines.append(f"  to resume this run: {again}")
                 lines += kept_secrets(runtime.engine)
             output.close(lines, patience=2.0 if self._left else None)

@@ -27,9 +27,9 @@ command (``bell = "ensemble_bell.command:bell"``). The command may import the pu
   errors by the path of the value (``DocumentPath``). ``shown`` quotes a value in messages.
 - **A run**: ``run_text`` runs a generated ensemble file like ``ensemble run``; ``resume_instead``
   implements ``--or-resume``.
-- **A plugin's own runtime**, such as a simulation without a queue: ``RunSession`` displays the run,
-  and ``ControlledRun`` stores it under a ``new_tag``. ``fit_tag`` turns a name into a valid tag. A
-  ``Watcher`` receives the events of the run.
+- **A plugin's own runtime**, such as a simulation without a queue: ``RunSession`` displays a
+  ``PreparedRun``, and ``ControlledRun`` stores it under a ``new_tag``. ``fit_tag`` turns a name
+  into a valid tag. A ``Watcher`` receives the events of the run.
 - **Python code in an ensemble file**: call ``require_code(ensemble, purpose)`` before a simulation
   or test. Pass the ``Purpose`` 'rehearse' if the user has allowed the code (``--run-code``),
   otherwise 'check', which raises an error if the code is needed.
@@ -136,6 +136,7 @@ if TYPE_CHECKING:
     from ensemble_core.runtime.watcher import Outcome as Outcome
     from ensemble_core.runtime.watcher import Watcher as Watcher
     from ensemble_core.session.inspection import Inspection as Inspection
+    from ensemble_core.session.prepared_run import PreparedRun as PreparedRun
     from ensemble_core.session.run_control import ControlledRun as ControlledRun
 
     DocumentPath = Path
@@ -150,6 +151,7 @@ else:
     #: need the whole model. ``NAME=ORIGINAL`` means that the module calls this name ORIGINAL.
     _HOMES = {
         "ensemble_core.cli.queue_run": "resume_instead run_text",
+        "ensemble_core.session.prepared_run": "PreparedRun",
         "ensemble_core.session.run_control": "ControlledRun",
         "ensemble_core.cli.run_session": "RunSession",
         "ensemble_core.cli.why_text": (

@@ -118,15 +118,8 @@ class KeptRun:
 
     @property
     def run_id(self) -> str:
-        """The run's identity. Runs of versions before 1.0 have one that follows from their tag."""
-        from hashlib import sha256
-
-        return str(self.journal.about.get("id") or sha256(self.tag.encode()).hexdigest()[:16])
-
-    @property
-    def has_identity(self) -> bool:
-        """True if the run's identity is in its journal, and so in its jobs."""
-        return bool(self.journal.about.get("id"))
+        """The run's identity. A simulated run has none."""
+        return str(self.journal.about.get("id", ""))
 
     @property
     def state(self) -> str:

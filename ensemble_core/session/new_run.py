@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ensemble_core.journal.ownership import is_own
 from ensemble_core.journal.tags import fit, new_tag
@@ -15,29 +15,13 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.plugin.executor import new_run_id
 from ensemble_core.session.earlier_folders import folder_warnings, folders_of
 from ensemble_core.session.executor_choice import ExecutorChoice, build_executor
+from ensemble_core.session.prepared_run import PreparedRun
 
 if TYPE_CHECKING:
-    from ensemble_core.journal.earlier_jobs import EarlierJobs
     from ensemble_core.model.ensemble import Ensemble
-    from ensemble_core.plugin.executor import Executor
     from ensemble_core.plugin.registry import Registry
-    from ensemble_core.session.run_control import ControlledRun
 
-__all__ = ["NewRun", "new_run"]
-
-
-class NewRun(NamedTuple):
-    """Everything that the controller of a new run needs."""
-
-    ensemble: Ensemble
-    executor: Executor
-    tag: str
-    run_id: str  #: The run's identity.
-    output: Path  #: For the output of jobs for which no output file is given.
-    #: The run's folder, with its lock and journal; ``None`` with ``--no-journal``.
-    kept: ControlledRun | None
-    #: The jobs of earlier runs to reuse.
-    earlier: EarlierJobs | None = None
+__all__ = ["new_run"]
 
 
 def new_run(
@@ -56,7 +40,7 @@ def new_run(
     keep: bool,
     more: Mapping[str, Any] = NOTHING,
     reuse: Sequence[str] = (),
-) -> NewRun:
+) -> PreparedRun:
     """Build and prepare the executor of a new run, and create the run's journal.
 
     ``more`` is added to the description of the run in the journal. ``reuse`` lists earlier runs.
@@ -94,7 +78,7 @@ def new_run(
     run_id = new_run_id()
     if not keep:
         executor.prepare(tag, None, run_id)
-        return NewRun(ensemble, executor, tag, run_id, place, None, earlier)
+        return PreparedRun(ensemble, registry, choice, executor, tag, place, None, run_id, earlier)
     about = {
         "tag": tag,
         "id": run_id,
@@ -122,7 +106,7 @@ def new_run(
             "choose a folder on another file system with --state"
         )
         ensemble = replace(ensemble, warnings=(*ensemble.warnings, unsafe))
-    return NewRun(ensemble, executor, tag, run_id, place, kept, earlier)
+    return PreparedRun(ensemble, registry, choice, executor, tag, place, kept, run_id, earlier)
 
 
 def _output_warnings(place: Path, tag: str) -> Iterator[str]:

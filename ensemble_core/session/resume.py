@@ -28,34 +28,19 @@ from ensemble_core.session.executor_choice import (
     webhook_errors,
 )
 from ensemble_core.session.leftover_jobs import check_not_lost
+from ensemble_core.session.prepared_run import PreparedRun
 from ensemble_core.session.run_control import ControlledRun
 
 if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
     from ensemble_core.model.ensemble import Ensemble
-    from ensemble_core.plugin.executor import Executor
     from ensemble_core.plugin.records import ExecutorPlugin
-    from ensemble_core.plugin.registry import Registry
     from ensemble_core.session.kept_run import KeptRun
     from ensemble_core.session.plugins import FindPlugins
 
-__all__ = ["NewTables", "PreparedResume", "prepare_resume"]
+__all__ = ["NewTables", "prepare_resume"]
 
 _Options = dict[str, Any]
-
-
-class PreparedResume(NamedTuple):
-    """Everything that a controller needs to resume a run."""
-
-    ensemble: Ensemble
-    engine: Engine
-    choice: ExecutorChoice
-    executor: Executor
-    registry: Registry
-    run_id: str  #: The run's identity.
-    output: Path
-    kept: ControlledRun  #: The run's folder, with its lock and journal.
-    reopened: bool  #: True if the run had ended.
 
 
 class NewTables(NamedTuple):
@@ -78,7 +63,7 @@ def prepare_resume(
     take_over: bool = False,
     stop_first: StopRequested | None = None,
     request: Mapping[str, Any] | None = None,
-) -> PreparedResume | NewTables:
+) -> PreparedRun | NewTables:
     """Lock the run in this folder, check that it can be resumed, and recover its engine.
 
     - ``open_kept`` opens the run.
@@ -177,7 +162,7 @@ def _prepare(
     with_flags: Callable[[ExecutorPlugin, _Options], _Options],
     stop_first: StopRequested | None,
     request: Mapping[str, Any] | None,
-) -> PreparedResume | NewTables:
+) -> PreparedRun | NewTables:
     text = changed(past)
     reopened = _is_over(past) and stop_first is None
     if request is not None:
@@ -194,8 +179,6 @@ def _prepare(
     executor = build_executor(past.registry, record, options)
     ends = stop_first is not None and stop_first.ends
     engine = past.recover(compare=not ends, pending=text is None).engine
-    if executor.shared and not past.has_identity and (waiting := len(engine.in_queue())):
-        raise _older_version_error(past, name, waiting)
     ensemble: Ensemble = engine.state.ensemble
     damaged = past.warn_of_damage()
     output = Path(str(past.journal.about.get("output") or past.folder / "output"))
@@ -223,8 +206,19 @@ def _prepare(
         writer.close()
         raise
     choice = ExecutorChoice(name, record, "", "as the run began", options)
-    return PreparedResume(
-        ensemble, engine, choice, executor, past.registry, past.run_id, output, kept, reopened
+    return PreparedRun(
+        ensemble,
+        past.registry,
+        choice,
+        executor,
+        past.tag,
+        output,
+        kept,
+        past.run_id,
+        engine=engine,
+        stop_first=stop_first,
+        reopened=reopened,
+        request=request,
     )
 
 
@@ -257,18 +251,6 @@ def _ended_error(past: KeptRun) -> UsageError:
         hint="'ensemble retry' runs its failed jobs again; --accept-changes or --set reopens it if "
         "the changed file adds work; 'ensemble run' starts it again",
         code="run-ended",
-    )
-
-
-def _older_version_error(past: KeptRun, executor: str, jobs: int) -> UsageError:
-    return UsageError(
-        f"run {past.tag} was begun by a version before 1.0, and {jobs} of its jobs may be in the "
-        f"queue of executor {executor}",
-        cause="those versions did not mark jobs with the run's identity, so they cannot be found "
-        "again: they would run a second time",
-        hint="resume or cancel it with the version that began it, or begin a new run with "
-        "'ensemble run'",
-        code="older-version",
     )
 
 

@@ -239,25 +239,6 @@ def test_journal_of_another_format_is_rejected(place: Place) -> None:
     assert "unreadable" in place.ensemble("runs").output
 
 
-def test_run_whose_jobs_have_no_identity_in_a_shared_queue_is_not_resumed(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Versions before 1.0 marked jobs with the run's tag only."""
-    place.killed("told", 4)
-    writer = JournalWriter(place.journal)
-    writer.describe({"id": ""})
-    writer.close()
-    before = place.submitted()
-    monkeypatch.setenv("DISK_QUEUE_SHARED", "1")
-    result = place.ensemble("resume", "last")
-    assert result.exit_code == 2
-    assert "begun by a version before 1.0" in result.output
-    assert "of its jobs may be in the queue of executor disk" in result.output
-    assert place.submitted() == before
-    monkeypatch.delenv("DISK_QUEUE_SHARED")
-    check_right(place, place.ensemble("resume", "last"))
-
-
 def newest_event(journal: Path, newest_part: bytes) -> int:
     """Return the newest event of a copy of the journal with this WAL.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -122,20 +123,8 @@ def resume_run(
     )
     if isinstance(taken, NewTables):
         return _say_tables(taken, display)
-    with taken.kept:
-        return RunSession(taken.ensemble, taken.choice, display).run(
-            taken.registry,
-            taken.executor,
-            taken.output,
-            folder.name,
-            taken.kept,
-            run_id=taken.run_id,
-            engine=taken.engine,
-            stop_first=stop_first,
-            wall=wall,
-            reopened=taken.reopened,
-            request=request,
-        )
+    with taken.kept or nullcontext():
+        return RunSession(taken.ensemble, taken.choice, display).run(taken, wall=wall)
 
 
 def _say_tables(found: NewTables, display: Display) -> int:

@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import ExecutorPlugin
@@ -14,6 +13,7 @@ from ensemble_core.cli.toolkit import (
     ControlledRun,
     Display,
     ExecutorChoice,
+    PreparedRun,
     RunSession,
     fit_tag,
     new_tag,
@@ -24,7 +24,7 @@ from ensemble_simulate.virtual_runtime import VirtualRuntime, open_look_up
 
 if TYPE_CHECKING:
     from ensemble_core import EnsembleError, VirtualExecutor
-    from ensemble_core.cli.toolkit import Call, Ensemble, Profile, Purpose, Registry
+    from ensemble_core.cli.toolkit import Call, Ensemble, Profile, Purpose, Registry, Watcher
 
 __all__ = ["run_simulated"]
 
@@ -73,19 +73,33 @@ def run_simulated(
         folders, earlier, look_up = open_look_up(home, reuse, ensemble, print_warning)
     ensemble = ensemble.begun(tag, os.getcwd(), folders, earlier)
     began = float(int(time.time()))
-    make = partial(
-        VirtualRuntime,
-        began=began,
-        until=began + until,
-        takes=takes,
-        answers=answers,
-        purpose=purpose,
-        look_up=look_up,
-    )
     session = RunSession(ensemble, choice, display)
     output = home / "runs" / tag / "output"
+
+    def run(kept: ControlledRun | None) -> int:
+        def make(watchers: Sequence[Watcher]) -> VirtualRuntime:
+            return VirtualRuntime(
+                ensemble,
+                executor,
+                actions=registry.actions,
+                watchers=watchers,
+                folder=output,
+                tag=tag,
+                journal=kept.journal if kept is not None else None,
+                maker=kept.maker if kept is not None else "",
+                began=began,
+                until=began + until,
+                takes=takes,
+                answers=answers,
+                purpose=purpose,
+                look_up=look_up,
+            )
+
+        prepared = PreparedRun(ensemble, registry, choice, executor, tag, output, kept)
+        return session.run(prepared, make=make)
+
     if not keep:
-        return session.run(registry, executor, output, tag, make=make)
+        return run(None)
     about: Mapping[str, Any] = {
         "tag": tag,
         "name": ensemble.name,
@@ -103,4 +117,4 @@ def run_simulated(
     with ControlledRun.new(
         home, about, registry, text, list(overrides), executor, ensemble.attached
     ) as kept:
-        return session.run(registry, executor, output, tag, kept, make=make)
+        return run(kept)

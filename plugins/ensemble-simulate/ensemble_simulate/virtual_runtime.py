@@ -44,7 +44,7 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.plugin.executor import Run, VirtualExecutor
-from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
+from ensemble_core.plugin.hookspecs import ActionPlugin
 from ensemble_core.plugin.named_code import Purpose
 from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.controller import OUT_OF_TIME, STOPPED
@@ -96,10 +96,7 @@ def open_look_up(
 class VirtualRuntime:
     """One run of one ensemble on a virtual clock, with the interface of ``Runtime``.
 
-    The arguments ``observers``, ``name`` and ``state`` have no effect.
-
     - ``began``, ``until``: times of the first and the last event, in seconds since the epoch
-    - ``wall``: seconds after which the run stops (default: ``limits.wall``)
     - ``takes``: returns the seconds that a call of a function or an action takes. ``None``: the
       executor emits the outcome, so nothing is called
     - ``answers``: returns the recorded result of a call, or its error. ``None``: a function is
@@ -118,16 +115,12 @@ class VirtualRuntime:
         executor: VirtualExecutor,
         *,
         actions: Mapping[str, ActionPlugin],
-        observers: Mapping[str, ObserverPlugin] | None = None,
         watchers: Sequence[Watcher] = (),
         folder: Path = Path(),
         tag: str = "simulated",
-        name: str = "",
         journal: JournalWriter | None = None,
         maker: str = "",
-        state: Path | None = None,
         engine: Engine | None = None,
-        wall: float | None = None,
         began: float = 1e9,
         until: float = math.inf,
         takes: Callable[[Call], float | None] = lambda call: 0.0,
@@ -150,7 +143,7 @@ class VirtualRuntime:
             self.watch(watcher)
         self._began = self._now = began
         self._until = until
-        limit = ensemble.limits.wall if wall is None else wall
+        limit = ensemble.limits.wall
         self._stop_at = math.inf if limit is None else began + limit
         self._takes = takes
         self._answers = answers

@@ -110,7 +110,6 @@ def timeline(seed: int, line: Mapping[str, Any], cancelled: float | None) -> lis
 class DiskQueue(Executor):
     """Executor of the queue in ``folder``. With ``forgets``, the queue forgets jobs that are over."""
 
-    shared: ClassVar[bool] = "DISK_QUEUE_SHARED" in os.environ  # when the plugin is loaded
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {"submit", "cancel", "resize", "reattach", "detach"}
     )
