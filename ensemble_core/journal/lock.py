@@ -21,6 +21,7 @@ from ensemble_core.journal.lock_owner import (
     this_process,
 )
 from ensemble_core.journal.names import JournalError
+from ensemble_core.posix_files import lock_within
 
 __all__ = ["Lock", "taken_error"]
 
@@ -55,20 +56,6 @@ def _wait_for_name(find: Callable[[], Mapping[str, Any] | None]) -> Mapping[str,
     return named
 
 
-def _lock_patiently(descriptor: int) -> None:
-    """Lock a file exclusively. Wait for processes that hold the lock only in order to check it."""
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return
-
-
 class Lock:
     """Lock of a run. One controller holds it until :meth:`release` or until its process ends.
 
@@ -97,7 +84,7 @@ class Lock:
             ) from error
         try:
             try:
-                _lock_patiently(descriptor)
+                lock_within(_PATIENCE, descriptor)
                 locked = True
             except BlockingIOError:
                 raise self._refusal(_wait_for_name(self.holder)) from None

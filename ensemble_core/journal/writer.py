@@ -41,6 +41,7 @@ from ensemble_core.journal.job_rows import JobRow, JobRowWriter, read_layouts
 from ensemble_core.journal.reader import Snapshot, Text, digest
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
+from ensemble_core.posix_files import sync_folder
 
 __all__ = ["JournalWriter"]
 
@@ -94,7 +95,7 @@ class JournalWriter:
             self._connection = connect(path, write=True)
             if new:  # the names of the file and of new folders must survive a power cut
                 for folder in [*path.absolute().parents][:4]:
-                    _sync_folder(folder)
+                    sync_folder(folder)
             add_functions(self._connection)
             layouts = read_layouts(self._connection)
             self._job_rows = JobRowWriter({layout: number for number, layout in layouts.items()})
@@ -613,15 +614,3 @@ class JournalWriter:
         self._jobs, self._crc = jobs, crc
         if rows:
             self._job_rows.written()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync a folder, if the file system supports it, so that new names in it survive a power
-    cut.
-    """
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

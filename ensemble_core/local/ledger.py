@@ -18,8 +18,6 @@ as eight hexadecimal digits. A truncated last line is ignored. The file has the 
 - ``["q",TIME]``: in a pilot, the supervisor has exited, and no process of its jobs was left.
 - ``["t",TIME]``: the time of the newest event when the file was compacted.
 
-In format 1, lines have no checksum.
-
 Answers to resizes are synced to disk. Events of jobs are not, so they may be missing after a power
 cut, which no job survives. If the run's journal is elsewhere (``Run.syncs_late`` is false), events
 of waiting jobs are synced before they are sent. (In a pilot, a line is synced before the spawn: see
@@ -31,7 +29,6 @@ waiting jobs were synced, the job had started: it is reported as lost, and not s
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,14 +37,15 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.ledger_lines import LedgerJob, is_newer, strip_checksum, with_checksum
 from ensemble_core.local.protocol import decode, line, line_job
+from ensemble_core.posix_files import lock_within, sync_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Ledger", "boot", "check_format", "sync_folder"]
+__all__ = ["Ledger", "boot", "check_format"]
 
 NAME, LOCK = "local.log", "local.lock"
-#: Version of the file format. Version 1 had no checksums.
+#: Version of the file format.
 FORMAT = 2
 #: Smallest size of a file that is worth compacting.
 SMALL = 4 << 20
@@ -69,10 +67,10 @@ def boot() -> str:
 
 
 def check_format(version: int, path: str | Path) -> None:
-    """Raise :class:`ExecutorError` if a ledger has a format that is not known yet."""
-    if version > FORMAT:
+    """Raise :class:`ExecutorError` if a ledger has another format."""
+    if version != FORMAT:
         raise ExecutorError(
-            f"{path} is from a newer version of Ensemble",
+            f"{path} is from another version of Ensemble",
             hint="resume the run with the version that it was started with",
             code="newer-version",
         )
@@ -88,22 +86,6 @@ def _pid_namespace() -> str:
 
 def _error_text(error: OSError) -> str:
     return error.strerror or str(error)
-
-
-def _try_lock(fd: int) -> bool:
-    """Take the lock. A supervisor that is about to exit may still hold it for a moment."""
-    deadline = time.monotonic() + _LOCK_WAIT
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        except OSError:
-            return True  # No locks here, but the socket's name allows only one supervisor.
-        else:
-            return True
 
 
 class Ledger:
@@ -133,7 +115,6 @@ class Ledger:
         self._buffer: list[bytes] = []
         #: The rest of an incomplete write, which has to be written next.
         self._unwritten = b""
-        self._format = FORMAT
         self._to_keep = False
         #: True until the folder has been synced. Before that, a power cut could lose the file's
         #: name.
@@ -166,16 +147,20 @@ class Ledger:
         os.makedirs(folder, exist_ok=True)
         lock = os.path.join(folder, LOCK)
         self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _try_lock(self._lock):
+        try:
+            lock_within(_LOCK_WAIT, self._lock)
+        except BlockingIOError:
             raise ExecutorError(
                 "another supervisor owns this run's jobs",
                 cause=f"{lock} is locked, from another machine or container",
                 hint="resume the run on the machine or in the container where it was started",
                 code="busy-run",
-            )
+            ) from None
+        except OSError:
+            pass  # No locks here, but the socket's name allows only one supervisor.
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._read()
-        if self.began is None or self._format < FORMAT:
+        if self.began is None:
             self._unwritten = self._head()
         self._buffer.append(line(self._supervisor))
         self._write()
@@ -188,16 +173,13 @@ class Ledger:
     def _read(self) -> None:
         supervisor: list[Any] | None = None
         whole = 0
-        plain = True
         with open(self.path, "rb") as file:
             for raw in file:
                 if not raw.endswith(b"\n"):
                     break
                 whole += len(raw)
                 try:
-                    text = strip_checksum(raw, plain)
-                    plain = plain and text is raw and not text.startswith(b'["v",2,')
-                    message = decode(text.decode("ascii"))
+                    message = decode(strip_checksum(raw).decode("ascii"))
                     if message[0] == "k":
                         supervisor = message
                     else:
@@ -264,9 +246,8 @@ class Ledger:
                     hint="choose a separate state folder for each run",
                     code="other-run",
                 )
-            self._format = message[1]
             self.began = message[3]
-            self.run_id = message[4] if len(message) > 4 else message[2]
+            self.run_id = message[4]
 
     def _remember(self, request: str, outcome: str) -> None:
         self.requests[request] = outcome
@@ -396,10 +377,10 @@ class Ledger:
                     torn = raw  # the rest of this line is in self._unwritten
                     break
                 with contextlib.suppress(ValueError):
-                    yield strip_checksum(raw, self._format < FORMAT)
+                    yield strip_checksum(raw)
         for raw in (torn + self._unwritten).splitlines(keepends=True):
             with contextlib.suppress(ValueError):
-                yield strip_checksum(raw, False)
+                yield strip_checksum(raw)
         yield from b"".join(self._buffer).splitlines(keepends=True)
 
     def forget(self, jobs: Iterable[str]) -> None:
@@ -440,7 +421,7 @@ class Ledger:
                 os.unlink(fresh)
             return
         os.close(self._fd)
-        self._fd, self._total, self._dead, self._format = fd, total, 0, FORMAT
+        self._fd, self._total, self._dead = fd, total, 0
         self._not_before = SMALL
 
     def _kept_lines(self) -> Iterator[bytes]:
@@ -455,15 +436,3 @@ class Ledger:
                 continue
             if answer or name in self._sizes:
                 yield raw
-
-
-def sync_folder(folder: str) -> None:
-    """Sync a folder, if the file system supports it, so that new names in it survive a power
-    cut.
-    """
-    with contextlib.suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

@@ -58,15 +58,12 @@ def with_checksum(text: bytes) -> bytes:
     return b"%08x %b" % (crc32(text), text)
 
 
-def strip_checksum(raw: bytes, plain: bool) -> bytes:
-    """Return a line of the file without its checksum. Raises ``ValueError`` if it is damaged.
-
-    If ``plain`` is true, the line may have no checksum.
-    """
+def strip_checksum(raw: bytes) -> bytes:
+    """Return a line of the file without its checksum. Raises ``ValueError`` if it is damaged."""
     text = raw[9:]
     if raw[:9] == b"%08x " % crc32(text):
         return text
-    if raw.startswith(b'["v",') or (plain and raw.startswith(b"[")):
+    if raw.startswith(b'["v",'):
         return raw
     raise ValueError("a line does not match its checksum")
 

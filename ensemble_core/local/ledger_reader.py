@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.ledger import NAME, check_format, sync_folder
+from ensemble_core.local.ledger import NAME, check_format
 from ensemble_core.local.ledger_lines import strip_checksum
 from ensemble_core.local.protocol import decode, to_event
 from ensemble_core.model.events import JobEvent
+from ensemble_core.posix_files import sync_folder
 
 __all__ = ["LedgerReading", "ledger_messages", "read_ledger", "set_fence"]
 
@@ -140,14 +141,11 @@ def ledger_messages(data: bytes) -> Iterator[list[Any] | None]:
 
     A torn last line is left out.
     """
-    plain = True
     for raw in io.BytesIO(data):
         if not raw.endswith(b"\n"):
             return
         try:
-            text = strip_checksum(raw, plain)
-            plain = plain and text is raw and not text.startswith(b'["v",2,')
-            message = decode(text.decode("ascii"))
+            message = decode(strip_checksum(raw).decode("ascii"))
         except ValueError:
             yield None
         else:

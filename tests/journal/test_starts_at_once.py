@@ -56,13 +56,13 @@ def test_a_start_whose_folder_was_made_again_does_not_share_it(tmp_path: Path) -
     early, late = Lock(folder), Lock(folder)
     early.acquire()
 
-    def replaced(descriptor: int) -> None:
+    def replaced(seconds: float, descriptor: int) -> None:
         early.release()
         early.path.unlink()
         early.acquire()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ensemble_core.journal.lock._lock_patiently", replaced)
+        patch.setattr("ensemble_core.journal.lock.lock_within", replaced)
         patch.setattr("ensemble_core.journal.lock._PATIENCE_FOR_NAME", 0)
         patch.setattr(early, "acquire", lambda: Lock(folder).path.write_text("{}"))
         with pytest.raises(JournalError, match="run one has just been started by") as raised:

@@ -13,7 +13,7 @@ import pytest
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local import ledger as ledger_module
 from ensemble_core.local.ledger import Ledger
-from ensemble_core.local.protocol import decode, encode_event, encode_job, line, to_job
+from ensemble_core.local.protocol import decode, encode_event, encode_job, line
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.model.events import Event, JobEvent
@@ -112,32 +112,6 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_a_ledger_without_checksums_is_read_and_continued_with_checksums(tmp_path: Path) -> None:
-    """Format of version 1.0. After the first line with a checksum, a line without is damaged."""
-    texts = [line(["v", 1, "t", 100.0]), line(["k", os.uname().nodename, "", 1])]
-    texts += [text for _, text in life(made(0), 200.0, "priority")]
-    path = tmp_path / "local.log"
-    path.write_bytes(b"".join(texts))
-    ledger = Ledger(str(tmp_path), "t", 300.0)
-    assert (ledger.unreadable, ledger.began) == (0, 100.0)
-    data = ledger.past[made(0).id].data
-    assert data is not None
-    assert to_job(data) == made(0)
-    for name, text in life(made(1), 300.0):
-        ledger.add(name, text)
-    ledger.flush(300.0)
-    everything = {made(0).id: 0.0, made(1).id: 0.0}
-    assert len(list(ledger.replay(everything))) == 2 + 6
-    ledger.close()
-    with path.open("ab") as file:
-        file.write(life(made(2), 400.0, "submit")[0][1])
-    ledger = Ledger(str(tmp_path), "t", 500.0)
-    assert (ledger.unreadable, ledger.began) == (1, 100.0)
-    assert ledger.knows(made(1).id)
-    assert not ledger.knows(made(2).id)
-    ledger.close()
-
-
 @pytest.mark.parametrize("kept", [1, 4])
 def test_repeated_events_of_waiting_jobs_survive_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
@@ -183,8 +157,9 @@ def test_repeated_events_of_waiting_jobs_survive_a_power_cut(
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        (["v", 99, "t", 1.0], "newer version"),
-        (["v", 1, "someone", 1.0], "belongs to another run: someone"),
+        (["v", 1, "t", 1.0], "another version"),
+        (["v", 99, "t", 1.0], "another version"),
+        (["v", 2, "someone", 1.0, "id"], "belongs to another run: someone"),
     ],
 )
 def test_a_foreign_ledger_is_rejected(tmp_path: Path, header: list[object], words: str) -> None:
