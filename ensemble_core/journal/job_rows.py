@@ -195,8 +195,7 @@ class JobRowWriter:
         checksums.
 
         Execute the statements in one transaction. ``ends`` has, for each job, the number of the
-        event that ended it. This number becomes the last value of the row (older journals do not
-        have it).
+        event that ended it. This number becomes the last value of the row.
         """
         numbers: list[int] = []
         kept: list[list[object]] = []

@@ -93,14 +93,12 @@ class Records:
     def read(self, kind: str, *rest: Any) -> None:
         """Read one line of the file."""
         if kind == "b":
-            key, name, jobs, *more = rest
+            key, name, jobs, at, grace, holds = rest
             sent = self.sent.pop(key, None) or Sent(key, jobs)
             self.sent[key] = sent  # a job belongs to its last batch
             if name not in sent.names:
                 sent.names.append(name)
-            sent.at = more[0] if more else 0.0
-            sent.grace = more[1] if len(more) > 1 else None
-            sent.holds = bool(more[2]) if len(more) > 2 else False
+            sent.at, sent.grace, sent.holds = at, grace, holds
         elif kind == "a":
             self.sent[rest[0]].ids = rest[1]
         elif kind == "e":

@@ -37,7 +37,7 @@ class Membership:
         kept = _read(run)
         #: Whether the run had an earlier controller.
         self.resumed = kept is not None
-        self._state: dict[str, Any] = {"groups": {}} if kept is None else kept
+        self._state: dict[str, Any] = {"groups": {}, **(kept or {})}
         #: Number of this controller. It increases with each controller, even if the clock was set
         #: back.
         self.epoch = max(time.time_ns(), int(self._state.get("epoch", 0)) + 1)
@@ -90,9 +90,7 @@ class Membership:
 
         After a resume, reports of other members about these jobs are ignored.
         """
-        groups = self._state.get("groups")
-        if groups is None:
-            return  # the run's record has an older format: ask all its members
+        groups = self._state["groups"]
         added = {group for group in map(_group, jobs) if name not in groups.get(group, ())}
         if not added:
             return
@@ -107,14 +105,13 @@ class Membership:
 
     @property
     def groups(self) -> Mapping[str, Sequence[str]]:
-        """The members to which jobs of each group may have been submitted; empty if unknown."""
-        return self._state.get("groups") or {}
+        """The members to which jobs of each group may have been submitted."""
+        groups: Mapping[str, Sequence[str]] = self._state["groups"]
+        return groups
 
     def assigned(self, name: str, jobs: Mapping[str, float]) -> dict[str, float]:
         """Return those of the jobs that may have been submitted to this member."""
-        groups = self._state.get("groups")
-        if groups is None:
-            return dict(jobs)
+        groups = self._state["groups"]
         return {job: when for job, when in jobs.items() if name in groups.get(_group(job), ())}
 
 
