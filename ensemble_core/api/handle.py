@@ -85,9 +85,9 @@ class EnsembleRun:
         if task is not None and task.error is not None and self.folder is None:
             return "failed"
         if self.folder is not None and self.folder.exists():
-            from ensemble_core.journal.run_store import look
+            from ensemble_core.journal.run_store import read_info
 
-            return look(self.folder).state
+            return read_info(self.folder).state
         if task is not None and task.outcome is not None:
             return task.outcome.state
         return "failed"
@@ -389,7 +389,7 @@ class EnsembleRun:
         if task is not None:
             if task.done.is_set():
                 task.raise_error()
-            return task.runtime.look(function)
+            return task.runtime.query(function)
         if self._over is not None:
             return function(self._over)
         with self._kept_run() as kept:
@@ -429,10 +429,10 @@ class EnsembleRun:
         )
 
     def _info(self) -> RunInfo:
-        from ensemble_core.journal.run_store import look
+        from ensemble_core.journal.run_store import read_info
 
         assert self.folder is not None
-        return look(self.folder)
+        return read_info(self.folder)
 
     def _repr_html_(self) -> str:
         from ensemble_core.api.notebook import as_html

@@ -15,7 +15,7 @@ from ensemble_core.api.task import Task
 from ensemble_core.config.reader import read_text
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import Text
-from ensemble_core.journal.run_store import look
+from ensemble_core.journal.run_store import read_info
 from ensemble_core.session.kept_run import KeptRun
 from ensemble_core.session.plugins import find_plugins
 from ensemble_core.session.resume import NewTables, prepare_resume
@@ -39,7 +39,7 @@ def resume_by_tag(
     folder = home / "runs" / tag
     if not folder.exists() or remove_if_never_began(folder, find_plugins):
         return None
-    info = look(folder)
+    info = read_info(folder)
     file = os.path.abspath(source.file) if source.file else ""
     if info.state != "unreadable" and info.file != file:
         raise UsageError(

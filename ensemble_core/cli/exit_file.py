@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from ensemble_core.errors import UsageError
-from ensemble_core.journal.run_store import look, state_folder
+from ensemble_core.journal.run_store import read_info, state_folder
 
 __all__ = ["record_exit_code"]
 
@@ -41,7 +41,7 @@ def record_exit_code(
             raise UsageError(what, cause=error.strerror or str(error), code="unwritable") from error
 
     def note(code: int) -> None:
-        info = look(state_folder(state) / "runs" / str(tag))
+        info = read_info(state_folder(state) / "runs" / str(tag))
         by_signal = info.state == "stopped" and code > 128
         if info.exit_code == code and not by_signal:
             write(f"{code}\n")

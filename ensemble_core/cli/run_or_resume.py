@@ -14,7 +14,7 @@ from ensemble_core.cli.options import load_plugins
 from ensemble_core.config.source import read
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Journal
-from ensemble_core.journal.run_store import is_taken, look, state_folder
+from ensemble_core.journal.run_store import is_taken, read_info, state_folder
 from ensemble_core.session.tag_check import remove_if_never_began
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def resume_or_none(
     folder = state_folder(state) / "runs" / tag
     if not is_taken(state_folder(state), tag) or remove_if_never_began(folder, load_plugins):
         return None
-    info = look(folder)
+    info = read_info(folder)
     if info.file and info.file != os.path.abspath(file):
         raise UsageError(
             f"run {tag} was started from {info.file}, not from {file}",

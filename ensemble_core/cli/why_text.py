@@ -215,8 +215,8 @@ def describe_span(span: Span, rule: BoundRule, began: float) -> str:
             return f"{times}held back by its backoff, {more}"
         until = verdict.until - began
         return f"{times}held back by its backoff until [{until:.3f}]"
-    if verdict.kind == "looks":
-        held = "true " + held_text(verdict.held, rule.looks, rule.lasts)
+    if verdict.kind == "checks":
+        held = "true " + held_text(verdict.held, rule.checks, rule.lasts)
         return f"{describe_condition(rule)} was {held}" + (f": {seen}" if seen else "")
     if verdict.kind == "crossed":
         still = f"{times}{describe_condition(rule)} was true already, so it did not become true"
@@ -311,7 +311,7 @@ def _waiting(rule: BoundRule, story: Story) -> str:
     parts += held_back_words(
         {kind: total.count for kind, total in story.totals.items() if kind not in told},  # type: ignore[misc]
         held=story.tracer.state.rules.states[rule.id].longest,
-        needed=rule.looks,
+        needed=rule.checks,
         lasts=rule.lasts,
         may_fire=_repetitions_text(rule),
     )
@@ -344,7 +344,7 @@ def _explain_no_event(rule: BoundRule, tracer: RuleTracer) -> str:
         if group == trigger.group and name.startswith("job-"):
             here[name] += count
     said = f"no {_waits_for(rule)} occurred"
-    still_open, ever = tracer.state.standing(rule, None)
+    still_open, ever = tracer.state.coverage(rule, None)
     if "idle" in trigger.events and ever:
         which = f" for any {' and '.join(rule.each)}" if isinstance(rule.each, tuple) else ""
         jobs = f"{count_of(still_open, 'job')} of {ever} " + ("is" if still_open == 1 else "are")

@@ -65,7 +65,7 @@ def bind_rule(
         backoff=limits.backoff,
         backoff_seconds=limits.backoff_seconds,
         each=bound.each or ("job" if retries else None),
-        looks=limits.looks,
+        checks=limits.checks,
         lasts=limits.lasts,
         crosses=limits.crosses,
         at_first=limits.at_first,

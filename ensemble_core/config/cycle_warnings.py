@@ -124,7 +124,7 @@ def _edges(context: Context, rule: BoundRule) -> Iterator[_Edge]:
     trigger, instance = rule.trigger, rule.instance
     on = rule.enabled and (instance is None or context.instances[instance].enabled)
     always = rule.repetitions == UNLIMITED or rule.each == "job"
-    paced = rule.backoff or rule.backoff_seconds or rule.looks > 1
+    paced = rule.backoff or rule.backoff_seconds or rule.checks > 1
     if not on or not always or paced or trigger.match is not None:
         return
     group, event = trigger.group, ""

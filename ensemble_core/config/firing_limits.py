@@ -27,8 +27,8 @@ class FiringLimits(NamedTuple):
     backoff: int
     backoff_seconds: float
     #: Number of consecutive checks at which the condition must be true (key ``for``).
-    looks: int
-    #: For how many seconds it must be true (key ``for`` with a unit). 0: ``looks`` counts.
+    checks: int
+    #: For how many seconds it must be true (key ``for`` with a unit). 0: ``checks`` counts.
     lasts: float
     #: Whether the rule only fires when its condition becomes true (key ``crosses``), and whether
     #: that may be at the first check (``at_first``).
@@ -85,13 +85,11 @@ def read_each(
         return None
     before = len(context.errors)
     for number, name in enumerate(given):
-        _check_parameter(context, (*place, number), name, groups, spec)
+        _check_parameter(context, (*place, number), name, groups)
     return None if len(context.errors) > before else tuple(given)
 
 
-def _check_parameter(
-    context: Context, path: Path, name: str, groups: Sequence[str], spec: Mapping[str, Any]
-) -> None:
+def _check_parameter(context: Context, path: Path, name: str, groups: Sequence[str]) -> None:
     for group in groups:
         known = context.known.groups.get(group)
         if known is None or name in known.names:

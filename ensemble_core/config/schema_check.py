@@ -209,7 +209,7 @@ def _report_bad_value(context: Context, path: Path, value: Any, error: Any) -> N
     elif kind == "pattern" and path and path[-1] in ("name", "id"):
         what, code = f"{name} {found} may only have letters, digits, - and _", "bad-name"
         hint = "do not begin with -"
-    elif kind in ("pattern", "not") and path and may_rename(_node_above(context, error, kind)):
+    elif kind in ("pattern", "not") and path and may_rename(_node_above(context, error)):
         what, code = f"{name} is {found}, which cannot be the name of a column", "bad-name"
         hint = renamed(document.get(path[:-1]), str(path[-2]))
     elif kind == "falseSchema":
@@ -246,7 +246,7 @@ def _report_bad_value(context: Context, path: Path, value: Any, error: Any) -> N
     context.report(path, what, hint=hint, code=code, where=where, broken=True)
 
 
-def _node_above(context: Context, error: Any, keyword: str) -> Mapping[str, Any] | None:
+def _node_above(context: Context, error: Any) -> Mapping[str, Any] | None:
     """Return the schema of the list of which the value is an item, or ``None``."""
     where = list(error.schema_path)
     if "items" not in where:

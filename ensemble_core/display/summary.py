@@ -149,7 +149,7 @@ def why_not_fired(rule: RuleReport) -> str:
         words = held_back_words(
             rule.held_back,  # type: ignore[arg-type]
             held=rule.longest,
-            needed=rule.looks,
+            needed=rule.checks,
             lasts=rule.lasts,
             may_fire=format_times(rule.repetitions),
         )

@@ -35,7 +35,7 @@ def held_back_words(
         "condition": "its condition was false {times}",
         "no value": "{times} a value was missing or could not be computed",
         "trigger": "its trigger did not match {times}",
-        "looks": "its condition was true " + held_text(held, needed, lasts),
+        "checks": "its condition was true " + held_text(held, needed, lasts),
         "crossed": "{times} its condition was true already, and it fires only when it becomes true",
         "backoff": "its backoff held it back {times}",
         "retried": "{times} another rule or the group had already retried the job",

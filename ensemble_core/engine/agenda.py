@@ -47,7 +47,7 @@ class Agenda:
                 state.rules.index.touched or state.withdrawn or state.dropped
             ):
                 state.link = state.deepest
-                self._rules.look(event)
+                self._rules.consider_updated(event)
                 if state.withdrawn:
                     stack += [(self._completion.gone, each) for each in reversed(state.withdrawn)]
                     state.withdrawn = []
@@ -73,7 +73,7 @@ class Agenda:
         ``None``.
         """
         state = self._state
-        if state.ended is not None or not state.look_for_end:
+        if state.ended is not None or not state.end_check_due:
             return None
         if state.limits_met:
             met, state.limits_met = list(state.limits_met), {}
@@ -98,6 +98,6 @@ class Agenda:
         This is also the case if the event finished an index and thereby enabled such a rule.
         """
         state = self._state
-        return state.look_for_idle or (
+        return state.idle_check_due or (
             state.rules.index.new_idle and state.index_over == state.events
         )

@@ -44,7 +44,7 @@ class Answers:
         if generator is not None:
             return self._generating.answered(generator, event)
         called = state.calls.pop(event.call, None)
-        state.look_for_end = state.look_for_idle = True
+        state.end_check_due = state.idle_check_due = True
         if called is not None and state.ended is None:
             state.link = state.deepest = state.via = called.link
             for spec in event.result:
@@ -68,7 +68,7 @@ class Answers:
             self._generating.stop_failed(generator, event.error)
             return None
         called = state.calls.pop(event.call, None)
-        state.look_for_end = state.look_for_idle = True
+        state.end_check_due = state.idle_check_due = True
         if called is not None:
             message = f"{called.origin.rule}: {event.error}"
             state.error(message, called.origin, tolerated=called.decision.tolerated)
@@ -131,7 +131,7 @@ class Answers:
         """
         state = self._state
         asked = state.resizes.pop(event.request, None)
-        state.look_for_end = True
+        state.end_check_due = True
         if asked is None or state.ended is not None:
             return
         state.link = asked.link

@@ -27,82 +27,82 @@ def take_next(
 
     Raises :class:`EnsembleError` if a parameter has no value.
     """
-    standings = [state.table.groups[name] for name in dict.fromkeys(names)]
-    for standing in standings:
-        missing = standing.group.missing
-        if missing and standing.backlog:
+    group_states = [state.table.groups[name] for name in dict.fromkeys(names)]
+    for group_state in group_states:
+        missing = group_state.group.missing
+        if missing and group_state.backlog:
             raise EnsembleError(
-                f"the parameter {missing[0]!r} of {standing.group.name!r} has no value, and "
+                f"the parameter {missing[0]!r} of {group_state.group.name!r} has no value, and "
                 "'submit-next' provides none: nothing was submitted",
                 hint="list the parameter's values in the file",
                 code="no-value",
             )
     if order != "random":
-        standings = _in_order(state, standings, order)
+        group_states = _in_order(state, group_states, order)
     changed: dict[str, None] = {}
-    for _ in range(min(count, sum(each.backlog for each in standings))):
+    for _ in range(min(count, sum(each.backlog for each in group_states))):
         if order == "random":
-            standing, place = _draw_element(standings, seed)
+            group_state, place = _draw_element(group_states, seed)
         else:
-            standing, place = next((each, 0) for each in standings if each.backlog)
-        entry, parameters, replica = standing.group.element(_pop(standing, place))
-        numbers = replicas_of(state, standing.group)
+            group_state, place = next((each, 0) for each in group_states if each.backlog)
+        entry, parameters, replica = group_state.group.element(_pop(group_state, place))
+        numbers = replicas_of(state, group_state.group)
         if numbers is not None and not numbers.take(parameters, replica):
             (replica,) = numbers.take_free(parameters, 1)
-        job = entry.job(standing.next_index, parameters, replica)
-        standing.next_index += 1
-        changed[standing.group.name] = None
+        job = entry.job(group_state.next_index, parameters, replica)
+        group_state.next_index += 1
+        changed[group_state.group.name] = None
         yield entry, job
     for name in changed:
         state.table.gauges.taken(name)
 
 
-def _in_order(state: State, standings: list[GroupState], order: Order) -> list[GroupState]:
+def _in_order(state: State, group_states: list[GroupState], order: Order) -> list[GroupState]:
     """Return the groups in the given order.
 
     For orders by duration, groups without one come last.
     """
     if order == "given":
-        return standings
+        return group_states
     if order in ("ascending", "descending"):
         sign = 1 if order == "ascending" else -1
-        return sorted(standings, key=lambda each: sign * each.group.nodes)
+        return sorted(group_states, key=lambda each: sign * each.group.nodes)
     known = {
         each.group.name: state.metrics.mean(each.group.name, "duration") or each.group.duration
-        for each in standings
+        for each in group_states
     }
     sign = 1 if order == "shortest" else -1
     return sorted(
-        standings,
+        group_states,
         key=lambda each: (not known[each.group.name], sign * known[each.group.name]),
     )
 
 
-def _draw_element(standings: list[GroupState], seed: int) -> tuple[GroupState, int]:
+def _draw_element(group_states: list[GroupState], seed: int) -> tuple[GroupState, int]:
     """Draw one of the remaining elements of all groups.
 
     Return the group of the element and the element's position within the group's backlog.
     """
-    left = sum(each.backlog for each in standings)
-    place = draw(seed, sum(each.taken for each in standings), left)
-    for each in standings:
+    left = sum(each.backlog for each in group_states)
+    place = draw(seed, sum(each.taken for each in group_states), left)
+    for each in group_states:
         if place < each.backlog:
             return each, place
         place -= each.backlog
     raise AssertionError("the count of jobs in the backlog is inconsistent")
 
 
-def _pop(standing: GroupState, place: int) -> int:
+def _pop(group_state: GroupState, place: int) -> int:
     """Remove the element at this position from the backlog, and return it.
 
     The first remaining element moves to the position (Fisher-Yates shuffle). Only elements that
     have moved are stored.
     """
-    moved, first = standing.moved, standing.taken
+    moved, first = group_state.moved, group_state.taken
     at = first + place
     element = moved.get(at, at)
     if place:
         moved[at] = moved.get(first, first)
     moved.pop(first, None)
-    standing.taken += 1
+    group_state.taken += 1
     return element

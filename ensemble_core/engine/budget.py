@@ -285,7 +285,7 @@ class Budget:
                     yield claim, until
                 places += (2 * at + 1, 2 * at + 2)
 
-    def standing(self, name: str, now: float) -> tuple[float, float]:
+    def use(self, name: str, now: float) -> tuple[float, float]:
         """Return how much of a limit is used, and how much is committed (in hours; jobs for
         ``jobs``).
         """
@@ -296,7 +296,7 @@ class Budget:
 
     def described(self, name: str, now: float) -> str:
         """Describe a limit and its use, for messages."""
-        used, committed = map(amount, self.standing(name, now))
+        used, committed = map(amount, self.use(name, now))
         return f"limits.{name} ({amount(self.limits[name])}; {used} used, {committed} committed)"
 
     def has_room(self, jobs: Sequence[Job], now: float) -> bool:
@@ -350,7 +350,7 @@ class Budget:
         jobs = list(held)
         wanted: dict[str, tuple[float, bool]] = {}
         for name in self.limits:
-            used, committed = self.standing(name, now)
+            used, committed = self.use(name, now)
             total, known = used + committed, True
             for job in jobs:
                 if name == JOBS:

@@ -26,13 +26,13 @@ _OTHER = frozenset(
 _NOTHING = object()
 
 
-def followed(source: JobGroup, before: JobGroup, standing: JobGroup, after: JobGroup) -> JobGroup:
+def followed(source: JobGroup, before: JobGroup, current: JobGroup, after: JobGroup) -> JobGroup:
     """Return the source of a job with those fields that the file has changed.
 
-    ``before`` and ``after``: the group in the file. ``standing``: the group until now, with fields
+    ``before`` and ``after``: the group in the file. ``current``: the group until now, with fields
     that were set during the run.
     """
-    entries = [(replace(one, more=()), *one.more) for one in (before, standing, after)]
+    entries = [(replace(one, more=()), *one.more) for one in (before, current, after)]
     place = _place(replace(source, more=()), entries[:2])
     if place is None or any(place >= len(each) for each in entries):
         return source

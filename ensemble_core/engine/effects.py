@@ -118,15 +118,15 @@ class Effects:
     def _change_group(self, decision: SetGroup) -> None:
         state, fields = self.state, decision.fields
         table, settings = state.table, state.ensemble.binder.settings
-        standing = table.groups[decision.group]
-        changed = settings(standing.group, fields)
+        group_state = table.groups[decision.group]
+        changed = settings(group_state.group, fields)
         for name in changed.uses:
             error = no_such_limit(state, name)
             if error is not None:
                 raise error
         self._warn_of_other_rule(decision)
-        before, waiting = standing.group, state.attempts.values()
-        standing.use(changed)
+        before, waiting = group_state.group, state.attempts.values()
+        group_state.use(changed)
         if decision.rule is None:  # a user means all jobs that are to come, as with a changed file
             table.follow((before, before), changed, waiting)
         if "retry" in fields:
@@ -188,7 +188,7 @@ class Effects:
         generator.extra += max(0, decision.count)
         for name in decision.learns:
             generator.learn(state.generators[name], state.generators)
-        state.look_for_end = state.generators_due = True
+        state.end_check_due = state.generators_due = True
         state.out.append(decision)
 
     # -- the end -------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Effects:
         state = self.state
         state.ended = decision
         state.rules.lasting.halted = state.now
-        state.end_due = state.look_for_end = True
+        state.end_due = state.end_check_due = True
         state.rules.index.touched.clear()
         for index in (*state.dropped, *(record.index for record in state.withdrawn)):
             if index.record.job.id not in state.table.records:
@@ -232,7 +232,7 @@ class Effects:
     def end_if_over(self) -> None:
         """End the run if nothing more can happen."""
         state = self.state
-        state.look_for_end = False
+        state.end_check_due = False
         held = state.only_held
         if (state.table.records and not held) or state.awaits_answers() or state.attempts:
             return
@@ -299,7 +299,7 @@ class Effects:
         parts = []
         needed = budget.needed(held, state.now)
         for name, raised in budget.raised(held, state.now).items():
-            used, _ = budget.standing(name, state.now)
+            used, _ = budget.use(name, state.now)
             least, known = needed[name]
             more = "at least " if not known else ""
             parts.append(
@@ -403,7 +403,7 @@ def switch_instances(effects: Effects, decision: Switch) -> tuple[list[RuleState
             for each in rules.members(name):
                 rules.reset(each)
         effects.check_enabled(rules.switch(name, True, state.now))
-    state.look_for_end = True
+    state.end_check_due = True
     members = (each for name in decision.on for each in rules.members(name))
     return [each for each in members if "start" in each.rule.trigger.events], dropped
 
@@ -419,7 +419,7 @@ def _drop_calls(state: State, instances: Iterable[str]) -> list[Index]:
         if origin.rule_state.rule.instance not in named:
             continue
         del state.calls[call]
-        state.look_for_idle = True
+        state.idle_check_due = True
         if origin.match.record is not None:
             origin.match.record.index.calls -= 1
             dropped.append(origin.match.record.index)

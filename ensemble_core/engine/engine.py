@@ -304,7 +304,7 @@ class Engine:
                 steps = self._on_job(event)
             else:
                 steps = self._handlers[type(event)](event) or ()
-            if steps is not None or state.look_for_end:
+            if steps is not None or state.end_check_due:
                 self._agenda.work(event, steps, self._agenda.of_run)
                 if state.metrics.recent:
                     state.rules.await_drops(state.now)
@@ -317,7 +317,7 @@ class Engine:
             self._view = self._metrics_view()
         if state.metrics.reports:
             self._report_metric_problems()
-        if state.look_for_end:
+        if state.end_check_due:
             state.sources = {}
             if state.started and state.ended is None:
                 self._effects.end_if_over()
@@ -335,7 +335,7 @@ class Engine:
         state = self.state
         state.via = None
         state.in_heartbeat = False
-        state.look_for_end = True
+        state.end_check_due = True
         state.error(f"cannot handle an event of type {type(event).__name__}: {error!r}")
 
     def _consider_end_rules(self, event: Event) -> None:
@@ -412,7 +412,7 @@ class Engine:
         if (
             index.touched
             or self._observer is not None
-            or (name in index.heard and not index.by_event.keys().isdisjoint(trigger_events))
+            or (name in index.job_events and not index.by_event.keys().isdisjoint(trigger_events))
         ):
             self._rules.react(trigger_events, record.job.group, event, record)
             if index.touched or state.withdrawn or state.dropped:
@@ -441,7 +441,7 @@ class Engine:
             return
         self.state.link = record.link
         if self.state.silence.of:
-            self.state.silence.heard(record, self.state.now)
+            self.state.silence.note_row(record, self.state.now)
         if event.restarted and record.rows is not None and record.kept is not None:
             record.kept.forget_rows(event.observer)
         if not self._catching_up:
@@ -483,7 +483,7 @@ class Engine:
     def _on_started(self, event: Started) -> None:
         state = self.state
         state.started = True
-        state.look_for_end = True
+        state.end_check_due = True
         if state.ensemble.heartbeat:
             state.timers.every(state.ensemble.heartbeat, "heartbeat", "", event.timestamp)
         for rule_state in state.rules.intervals():
@@ -510,7 +510,7 @@ class Engine:
             state.errors -= 1
         state.lost = False
         state.ended_for_now = None
-        state.look_for_end = True
+        state.end_check_due = True
         at = max(state.now, event.at)
         state.silence.restart(at, state.timers)
         state.rules.lasting.resume(at)
@@ -647,7 +647,7 @@ class Engine:
             state.warnings.append(event.message)
 
     def _on_requested(self, event: Requested) -> Steps:
-        self.state.look_for_end = True
+        self.state.end_check_due = True
         if self.state.ended is not None:
             return None
         return carry_out(self._effects, event, self._completion.settle_index)
@@ -667,22 +667,22 @@ class Engine:
         state.timers.elapsed(event.timer, event.key, event.timestamp)
         if event.timer == "heartbeat":
             state.in_heartbeat = True
-            state.look_for_end = True
+            state.end_check_due = True
             state.count_heartbeat()
             self._rules.react(("heartbeat",), None, event)
             return [(self._end_heartbeat,)]
         if event.timer == "interval":
             rule_state = state.rules.states[event.key]
             self._rules.consider(rule_state, Match(event))
-            state.look_for_end = True
+            state.end_check_due = True
             return [(self._keep_interval, rule_state)]
         if event.timer in ("for", "within"):
-            self._rules.look_at_time(event)
-            state.look_for_end = True
+            self._rules.consider_at_time(event)
+            state.end_check_due = True
             return ()
         if event.timer == "silent":
             found = state.silence.found(event.key, state.now)
-            state.look_for_end = True
+            state.end_check_due = True
             return [
                 *((self._on_silence, *each) for each in found),
                 (self._await_silence, event.key),
@@ -699,7 +699,7 @@ class Engine:
             if asked is not None and asked.origin.rule_state.enabled:
                 state.resizes[event.key] = asked
                 self._answers.repeat_request(event.key)
-            state.look_for_end = True
+            state.end_check_due = True
         return None
 
     # The methods below are steps that follow from timers.

@@ -31,12 +31,12 @@ def note(
     state: State, origin: Origin, action: str | None, group: str, fields: Mapping[str, Any]
 ) -> None:
     """Remember a submit of a group by this action, with changed ``fields``."""
-    standing, own = state.table.groups[group], state.ensemble.groups.get(group)
-    if action != "submit" or own is None or not same_sweep(standing.group, own):
-        standing.past.unclear += 1
+    group_state, own = state.table.groups[group], state.ensemble.groups.get(group)
+    if action != "submit" or own is None or not same_sweep(group_state.group, own):
+        group_state.past.unclear += 1
         return
     rule = origin.rule if origin.mark else None  # a request has no mark
-    standing.past.note(rule, origin.number, fields)
+    group_state.past.note(rule, origin.number, fields)
 
 
 def complete(submission: Submitter, event: Event) -> None:
@@ -49,23 +49,23 @@ def complete(submission: Submitter, event: Event) -> None:
         names = ", ".join(f"limits.{name}" for name in state.replaced_limits)
         state.replaced_limits = {}
         state.out.append(Log(message=f"{_REPLACED}: {names}", level="warning"))
-    for standing in state.table.groups.values():
-        if standing.past.replaced:
-            names = ", ".join(standing.past.replaced)
-            standing.past.replaced = {}
-            message = f"{standing.group.name}: {_REPLACED}: {names}"
+    for group_state in state.table.groups.values():
+        if group_state.past.replaced:
+            names = ", ".join(group_state.past.replaced)
+            group_state.past.replaced = {}
+            message = f"{group_state.group.name}: {_REPLACED}: {names}"
             state.out.append(Log(message=message, level="warning"))
-        before, standing.past.before = standing.past.before, None
-        if before is None or standing.group.name not in state.ensemble.groups:
+        before, group_state.past.before = group_state.past.before, None
+        if before is None or group_state.group.name not in state.ensemble.groups:
             continue
-        if standing.past.known or standing.past.unclear:
-            _complete(submission, standing, before, event)
-            _name_cancelled(state, standing.group.name)
-        if (standing.taken or standing.gone) and standing.backlog:
-            number = standing.backlog
+        if group_state.past.known or group_state.past.unclear:
+            _complete(submission, group_state, before, event)
+            _name_cancelled(state, group_state.group.name)
+        if (group_state.taken or group_state.gone) and group_state.backlog:
+            number = group_state.backlog
             jobs = "1 job of the changed sweep waits" if number == 1 else f"{number} jobs of the "
             jobs += "" if number == 1 else "changed sweep wait"
-            message = f"{standing.group.name}: {jobs} for a rule with 'submit-next'"
+            message = f"{group_state.group.name}: {jobs} for a rule with 'submit-next'"
             state.out.append(Log(message=message))
 
 
@@ -88,20 +88,22 @@ def _name_cancelled(state: State, group: str) -> None:
         state.out.append(Log(message=message, level="warning"))
 
 
-def _complete(submission: Submitter, standing: GroupState, before: JobGroup, event: Event) -> None:
-    state, name = submission.state, standing.group.name
+def _complete(
+    submission: Submitter, group_state: GroupState, before: JobGroup, event: Event
+) -> None:
+    state, name = submission.state, group_state.group.name
     after = state.ensemble.groups[name]
-    outside = _outside(state, standing, before)
+    outside = _outside(state, group_state, before)
     ran = outside.total()
     gone: Counter[tuple[object, ...]] = Counter()
     if pairs(before, after) is None:
-        standing.past.outside = dict(outside)
+        group_state.past.outside = dict(outside)
         was, now = ", ".join(before.names) or "none", ", ".join(after.names) or "none"
         _warn(state, name, f"its parameters were {was}, and are {now} now", after.names)
         return
-    for past in [*standing.past.known.values()]:
+    for past in [*group_state.past.known.values()]:
         try:
-            gone += _complete_submit(submission, standing, before, past, outside, event)
+            gone += _complete_submit(submission, group_state, before, past, outside, event)
         except EnsembleError as error:
             state.error(f"cannot complete the earlier submit of {name} by {past.rule}: {error}")
     ran -= outside.total()
@@ -110,17 +112,17 @@ def _complete(submission: Submitter, standing: GroupState, before: JobGroup, eve
         jobs += " was" if ran == 1 else "that the file has now were"
         state.out.append(Log(message=f"{name}: {jobs} submitted before: not repeated"))
     # Only later changes of the file can give these jobs their values back.
-    standing.past.outside = dict(+(outside + gone))
+    group_state.past.outside = dict(+(outside + gone))
     if gone:
         removed = gone.total()
         jobs = "1 job" if removed == 1 else f"{removed} jobs"
         message = f"{name}: the file no longer has the values of {jobs}, which stay as they are"
         state.out.append(Log(message=message, level="warning"))
-    if standing.past.unclear:
+    if group_state.past.unclear:
         found = pairs(before, after) or []
         new = sum(len(added(one, other, Counter())[0]) for one, other in found)
         if new:
-            number = standing.past.unclear
+            number = group_state.past.unclear
             _warn(
                 state,
                 name,
@@ -130,12 +132,14 @@ def _complete(submission: Submitter, standing: GroupState, before: JobGroup, eve
             )
 
 
-def _outside(state: State, standing: GroupState, before: JobGroup) -> Counter[tuple[object, ...]]:
+def _outside(
+    state: State, group_state: GroupState, before: JobGroup
+) -> Counter[tuple[object, ...]]:
     """Return the jobs that no combination of the file stood for before it changed.
 
     A request is counted with the group as it was then, ``before`` the change.
     """
-    past = standing.past
+    past = group_state.past
     outside: Counter[tuple[object, ...]] = Counter(past.outside)
     past.outside = {}
     for label, each in [*past.known.items()]:
@@ -159,7 +163,7 @@ def _warn(state: State, name: str, why: str, parameters: Sequence[str]) -> None:
 
 def _complete_submit(
     submission: Submitter,
-    standing: GroupState,
+    group_state: GroupState,
     before: JobGroup,
     past: PastSubmit,
     outside: Counter[tuple[object, ...]],
@@ -170,10 +174,10 @@ def _complete_submit(
     Return its jobs whose values the file no longer has.
     """
     state, binder = submission.state, submission.state.ensemble.binder
-    fields, name = past.fields, standing.group.name
+    fields, name = past.fields, group_state.group.name
     was, source = before, state.ensemble.groups[name]
-    if same_sweep(standing.group, source):
-        source = standing.group  # with the fields that were set during the run
+    if same_sweep(group_state.group, source):
+        source = group_state.group  # with the fields that were set during the run
     if fields:
         was, source = binder.group(was, fields), binder.group(source, fields)
     removed: Counter[tuple[object, ...]] = Counter()
@@ -188,13 +192,13 @@ def _complete_submit(
             if entry is None:
                 continue
             for chosen, count in new:
-                numbers = _numbers(state, standing, source, entry, chosen, count)
+                numbers = _numbers(state, group_state, source, entry, chosen, count)
                 for replica in numbers:
-                    jobs.append(entry.job(standing.next_index + len(jobs), chosen, replica))
+                    jobs.append(entry.job(group_state.next_index + len(jobs), chosen, replica))
                     entries.append(entry)
         if not jobs:
             continue
-        standing.next_index += len(jobs)
+        group_state.next_index += len(jobs)
         state.sources[jobs[0].id] = entries
         message = f"{_shown(jobs)}: added to the earlier submit of {name}, as the file says now"
         state.out.append(Log(rule=past.rule, firing=past.firing, message=message))
@@ -207,7 +211,7 @@ def _complete_submit(
 
 def _numbers(
     state: State,
-    standing: GroupState,
+    group_state: GroupState,
     source: JobGroup,
     entry: JobGroup,
     chosen: Mapping[str, object],

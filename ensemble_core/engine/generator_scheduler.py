@@ -43,7 +43,7 @@ class GeneratorScheduler:
         """Handle the answer of a generator."""
         state, spec = self.state, self._spec(generator.name)
         asking, generator.asking = generator.asking, None
-        state.look_for_end = state.look_for_idle = state.generators_due = True
+        state.end_check_due = state.idle_check_due = state.generators_due = True
         if asking is None or spec is None or state.ended is not None:
             generator.take_back(asking)
             return None
@@ -99,7 +99,7 @@ class GeneratorScheduler:
                 generator.fault = None
                 generator.lost_in_row = 0
                 state.errors -= 1
-        state.look_for_end = state.generators_due = True
+        state.end_check_due = state.generators_due = True
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class GeneratorScheduler:
         generator.take_back(generator.asking)
         generator.asking = None
         generator.fault = error
-        state.look_for_end = state.look_for_idle = state.generators_due = True
+        state.end_check_due = state.idle_check_due = state.generators_due = True
         if state.ended is None:
             state.error(
                 f"generator {generator.name!r} {error}\n  it suggests no further points; its jobs "

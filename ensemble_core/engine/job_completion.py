@@ -184,12 +184,12 @@ class JobCompletion:
             self._points.index_over(record, done)
         rules = state.rules.index
         if not state.table.records or state.table.budget is not None:
-            state.look_for_end = True
+            state.end_check_due = True
         state.index_over = state.events
         if state.table.emptied or (
             rules.broad_idle and (rules.new_idle or not state.table.groups[record.job.group].open)
         ):
-            state.look_for_end = state.look_for_idle = True
+            state.end_check_due = state.idle_check_due = True
         if state.ended is not None:
             rules.touched.clear()
             return None
@@ -245,7 +245,7 @@ class JobCompletion:
         budget, held = state.table.budget, state.table.held_jobs()
         if budget is None or what not in budget.limits or state.ended is not None:
             return None
-        used, committed = budget.standing(what, state.now)
+        used, committed = budget.use(what, state.now)
         fields = {
             "what": what,
             "most": budget.limits[what],
@@ -264,10 +264,10 @@ class JobCompletion:
 
         A running function counts as an open job.
         """
-        self.state.look_for_idle = False
-        return self._look_for_idle(event)
+        self.state.idle_check_due = False
+        return self._check_idle(event)
 
-    def _look_for_idle(self, event: Event) -> Steps:
+    def _check_idle(self, event: Event) -> Steps:
         state, index = self.state, self.state.rules.index
         index.new_idle = False
         if state.awaits_answers():
@@ -278,14 +278,14 @@ class JobCompletion:
             index.new_idle = state.ended is not None  # a resume may revoke the end
             return None
         link = state.deepest or state.link
-        return [*((self._idle, *each, link) for each in found), (self._look_for_idle,)]
+        return [*((self._idle, *each, link) for each in found), (self._check_idle,)]
 
     def _idle(
         self, rule_state: RuleState, scope: Slice | None, link: Link | None, event: Event
     ) -> None:
         state = self.state
         one = rule_state.own if scope is None else scope.instance(rule_state.key)
-        still_open, filled = state.standing(rule_state.rule, scope)
+        still_open, filled = state.coverage(rule_state.rule, scope)
         if still_open or one.filled == filled or state.awaits_answers() or state.ended is not None:
             return
         one.filled = filled
@@ -307,7 +307,7 @@ class JobCompletion:
             if rule.each is not None:
                 scopes = [each for each in emptied if each.key == rule_state.slices]
             for scope in scopes:
-                still_open, filled = state.standing(rule, scope)
+                still_open, filled = state.coverage(rule, scope)
                 one = rule_state.own if scope is None else scope.instance(rule_state.key)
                 if not still_open and filled != one.filled:
                     found.append((rule_state, scope))

@@ -72,7 +72,7 @@ ATTEMPT: Mapping[AttemptState, Mapping[str, AttemptState]] = {
     "gone": {},
 }
 
-#: States of the cancel of an attempt: "asked": the executor was told to cancel the job.
+#: States of the cancel of an attempt: "asked": the executor was asked to cancel the job.
 #: "refused": it could not. "stopping": a stop, or the end of the allocation, ends the job, and a
 #: resume submits it again. In a state without a cause, the cause has no effect. "end": the run
 #: ends, so that no resume follows.

@@ -77,10 +77,10 @@ class JobTable:
         #: Number of jobs that were never handed over, because they were cancelled before or are
         #: reused.
         self.withdrawn = 0
-        #: ``looking``: the attempts that are being looked up in earlier runs. ``served``: the
+        #: ``looking``: the attempts that are being looked up in earlier runs. ``reused_from``: the
         #: earlier jobs that are reused.
         self.looking: dict[str, JobRecord] = {}
-        self.served: dict[str, None] = {}
+        self.reused_from: dict[str, None] = {}
         self.usage = Usage(self.records)
         #: The budget. ``None`` if no limit and no rule on a gauge ``committed.…`` needs it.
         self.budget: Budget | None = None
@@ -327,7 +327,7 @@ class JobTable:
             self.move(record, "not found", record.submitted)
         else:
             record.reused = found
-            self.served[found] = None
+            self.reused_from[found] = None
             self.move(record, "found", record.submitted)
         return record
 

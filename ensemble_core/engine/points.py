@@ -79,17 +79,17 @@ class PointJobs:
         point = Point(number=len(generator.points), parameters=parameters, tag=suggested.get("_id"))
         generator.points.append(point)
         generator.pending += 1
-        standing = state.table.groups[spec.group]
-        group = standing.group
+        group_state = state.table.groups[spec.group]
+        group = group_state.group
         replicas = group.count if spec.replicas is None else spec.replicas
-        first = standing.next_index
+        first = group_state.next_index
         jobs: list[Job] = []
         numbers = replicas_of(state, group)
         for chosen in combinations(group, NOTHING, parameters):
             free = range(replicas) if numbers is None else numbers.take_free(chosen, replicas)
             for replica in free:
                 jobs.append(group.job(first + len(jobs), chosen, replica))
-        standing.next_index += len(jobs)
+        group_state.next_index += len(jobs)
         point.jobs = tuple(job.index for job in jobs)
         point.open = len(jobs)
         generator.jobs.update(dict.fromkeys(point.jobs, point))
@@ -109,7 +109,7 @@ class PointJobs:
             generator.jobs.pop(index, None)
         point.jobs, point.open = (), 0
         generator.ended.append(point)
-        self.state.look_for_end = self.state.generators_due = True
+        self.state.end_check_due = self.state.generators_due = True
 
     def observed(self, record: JobRecord, event: Observed) -> None:
         """Pass a row of a job's output on to the pruner."""
@@ -129,7 +129,7 @@ class PointJobs:
             ):
                 continue
             generator.readings.append(Reading(point.number, float(step), float(value)))  # type: ignore[arg-type]
-            self.state.look_for_end = self.state.generators_due = True
+            self.state.end_check_due = self.state.generators_due = True
 
     def prune(
         self, generator: GeneratorState, spec: GeneratorSpec, numbers: list[int], event: Event
@@ -164,7 +164,7 @@ class PointJobs:
             point.open -= 1
             if not point.open:
                 generator.ended.append(point)
-                self.state.look_for_end = self.state.generators_due = True
+                self.state.end_check_due = self.state.generators_due = True
 
     def end(self, generator: GeneratorState, spec: GeneratorSpec, point: Point) -> bool:
         """Handle a point whose jobs are all over. Return True if it is the best point so far."""

@@ -311,7 +311,7 @@ class JobRecord:
 
     @property
     def cancelling(self) -> bool:
-        """True if the executor was told to cancel the job, other than by a stop."""
+        """True if the executor was asked to cancel the job, other than by a stop."""
         return self.cancel in ("asked", "refused")
 
     @property

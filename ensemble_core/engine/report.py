@@ -9,10 +9,10 @@ from typing import Any, Literal
 from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["GroupReport", "InstanceReport", "Progress", "Report", "RuleReport", "Standing"]
+__all__ = ["FiringState", "GroupReport", "InstanceReport", "Progress", "Report", "RuleReport"]
 
 #: Whether a rule fired, or the reason why it did not.
-Standing = Literal["fired", "never triggered", "condition false", "held back", "disabled", "cut"]
+FiringState = Literal["fired", "never triggered", "condition false", "held back", "disabled", "cut"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +75,14 @@ class RuleReport(Record):
     #: At how many checks in a row the condition was true at most, and how many ``for`` needs. If
     #: ``for`` is a time (``lasts``): for how many seconds it was true at most.
     longest: float = 0
-    looks: int = 1
+    checks: int = 1
     lasts: float = 0.0
     last_value: float | None = None  # of the rule's metric
     last_seen: str = ""  # values in the condition when it was last false
     when: str = ""
     enabled: bool = True
     instance: str | None = None  # the entry under ``use:`` to which the rule belongs
-    state: Standing = "never triggered"
+    state: FiringState = "never triggered"
     cut: str = ""  # why the rule was permanently switched off
     spec: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 

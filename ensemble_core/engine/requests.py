@@ -101,8 +101,8 @@ def _no_cancel(state: State, jobs: object) -> UsageError | None:
         return UsageError("'jobs' is not a list of jobs", hint="name jobs", code="bad-action")
     for job in jobs:
         found = _JOB.fullmatch(str(job))
-        standing = None if found is None else state.table.groups.get(found["group"])
-        if found is None or standing is None or int(found["index"]) >= standing.next_index:
+        group_state = None if found is None else state.table.groups.get(found["group"])
+        if found is None or group_state is None or int(found["index"]) >= group_state.next_index:
             return no_such_job(state, str(job))
         name, attempt = f"{found['group']}.{found['index']}", int(found["attempt"] or 0)
         last = _last_attempt(state, name)
@@ -203,11 +203,11 @@ def _check_parameters(state: State, action: Mapping[str, Any]) -> None:
     if action.get("name") != "submit":
         return
     label, given = action.get("label"), (action.get("with") or {}).get("parameters") or {}
-    for name, standing in state.table.groups.items():
+    for name, group_state in state.table.groups.items():
         if label not in (None, name):
             continue
-        unset = [each for each in standing.group.missing if each not in given]
-        lacking = [each for each in standing.group.asked if each in unset]
+        unset = [each for each in group_state.group.missing if each not in given]
+        lacking = [each for each in group_state.group.asked if each in unset]
         if unset and not lacking:
             raise UsageError(
                 f"the parameter {unset[0]!r} of {name!r} is null",
@@ -225,10 +225,10 @@ def _check_parameters(state: State, action: Mapping[str, Any]) -> None:
 
 def _check_names(state: State, action: Mapping[str, Any]) -> None:
     """Raise :class:`EnsembleError` if a submit sets a parameter that the group does not have."""
-    standing = state.table.groups.get(str(action.get("label")))
-    if action.get("name") != "submit" or standing is None:
+    group_state = state.table.groups.get(str(action.get("label")))
+    if action.get("name") != "submit" or group_state is None:
         return
-    group = standing.group
+    group = group_state.group
     for name in (action.get("with") or {}).get("parameters") or {}:
         if name in group.points:
             raise UsageError(
@@ -249,9 +249,9 @@ def check_parameters(state: State, action: Mapping[str, Any]) -> None:
     """
     given = action.get("with") or {}
     fields = {key: given[key] for key in (*_TEXTS, "parameters", "points") if key in given}
-    standing = state.table.groups.get(str(action.get("label")))
-    if standing is not None and not fields.keys().isdisjoint(_TEXTS):
-        group = standing.group
+    group_state = state.table.groups.get(str(action.get("label")))
+    if group_state is not None and not fields.keys().isdisjoint(_TEXTS):
+        group = group_state.group
         changed = state.ensemble.binder.group(group, fields)
         used, left = _placeholders(group), _placeholders(changed)
         for parameter in changed.names:
@@ -365,12 +365,12 @@ def _described(job: Job) -> str:
 
 def _reason(state: State, job: Job) -> str:
     """Return what holds a job: ``at_once: 1``, a limit, or a look-up in earlier runs."""
-    table, standing = state.table, state.table.groups[job.group]
+    table, group_state = state.table, state.table.groups[job.group]
     if job.id in table.looking:
         return "a look-up in earlier runs (reuse)"
-    if job.id not in standing.held:
+    if job.id not in group_state.held:
         return f"limits.submits_per_second: {state.ensemble.limits.submits_per_second:g}"
-    what = table.obstacle(standing, state.now)
+    what = table.obstacle(group_state, state.now)
     if what is None or what.startswith(AT_ONCE) or table.budget is None:
-        return table.places.described(standing.group, what or AT_ONCE)
+        return table.places.described(group_state.group, what or AT_ONCE)
     return table.budget.described(what, state.now)

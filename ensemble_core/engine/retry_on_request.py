@@ -89,8 +89,8 @@ def _lost(state: State, job: str) -> Index:
     """Return the lost index of a job. Raise :class:`UsageError` if it is not lost."""
     group, _, number = job.rpartition(".")
     place, _, attempt = number.partition("-")
-    standing = state.table.groups.get(group)
-    if standing is None or not place.isdecimal() or int(place) >= standing.next_index:
+    group_state = state.table.groups.get(group)
+    if group_state is None or not place.isdecimal() or int(place) >= group_state.next_index:
         raise no_such_job(state, job)
     name = f"{group}.{int(place)}"
     index = state.table.lost.get(name)

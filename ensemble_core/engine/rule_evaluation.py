@@ -20,12 +20,12 @@ __all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
 
 #: The result of considering a rule. ``fired``: the rule fired. ``condition``: the condition was
 #: false. ``no value``: a value in the condition is missing. ``trigger``: the trigger's ``match``
-#: rejected the event. ``backoff``: the backoff is not over. ``looks``: the condition has not been
+#: rejected the event. ``backoff``: the backoff is not over. ``checks``: the condition has not been
 #: true for enough consecutive checks. ``crossed``: it has been true since an earlier check, and the
 #: rule only fires when it becomes true. ``retried``: a retry of the job has been decided already.
 #: Other values say why the rule can no longer fire.
 Verdict = Literal[
-    "fired", "condition", "no value", "trigger", "backoff", "looks", "crossed", "retried", Asleep
+    "fired", "condition", "no value", "trigger", "backoff", "checks", "crossed", "retried", Asleep
 ]
 
 _DONE = object()
@@ -118,17 +118,15 @@ class RuleEvaluation:
             self._closing = False
             self.state.rules.index.touched.clear()
 
-    def look(self, event: Event) -> None:
+    def consider_updated(self, event: Event) -> None:
         """Consider the rules whose metrics were updated since the last call."""
         for rule_state in self.satisfied():
             self.consider(rule_state, Match(event))
 
-    def report_trigger_events(
-        self, names: Sequence[str], group: str | None, *, foreign: bool = False
-    ) -> None:
+    def report_trigger_events(self, names: Sequence[str], group: str | None) -> None:
         """Report the names of these trigger events to the observer."""
         if self.observer is not None:
-            self.observer.occurred(names, group, foreign=foreign)
+            self.observer.occurred(names, group, foreign=False)
 
     def satisfied(self) -> list[RuleState]:
         """Return the rules that updated metrics satisfy, or may satisfy, in order."""
@@ -172,9 +170,9 @@ class RuleEvaluation:
             if not foreign or rule_state.rule.queue_scope:
                 self.consider(rule_state, match)
 
-    def look_at_time(self, event: TimerElapsed) -> None:
-        """Look at a count within a time that has become smaller, or look again at a condition that
-        has been true for the time that its rule needs.
+    def consider_at_time(self, event: TimerElapsed) -> None:
+        """Consider the rules on a count within a time that has become smaller, or on a condition
+        that has been true for the time that its rule needs.
         """
         index = self.state.rules.index
         if event.timer == "within":
@@ -296,7 +294,7 @@ class RuleEvaluation:
             trigger = rule.spec.get("trigger", rule.label)
             why = f"its trigger {trigger!r} raised {error!r}" + (f" ({place})" if place else "")
             state.rules.cut(rule_state, why)
-            state.look_for_end = True
+            state.end_check_due = True
             state.error(f"rule {rule.id} is switched off: {why}")
             self._report(rule_state, match, "cut", known)
             return
@@ -306,10 +304,10 @@ class RuleEvaluation:
         if rule.lasts and not state.rules.lasting.enough(
             rule_state, one, match._replace(scope=scope), state.now
         ):
-            self._report(rule_state, match, "looks", known)
-        elif one.holds < rule.looks:
+            self._report(rule_state, match, "checks", known)
+        elif one.holds < rule.checks:
             rule_state.longest = max(rule_state.longest, one.holds)
-            self._report(rule_state, match, "looks", known)
+            self._report(rule_state, match, "checks", known)
         elif rule.crosses and not self._settle(rule_state, one, inside=True):
             self._report(rule_state, match, "crossed", known)
         elif one.skip > 0:
@@ -380,7 +378,7 @@ class RuleEvaluation:
         if state.deepest is None or link.depth >= state.deepest.depth:
             state.deepest = link
         state.rules.fired(rule_state, one, state.now)
-        state.look_for_end = True
+        state.end_check_due = True
         state.firings += 1
         if known is None:
             known = self._condition_values(rule_state, match)

@@ -419,7 +419,7 @@ def comparison(state: RuleState) -> tuple[str, float]:
     rule, condition = state.rule, state.rule.condition
     if condition is None or condition.comparison is None:
         return "", 0.0
-    if rule.trigger.match is not None or rule.looks > 1:
+    if rule.trigger.match is not None or rule.checks > 1:
         return "", 0.0
     if (rule.crosses or rule.lasts) and (
         condition.comparison[0] == "=="
@@ -442,7 +442,7 @@ class RuleIndex:
     #: Rules by the name of the trigger event and by group.
     by_event: dict[str, dict[str | None, list[RuleState]]] = field(default_factory=dict)
     #: Job events that can cause a trigger event in ``by_event``.
-    heard: set[str] = field(default_factory=set)
+    job_events: set[str] = field(default_factory=set)
     watches: dict[str, Watch] = field(default_factory=dict)
     counts: dict[str, dict[str, Watch]] = field(default_factory=dict)
     series: dict[tuple[str, str], dict[Watch, None]] = field(default_factory=dict)
@@ -491,7 +491,7 @@ class RuleIndex:
         for name in trigger.events:
             if name not in self.by_event:
                 self.by_event[name] = {}
-                self.heard.update(events_of(name))
+                self.job_events.update(events_of(name))
             by_group = self.by_event[name]
             insort(by_group.setdefault(trigger.group, []), state, key=_order)
 
@@ -510,7 +510,7 @@ class RuleIndex:
                 del by_group[trigger.group]
             if not by_group:
                 del self.by_event[name]
-                self.heard = {event for each in self.by_event for event in events_of(each)}
+                self.job_events = {event for each in self.by_event for event in events_of(each)}
 
     def waiting(self, names: tuple[str, ...], group: str | None) -> Sequence[RuleState]:
         """Return the rules on these trigger events for this group, in order.

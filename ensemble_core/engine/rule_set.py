@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.engine.lasting import Lasting
-from ensemble_core.engine.report import InstanceReport, RuleReport, Standing
+from ensemble_core.engine.report import FiringState, InstanceReport, RuleReport
 from ensemble_core.engine.rule_index import Instance, InUse, RuleIndex, RuleState
 from ensemble_core.engine.timers import Timers
 from ensemble_core.errors import EnsembleError
@@ -396,20 +396,20 @@ class RuleSet:
             passed_over=state.passed_over,
             held_back=dict(state.held_back),
             longest=state.longest,
-            looks=rule.looks,
+            checks=rule.checks,
             lasts=rule.lasts,
             last_value=state.value,
             last_seen=state.last_seen,
             when=rule.condition.text if rule.condition else "",
             enabled=state.enabled and state.on,
             instance=rule.instance,
-            state=self._standing(state, triggered),
+            state=self._firing_state(state, triggered),
             cut=state.why_cut,
             spec=rule.spec,
         )
 
     @staticmethod
-    def _standing(state: RuleState, triggered: int) -> Standing:
+    def _firing_state(state: RuleState, triggered: int) -> FiringState:
         if state.fired:
             return "fired"
         if state.cut:

@@ -210,7 +210,7 @@ class RuleTracer:
         if len(self._recorded) > recorded:
             return
         if state in getattr(state.watch, "held", ()):
-            kind: Kind = "looks" if state.own.timer else "crossed"
+            kind: Kind = "checks" if state.own.timer else "crossed"
             held = self._held(state, state.own)
             self._recorded.append(Verdict(kind, value, held=held, fired=state.fired))
         elif value is None:

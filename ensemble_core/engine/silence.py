@@ -59,7 +59,7 @@ class Silence:
                 quiet.since.setdefault(record.job.id, now)
             self.wait(record.job.group, timers)
 
-    def heard(self, record: JobRecord, now: float) -> None:
+    def note_row(self, record: JobRecord, now: float) -> None:
         """Record a job's row."""
         job = record.job.id
         for quiet in self.of.get(record.job.group, ()):

@@ -109,14 +109,57 @@ class State:
 
     # With more than thirty attributes, slots are faster.
     __slots__ = (
-        "_serial", "all_tables", "attempts", "calls", "changed_limits", "deepest", "dropped",
-        "end_due", "ended", "ended_for_now", "ensemble", "errors", "events", "firings",
-        "foreign_jobs", "generators", "generators_due", "held_at", "in_heartbeat", "index_over",
-        "limits_met", "limits_reported", "link", "look_for_end", "look_for_idle", "lost", "metrics",
-        "node_failures", "notices", "now", "out", "rate_limit", "replaced_limits", "resizes",
-        "retries", "rules", "shared", "shared_files", "signals", "silence", "sources", "started",
-        "stop", "table", "timers", "unhandled_cancels", "unhandled_failures", "via", "warnings",
-        "watched_events", "withdrawn",
+        "_serial",
+        "all_tables",
+        "attempts",
+        "calls",
+        "changed_limits",
+        "deepest",
+        "dropped",
+        "end_check_due",
+        "end_due",
+        "ended",
+        "ended_for_now",
+        "ensemble",
+        "errors",
+        "events",
+        "firings",
+        "foreign_jobs",
+        "generators",
+        "generators_due",
+        "held_at",
+        "idle_check_due",
+        "in_heartbeat",
+        "index_over",
+        "limits_met",
+        "limits_reported",
+        "link",
+        "lost",
+        "metrics",
+        "node_failures",
+        "notices",
+        "now",
+        "out",
+        "rate_limit",
+        "replaced_limits",
+        "resizes",
+        "retries",
+        "rules",
+        "shared",
+        "shared_files",
+        "signals",
+        "silence",
+        "sources",
+        "started",
+        "stop",
+        "table",
+        "timers",
+        "unhandled_cancels",
+        "unhandled_failures",
+        "via",
+        "warnings",
+        "watched_events",
+        "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -159,7 +202,7 @@ class State:
         #: to be called.
         self.generators: dict[str, GeneratorState] = {}
         self.generators_due = False
-        self._serve(ensemble, everything)
+        self._collect_values(ensemble, everything)
         self.started = False
         self.ended: Terminate | None = None
         #: ``lost``: whether the queue was lost. ``ended_for_now``: an end that a resume revokes,
@@ -187,12 +230,12 @@ class State:
         # The attributes below are about the current event.
         self.out: list[Decision] = []
         #: True if the run may be over (a rule fired, a call returned, no job is left …).
-        self.look_for_end = False
+        self.end_check_due = False
         #: True if the event ended or stopped the run, so that rules on ``end`` have to be
         #: considered.
         self.end_due = False
         #: True if a group, a slice or the run may be idle after the event.
-        self.look_for_idle = False
+        self.idle_check_due = False
         #: The number of the event that last finished an index.
         self.index_over = 0
         #: True during a heartbeat, at which waiting times are sampled.
@@ -240,7 +283,7 @@ class State:
             self.table.groups[name].past.adopt(group, after, rules)
             if not same_sweep(group, after):
                 self.table.gauges.taken(name)
-        self._serve(ensemble, everything)
+        self._collect_values(ensemble, everything)
         for name, generator in self.generators.items():
             now, was = ensemble.generators.get(name), before.generators.get(name)
             same = (
@@ -295,7 +338,7 @@ class State:
                     self.check_soon(state)
             elif state.watch is not None:
                 state.watch.unread = True
-        self.look_for_end = True
+        self.end_check_due = True
         return dropped
 
     def set_limits(self, given: Mapping[str, Any]) -> None:
@@ -313,7 +356,7 @@ class State:
             self.limits_reported.pop(name, None)  # reported again if it holds jobs again
         self.ensemble = replace(self.ensemble, limits=replace(limits, **given))
         self.rate_limit.adopt(self.ensemble.limits.submits_per_second)
-        self._serve_limits()
+        self._apply_limits()
 
     def keep_limits(self) -> None:
         """Apply the limits that users have changed to those of the file, which was read again.
@@ -361,13 +404,13 @@ class State:
             for group in groups:
                 self.silence.wait(group, self.timers)
 
-    def _serve(self, ensemble: Ensemble, everything: bool) -> None:
+    def _collect_values(self, ensemble: Ensemble, everything: bool) -> None:
         """Collect all values that the ensemble reads, from now on.
 
         With ``everything``, combinations and usage are collected too, because rules that are added
         later may read them.
         """
-        self._serve_limits()
+        self._apply_limits()
         for name, spec in ensemble.generators.items():
             generator = self.generators.get(name)
             if generator is None:
@@ -394,7 +437,7 @@ class State:
             retention.remember(self.table, ensemble.groups)
             self.table.usage.keep()
 
-    def _serve_limits(self) -> None:
+    def _apply_limits(self) -> None:
         limits = self.ensemble.limits
         if limits.holds or self.table.budget is not None:
             self.table.keep_budget(limits)
@@ -435,7 +478,7 @@ class State:
         active |= {job: record for job, record in coming if group in (None, record.job.group)}
         return [job for job, record in active.items() if scope is None or _within(record, scope)]
 
-    def standing(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
+    def coverage(self, rule: BoundRule, scope: Slice | None) -> tuple[int, int]:
         """Return how many open indices a rule on ``idle`` covers, and how many indices it has ever
         covered.
         """
@@ -590,7 +633,7 @@ class State:
             self.rules.cut(state)
         else:
             one.cut = state.edition
-        self.look_for_end = True
+        self.end_check_due = True
         self.error(
             f"rule {state.rule.id!r} is switched off: {link.depth - 1} rule firings triggered "
             f"each other without any job finishing\n  because: {chain_text(link.names())}\n  "

@@ -59,7 +59,7 @@ class Stopping:
             records, cancels = self.state.table.records, event.then == "cancel"
             cancel = [job for job in in_queue if cancels and records[job].outcome is None]
             self._begin(event, cancel)
-            self.state.end_due = self.state.look_for_end = True
+            self.state.end_due = self.state.end_check_due = True
 
     def _cancel_remaining(self, event: StopRequested, left: Sequence[str]) -> None:
         """Cancel the jobs ``left`` in the queue, and stop the run if it has not finally ended.

@@ -123,10 +123,10 @@ class Submitter:
         sources = self._sources(jobs)
         self._check_shared_files(zip(jobs, sources, strict=True), decision.group, decision.rule)
         link = state.via or origin.link
-        standing = state.table.groups[decision.group]
+        group_state = state.table.groups[decision.group]
         mark = decision.rule, decision.firing
-        looks = self._needs_lookup(standing)
-        held = not looks and self._must_hold(standing, jobs)
+        looks = self._needs_lookup(group_state)
+        held = not looks and self._must_hold(group_state, jobs)
         cause = "look up" if looks else "hold" if held else "submit"
         free = jobs
         if cause == "submit":
@@ -225,13 +225,15 @@ class Submitter:
         """
         state, table = self.state, self.state.table
         limited = table.budget is not None and bool(table.budget.limits)
-        standing = table.groups[group]
+        group_state = table.groups[group]
         every = limited or bool(table.places.shared)
-        if not standing.held and not every:
+        if not group_state.held and not every:
             return
         rate = state.rate_limit
         cause = "submit" if rate.unlimited else "pace"
-        free = table.free_all(cause, state.now) if every else table.free(standing, cause, state.now)
+        free = (
+            table.free_all(cause, state.now) if every else table.free(group_state, cause, state.now)
+        )
         for decision in _batches(free):
             if not rate.unlimited:
                 jobs = rate.admit(decision.jobs, decision.rule, decision.firing, state.now)
@@ -243,7 +245,7 @@ class Submitter:
             self._send(decision)
         self._await_release()
         if submitted and limited:
-            self._report_held(standing, mark, submitted)
+            self._report_held(group_state, mark, submitted)
 
     def _report_held(self, group: GroupState, mark: tuple[str | None, int], submitted: int) -> None:
         """Notify rules and the user that a limit holds jobs of a submit."""
@@ -251,7 +253,7 @@ class Submitter:
         what, budget = state.table.obstacle(group, state.now), state.table.budget
         if what is None or what.startswith(AT_ONCE) or budget is None:
             return
-        state.look_for_end = True
+        state.end_check_due = True
         state.limits_met[what] = None
         held = min(submitted, len(group.held))
         jobs = f"{held} of {submitted} jobs are" if submitted > 1 else "a job is"
@@ -306,11 +308,11 @@ class Submitter:
         index.base = None if kept is None else {name: kept[name].copy() for name in kept}
         index.base_recent = None if index.recent is None else index.recent.copy()
         mark = decision.rule, decision.firing
-        standing = state.table.groups[job.group]
+        group_state = state.table.groups[job.group]
         free: Sequence[Job] = ()
-        if self._needs_lookup(standing) and not decision.resume:
+        if self._needs_lookup(group_state) and not decision.resume:
             cause = "look up"
-        elif self._must_hold(standing, (job,)):
+        elif self._must_hold(group_state, (job,)):
             cause = "hold"
         else:
             free = state.rate_limit.admit((job,), *mark, state.now)
@@ -386,7 +388,7 @@ class Submitter:
         self.ask_cancel(reused)
         if not records and not dropped and not reused:
             return decision
-        self.state.look_for_end = True
+        self.state.end_check_due = True
         for record in records.values():
             record.link = origin.link  # later firings belong to the chain of the cancel
         self.state.withdrawn += records.values()
@@ -427,7 +429,7 @@ class Submitter:
         return dropped
 
     def ask_cancel(self, jobs: Iterable[str]) -> None:
-        """Record that the executor was told to cancel these jobs."""
+        """Record that the executor was asked to cancel these jobs."""
         for job in jobs:
             record = self.state.table.records.get(job)
             if record is not None:

@@ -50,12 +50,12 @@ class _OpenJob:
 class EarlierJobs:
     """Jobs of earlier runs by identity. Each job is reused at most once.
 
-    ``served`` lists jobs that were reused before. If ``files`` is true, a job is reused only if its
+    ``reused`` lists jobs that were reused before. If ``files`` is true, a job is reused only if its
     folder and output still exist.
     """
 
-    def __init__(self, served: Iterable[str] = (), *, files: bool = False) -> None:
-        self._served = set(served)
+    def __init__(self, reused: Iterable[str] = (), *, files: bool = False) -> None:
+        self._reused = set(reused)
         self._files = files
         # "" means a temporary file, which is removed with the connection.
         #: On disk, so that memory does not grow with the number of jobs.
@@ -174,7 +174,7 @@ class EarlierJobs:
 
     def _insert(self, run: str, job: str, identity: str, done: _OpenJob) -> None:
         name = f"{run}/{job}"
-        if name in self._served or done.duration is None or not done.good:
+        if name in self._reused or done.duration is None or not done.good:
             return
         self._waiting.append(
             (identity, name, done.duration, json.dumps(done.start), json.dumps(done.rows))

@@ -18,7 +18,7 @@ from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.filesystem import read_note
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.ownership import require_own
-from ensemble_core.journal.run_store import look
+from ensemble_core.journal.run_store import read_info
 from ensemble_core.model.decisions import Decision
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]
 
 
 def _not_live(folder: Path) -> UsageError:
-    info = look(folder)
+    info = read_info(folder)
     what = f"run {folder.name} is not live: it has no controller"
     if info.state == "ended":
         what = f"run {folder.name} has ended, with exit code {info.exit_code}"

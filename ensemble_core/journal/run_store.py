@@ -38,8 +38,8 @@ __all__ = [
     "has_performed",
     "is_leave_requested",
     "is_taken",
-    "look",
     "new_folder",
+    "read_info",
     "state_folder",
     "stop_requester",
     "write_began",
@@ -157,7 +157,7 @@ class RunInfo:
         return {**asdict(self), "folder": str(self.folder)}
 
 
-def look(folder: Path) -> RunInfo:
+def read_info(folder: Path) -> RunInfo:
     """Return the state of the run in a folder, without reading its events."""
     from ensemble_core.journal.reader import Journal
 

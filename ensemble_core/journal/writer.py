@@ -282,14 +282,14 @@ class JournalWriter:
             return
         self._items.append(entry)
         if orders:
-            if self._write_here(orders):
+            if self._write_here():
                 return
             self._hurry.set()
         self._wake()
         while len(self._items) > _MOST_PENDING and not self.in_trouble:
             time.sleep(0.001)
 
-    def _write_here(self, orders: Sequence[Any]) -> bool:
+    def _write_here(self) -> bool:
         """Write all items on this thread, and pass their orders on.
 
         Return False if the writing thread has to do that: it is busy, something has to be synced,

@@ -452,7 +452,7 @@ class BoundRule:
     backoff_seconds: float = 0.0
     #: ``job``, or the parameters whose values define a slice.
     each: Literal["job"] | tuple[str, ...] | None = None
-    looks: int = 1  #: The rule fires after the condition was true in this many checks in a row.
+    checks: int = 1  #: The rule fires after the condition was true in this many checks in a row.
     #: The rule fires after the condition was true at every check during so many seconds.
     lasts: float = 0.0
     #: Whether the rule only fires when its condition becomes true. If it is true at the first

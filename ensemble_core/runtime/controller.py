@@ -199,7 +199,7 @@ class Runtime:
                 put_later=self._enqueue_later,
                 folders=ensemble.reuse,
                 earlier=earlier,
-                served=self.engine.state.table.served,
+                reused_from=self.engine.state.table.reused_from,
                 files=bool(ensemble.reuse) and uses_job_files(ensemble),
             )
         self._performer = Performer(
@@ -341,12 +341,12 @@ class Runtime:
         """The decision by which this controller ended or stopped the run, or ``None``."""
         return self.engine.state.ended if self._begun else None
 
-    def look(self, function: Callable[[Engine], _T]) -> _T:
+    def query(self, function: Callable[[Engine], _T]) -> _T:
         """Call a function with the engine, between two events. It must be quick and change nothing.
 
         Safe from any thread except the run's own thread.
         """
-        return self._inquiries.look(function)
+        return self._inquiries.query(function)
 
     def request(self, action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
         """Request an action from the live run (see :class:`Requested`).

@@ -93,7 +93,7 @@ class Identities:
       ``put_later`` receives the identities of submitted jobs, which may wait for the next events.
     - ``folders`` lists the folders of the earlier runs to reuse; ``earlier`` has their jobs, if
       they have been read already.
-    - ``served`` has the earlier jobs that replace jobs of this run.
+    - ``reused_from`` has the earlier jobs that replace jobs of this run.
     - With ``files``, an earlier job is reused only if its folder and output still exist.
     """
 
@@ -106,7 +106,7 @@ class Identities:
         put_later: Callable[[Sequence[Event]], None] | None = None,
         folders: Sequence[str] = (),
         earlier: EarlierJobs | None = None,
-        served: Iterable[str] = (),
+        reused_from: Iterable[str] = (),
         files: bool = False,
     ) -> None:
         self._put = put
@@ -115,7 +115,7 @@ class Identities:
         self._backlog = backlog
         self._folders = folders
         self._earlier = earlier
-        self._served = tuple(served)
+        self._reused_from = tuple(reused_from)
         self._files = files
         self._inputs = Inputs()
         self._sources: dict[tuple[int, ...], tuple[JobGroup, Source]] = {}
@@ -152,7 +152,7 @@ class Identities:
         if event.jobs:
             self._put_later((event.event(self._clock()),))
 
-    def look(self, order: LookUpRequest) -> None:
+    def look_up(self, order: LookUpRequest) -> None:
         """Look up jobs in earlier runs. Returns immediately."""
         self._queue.put(order)
         self._hurry.set()
@@ -228,7 +228,7 @@ class Identities:
         """Return the jobs of those earlier runs that still exist."""
         from ensemble_core.journal.earlier_jobs import EarlierJobs
 
-        earlier = EarlierJobs(self._served, files=self._files)
+        earlier = EarlierJobs(self._reused_from, files=self._files)
         for folder in self._folders:
             try:
                 earlier.read(Path(folder))

@@ -110,7 +110,7 @@ class Performer:
             return
         if isinstance(order, LookUpRequest):
             if self._identities is not None:
-                self._identities.look(order)
+                self._identities.look_up(order)
             return
         self._orders.put(order)
         if isinstance(order, Cancel):

@@ -37,7 +37,7 @@ class StateQueries:
         #: True once the engine's thread has ended. Callers then read the state directly.
         self._free = False
 
-    def look(self, function: Callable[[Engine], _T]) -> _T:
+    def query(self, function: Callable[[Engine], _T]) -> _T:
         """Call a function with the engine, between two events, and return its result.
 
         The function must be quick and change nothing. Safe from any thread except the run's own

@@ -167,9 +167,9 @@ class Inspection:
 
     def overview(self) -> dict[str, Any]:
         """Return the run's state, controller, groups, rules and progress."""
-        from ensemble_core.journal.run_store import look
+        from ensemble_core.journal.run_store import read_info
 
-        info = look(self._kept.folder)
+        info = read_info(self._kept.folder)
         engine = self._engine
         controller = info.controller or {}
         found: dict[str, Any] = {
@@ -205,9 +205,9 @@ class Inspection:
         """Return the time up to which the run is known: now if it is live, or else that of its last
         event.
         """
-        from ensemble_core.journal.run_store import look
+        from ensemble_core.journal.run_store import read_info
 
-        return time.time() if look(self._kept.folder).state == "running" else self._newest
+        return time.time() if read_info(self._kept.folder).state == "running" else self._newest
 
     # -- jobs --------------------------------------------------------------------------------------
 
@@ -433,7 +433,7 @@ class Inspection:
         read = {one["attempt"]: one for kind in found for one in kind["examples"][:LOOKED]}
         starts = self._starts(read)
         for job, example in read.items():
-            example |= self._end_of_job(job, starts.get(job, {}))
+            example |= self._end_of_job(starts.get(job, {}))
         for kind in found:
             count_ends(kind)
         return found
@@ -445,7 +445,7 @@ class Inspection:
         names = self._jobs().names
         return [n for n in engine.state.ensemble.groups[group].names if n in names]
 
-    def _end_of_job(self, job: str, start: Mapping[str, Any]) -> dict[str, Any]:
+    def _end_of_job(self, start: Mapping[str, Any]) -> dict[str, Any]:
         """Return the node of an attempt, and the last line that the attempt has written."""
         node = _node(start)
         for stream in ("stderr", "stdout"):

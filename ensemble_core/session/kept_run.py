@@ -124,9 +124,9 @@ class KeptRun:
     @property
     def state(self) -> str:
         """The state of the run: ``new``, ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
-        from ensemble_core.journal.run_store import look
+        from ensemble_core.journal.run_store import read_info
 
-        return look(self.folder).state
+        return read_info(self.folder).state
 
     @property
     def registry(self) -> Registry:

@@ -15,7 +15,7 @@ from ensemble_core.errors import UsageError
 from ensemble_core.journal.earlier_jobs import EarlierJobs, identities
 from ensemble_core.journal.ownership import require_own
 from ensemble_core.journal.reader import NAME, Journal
-from ensemble_core.journal.run_store import find, look
+from ensemble_core.journal.run_store import find, read_info
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.identity import Source, parts_of
 from ensemble_core.model.jobs import JobGroup
@@ -104,7 +104,7 @@ def _first_values(group: JobGroup) -> dict[str, object]:
 def _check(folder: Path) -> None:
     """Raise :class:`EnsembleError` if jobs of the run in this folder cannot be reused."""
     require_own(folder)
-    if look(folder).state == "running":
+    if read_info(folder).state == "running":
         raise UsageError(
             f"run {folder.name} is live: its jobs cannot be reused yet",
             hint=f"wait until it ends, or stop it: ensemble stop {folder.name}",

@@ -14,7 +14,7 @@ from ensemble_core.cli.main import main
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.reader import NAME
-from ensemble_core.journal.run_store import look
+from ensemble_core.journal.run_store import read_info
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Started
 from ensemble_core.plugin.discovery import discover
@@ -119,7 +119,7 @@ def test_state_of_a_run_is_the_same_in_lists_and_in_python(
         writer.begin(1.0, {})
         writer.append(Started(1.0, {}), ())
         writer.end(2.0, outcome)
-    assert look(tmp_path).state == state
+    assert read_info(tmp_path).state == state
     if "natural" in outcome:
         report = Engine(load_text(FILE, discover(), file="e.yaml")).report()
         words = {"reason": "", "seconds": 1.0, "report": report, "tag": "t"}

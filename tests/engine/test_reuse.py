@@ -128,7 +128,7 @@ def test_a_snapshot_keeps_pending_look_ups_and_reused_jobs() -> None:
     again = load(dump(told.engine), told.engine.state.ensemble)
     assert again is not None
     assert list(again.state.table.looking) == ["g.1"]
-    assert list(again.state.table.served) == ["r1/g.0"]
+    assert list(again.state.table.reused_from) == ["r1/g.0"]
     assert again.state.table.records["g.0"].reused == "r1/g.0"
 
 

@@ -21,7 +21,7 @@ from ensemble_core.errors import UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.request_files import leave_request, requester
-from ensemble_core.journal.run_store import LEAVE, STOP, find, look, state_folder
+from ensemble_core.journal.run_store import LEAVE, STOP, find, read_info, state_folder
 from ensemble_core.model.events import StopRequested
 from ensemble_core.session.leftover_jobs import leftover_jobs
 
@@ -83,7 +83,7 @@ def cancel(
             code="no-controller",
         )
     if lock.controller() is None or take_over:
-        info = look(folder)
+        info = read_info(folder)
         if info.state == "ended":
             said = f"run {folder.name} has ended already, with exit code {info.exit_code}"
             say(as_json, {"tag": folder.name, "state": "ended", "exit_code": info.exit_code}, said)
@@ -109,7 +109,7 @@ def cancel(
         )
         return 0
     wait_for_controller_exit(lock)
-    info = look(folder)
+    info = read_info(folder)
     if info.state == "ended":
         said = f"run {folder.name} has ended: {info.reason}"
     elif leave:

@@ -25,7 +25,7 @@ from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.ownership import is_own
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.removal import is_run, remove
-from ensemble_core.journal.run_store import RunInfo, find, folders, look, state_folder
+from ensemble_core.journal.run_store import RunInfo, find, folders, read_info, state_folder
 from ensemble_core.model.durations import seconds
 from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.session.leftover_jobs import leftover_jobs
@@ -101,7 +101,7 @@ def clean(
         found = list(dict.fromkeys(find(home, name) for name in runs)) if runs else folders(home)
         chosen = []
         for folder in found:
-            info = look(folder)
+            info = read_info(folder)
             kept = _keep_reason(info, bool(runs), everything, age)
             if kept is None:
                 continue

@@ -23,7 +23,7 @@ from ensemble_core.cli.run_names import job_fields, lost_jobs
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import requester
-from ensemble_core.journal.run_store import find, look, state_folder
+from ensemble_core.journal.run_store import find, read_info, state_folder
 
 __all__ = ["retry"]
 
@@ -87,7 +87,7 @@ def retry(
         action["with"] = _nested(fields)
     folder = find(state_folder(state), run)
     # While the controller of an ended run exits, the lock refuses a second one.
-    if look(folder).state == "ended" and (take_over or Lock(folder).controller() is None):
+    if read_info(folder).state == "ended" and (take_over or Lock(folder).controller() is None):
         return resume_run(
             str(folder),
             state,

@@ -22,7 +22,7 @@ from ensemble_core.display.text_style import (
     style_of,
     terminal_width,
 )
-from ensemble_core.journal.run_store import RunInfo, folders, look, state_folder
+from ensemble_core.journal.run_store import RunInfo, folders, read_info, state_folder
 
 __all__ = ["format_length", "runs", "style_of_state"]
 
@@ -59,7 +59,7 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
         home = state_folder(state)
         if as_json:
             for folder in folders(home):
-                print_line(to_json({"type": "run", **look(folder).to_dict()}))
+                print_line(to_json({"type": "run", **read_info(folder).to_dict()}))
             return 0
         found = folders(home)
     if not found:
@@ -70,7 +70,7 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
     if len(shown) < len(found):
         earlier = len(found) - len(shown)
         print_line(style.paint(f"{style.ellipsis} {earlier} earlier; --all lists them", "dim"))
-    for line in _table([look(folder) for folder in shown], style, terminal_width(sys.stdout)):
+    for line in _table([read_info(folder) for folder in shown], style, terminal_width(sys.stdout)):
         print_line(line)
     return 0
 

@@ -30,7 +30,7 @@ from ensemble_core.display.text_style import (
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.reader import Session
-from ensemble_core.journal.run_store import RunInfo, look
+from ensemble_core.journal.run_store import RunInfo, read_info
 from ensemble_core.session.queue_status import queue_status
 
 __all__ = ["status"]
@@ -48,7 +48,7 @@ def status(kept: KeptRun, as_json: bool) -> int:
     RUN is the run's tag, a unique prefix or suffix of it, or 'last'. The command shows the run's
     controllers, journal, job groups and rules.
     """
-    info = look(kept.folder)
+    info = read_info(kept.folder)
     engine: Engine | None = None
     trouble: EnsembleError | None = None
     try:

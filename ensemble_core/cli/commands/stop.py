@@ -12,7 +12,7 @@ from ensemble_core.cli.options import Display, json_option, run_argument, state_
 from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import leave_request, requester
-from ensemble_core.journal.run_store import HALT, LEFT, RunInfo, find, look, state_folder
+from ensemble_core.journal.run_store import HALT, LEFT, RunInfo, find, read_info, state_folder
 
 __all__ = ["stop"]
 
@@ -51,10 +51,10 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
         say(as_json, told, f"asked run {folder.name} to stop")
         return 0
     wait_for_controller_exit(lock)
-    info = look(folder)
+    info = read_info(folder)
     if cancel_jobs and not _has_no_jobs(info):
         _cancel_remaining(folder, state, Display(as_json=as_json))
-        info = look(folder)
+        info = read_info(folder)
     found = {"tag": folder.name, "state": info.state, "exit_code": info.exit_code}
     if not cancel_jobs or _has_no_jobs(info):
         say(as_json, found, _result_text(info, held))

@@ -169,17 +169,17 @@ class Journal:
     """Translates the job events of a Flux instance into a run's events.
 
     - ``run_id``: the run's identity
-    - ``strangers``: whether to report new events of foreign jobs
+    - ``foreign``: whether to report new events of foreign jobs
     - ``begun``: the current time in seconds since the epoch. Foreign jobs that are already over are
       ignored.
     """
 
     def __init__(
-        self, run_id: str, nodes: Nodes, *, strangers: bool = False, begun: float = 0.0
+        self, run_id: str, nodes: Nodes, *, foreign: bool = False, begun: float = 0.0
     ) -> None:
         self._run_id = run_id
         self._nodes = nodes
-        self._strangers = strangers
+        self._foreign = foreign
         self._ours: dict[str, _OwnJob] = {}
         self._names: dict[int, str] = {}
         self._active: dict[int, _Active] = {}
@@ -395,7 +395,7 @@ class Journal:
         """Return the event to report for an entry, if any."""
         name, timestamp, job = entry["name"], entry["timestamp"], active.name
         if job is None:
-            if not self._strangers or not fresh:
+            if not self._foreign or not fresh:
                 return None
             if self._backlog is not None and past:
                 return None

@@ -78,7 +78,7 @@ class FluxLoop:
         self._emit = emit
         self._events = events
         nodes = Nodes()
-        self._journal = Journal(run.id, nodes, strangers=True, begun=run.clock())
+        self._journal = Journal(run.id, nodes, foreign=True, begun=run.clock())
         #: What the next controller must know if the instance ends.
         self.record = DrainRecord(run.state)
         self._reactor = Reactor(

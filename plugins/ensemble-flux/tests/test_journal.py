@@ -80,13 +80,11 @@ def backlog(responses: Sequence[Response], *, full: bool = True) -> list[Respons
     return [job for job in jobs.values() if full or job["events"][-1]["name"] != "clean"]
 
 
-def opened(
-    jobs: Iterable[str], first: Sequence[Response] = (), *, strangers: bool = True
-) -> Journal:
+def opened(jobs: Iterable[str], first: Sequence[Response] = (), *, foreign: bool = True) -> Journal:
     """Return a journal of the run ``night``, after the backlog ``first``."""
     nodes = Nodes()
     nodes.status(json.loads((JOURNALS / "day-resources.json").read_text()))
-    journal = Journal("id-of-night", nodes, strangers=strangers)
+    journal = Journal("id-of-night", nodes, foreign=foreign)
     for response in (*first, END):
         assert not journal.take(response)
     for job in jobs:
@@ -235,7 +233,7 @@ def test_foreign_jobs_are_distinguished_including_those_of_another_run() -> None
 
 
 def test_foreign_jobs_are_left_out_unless_requested() -> None:
-    told = hear(opened(tagged(DAY).values(), strangers=False), DAY)
+    told = hear(opened(tagged(DAY).values(), foreign=False), DAY)
     assert told
     assert all(event.ours for event in told)
 
@@ -292,7 +290,7 @@ def test_the_recorded_backlogs_are_those_that_these_tests_build() -> None:
 def test_a_stream_that_breaks_in_an_idle_instance_repeats_nothing() -> None:
     yesterday = backlog(DAY)
     nodes = Nodes()
-    journal = Journal("today", nodes, strangers=True, begun=DAY[-1]["events"][0]["timestamp"] + 1)
+    journal = Journal("today", nodes, foreign=True, begun=DAY[-1]["events"][0]["timestamp"] + 1)
     assert not hear(journal, [END])
     journal.reopen()
     assert hear(journal, [*yesterday, END]) == []
@@ -531,7 +529,7 @@ def test_a_job_that_was_not_accepted_yet_is_not_missing() -> None:
 
 def test_a_guest_gets_the_same_events_of_its_jobs_as_the_owner() -> None:
     owner = [e for e in hear(opened(tagged(DAY).values()), DAY) if e.ours]
-    guest = Journal("id-of-night", Nodes(), strangers=True)
+    guest = Journal("id-of-night", Nodes(), foreign=True)
     guest.no_backlog()
     for name in tagged(DAY).values():
         guest.expect(name)

@@ -72,7 +72,7 @@ class EventAdmission:
         self._tell = tell
         self._keep = ahead
         #: Whether the member's executor sees foreign jobs.
-        self.strangers = False
+        self.sees_foreign_jobs = False
         self._known_strangers: set[str] = set()
         #: Seconds by which the member's clock is ahead: the smallest value so far, and the current
         #: one. They are whole numbers, so that a corrected time can be converted back without loss.
@@ -162,7 +162,7 @@ class EventAdmission:
         return any(path == each or path.startswith(f"{each}/") for each in self._shared)
 
     def _foreign_job(self, event: JobEvent) -> bool:
-        if not self.strangers:
+        if not self.sees_foreign_jobs:
             self._drop("an event of a foreign job, which its executor cannot see")
             return False
         known = self._known_strangers

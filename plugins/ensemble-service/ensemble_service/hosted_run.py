@@ -31,10 +31,10 @@ from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.run_folder import RunFolder
 from ensemble_service.wire import from_error, from_event, to_jobs
 
-__all__ = ["BLIND", "HOME", "STRANGERS", "HostedRun"]
+__all__ = ["BLIND", "FOREIGN_JOBS", "HOME", "HostedRun"]
 
 #: Capability of an executor that sees foreign jobs.
-STRANGERS = "strangers"
+FOREIGN_JOBS = "strangers"
 #: Prefix of the capability that names this run's folder at the member. An agent with another folder
 #: does not know which jobs an earlier agent received.
 HOME = "home:"
@@ -348,9 +348,9 @@ class HostedRun:
         executor = self._executor
         assert executor is not None
         opened.life, opened.kept_from = self.outbox.life, self.outbox.first
-        strangers = (STRANGERS,) if executor.sees_foreign_jobs else ()
+        foreign = (FOREIGN_JOBS,) if executor.sees_foreign_jobs else ()
         home = (HOME + self._home,) if self._home else ()
-        opened.capabilities.extend((*sorted(executor.capabilities), *strangers, *home))
+        opened.capabilities.extend((*sorted(executor.capabilities), *foreign, *home))
         gauges = dict(executor.resources())
         opened.resources.update(gauges)
         self._stats.gauges(gauges)

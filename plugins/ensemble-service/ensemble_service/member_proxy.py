@@ -23,7 +23,7 @@ from ensemble_core import (
 from ensemble_service.absence import Absence
 from ensemble_service.event_admission import EventAdmission
 from ensemble_service.event_stream import Inbox
-from ensemble_service.hosted_run import BLIND, HOME, STRANGERS
+from ensemble_service.hosted_run import BLIND, FOREIGN_JOBS, HOME
 from ensemble_service.kept_events import KEPT, origin_of
 from ensemble_service.member_jobs import MemberJob, MemberJobs
 from ensemble_service.pending_calls import UNANSWERED, Kind, PendingCalls, Waiting
@@ -108,7 +108,7 @@ class MemberProxy:
 
     @property
     def sees_foreign_jobs(self) -> bool:
-        return STRANGERS in self.capabilities
+        return FOREIGN_JOBS in self.capabilities
 
     def waits(self, kind: Kind) -> bool:
         """Return whether a call of this kind is unanswered."""
@@ -382,7 +382,7 @@ class MemberProxy:
         capabilities = [clean(name, 300) for name in opened.capabilities[:_MOST_CAPABILITIES]]
         homes = [name for name in capabilities if name.startswith(HOME)]
         self.capabilities = frozenset(capabilities).difference(homes)
-        self._admission.strangers = self.sees_foreign_jobs
+        self._admission.sees_foreign_jobs = self.sees_foreign_jobs
         earlier = self._inbox.life
         self._gauges(self._admission.gauges(opened.resources), self._run.clock())
         self._inbox.begin(opened.life, opened.kept_from)

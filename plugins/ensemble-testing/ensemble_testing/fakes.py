@@ -73,10 +73,10 @@ class FakeFiring:
     ) -> None:
         self.decided: list[Decision] = []
         self._actions = {record.name: record for record in (*ensemble_actions(), *actions)}
-        self._rule = rule
-        self._event = event or Started(0.0)
-        self._job = job if job is not None or job_spec is None else job_spec.id
-        self._fields = dict(fields or {})
+        self.rule = rule
+        self.event = event or Started(0.0)
+        self.job = job if job is not None or job_spec is None else job_spec.id
+        self.fields: Mapping[str, Any] = dict(fields or {})
         self._metrics = dict(metrics or {})
         self._active = tuple(active)
         self._groups = {
@@ -86,33 +86,13 @@ class FakeFiring:
                 for item in groups
             )
         }
-        self._job_spec = job_spec or self._job_from_id()
+        self.job_spec = job_spec or self._job_from_id()
         self._next = dict.fromkeys(self._groups, 0)
         for known in self._active:
             name, _, rest = known.rpartition(".")
             index = rest.partition("-")[0]  # of any attempt of the job
             if name in self._next and index.isdecimal():
                 self._next[name] = max(self._next[name], int(index) + 1)
-
-    @property
-    def rule(self) -> str:
-        return self._rule
-
-    @property
-    def event(self) -> Event:
-        return self._event
-
-    @property
-    def job(self) -> str | None:
-        return self._job
-
-    @property
-    def job_spec(self) -> Job | None:
-        return self._job_spec
-
-    @property
-    def fields(self) -> Mapping[str, Any]:
-        return self._fields
 
     @property
     def groups(self) -> Sequence[str]:
@@ -133,7 +113,7 @@ class FakeFiring:
         chosen = self._group(group)
         jobs = tuple(replace(chosen, **(overrides or {})).jobs(self._next[group]))
         self._next[group] += len(jobs)
-        return self._decide(Submit(rule=self._rule, firing=1, group=group, jobs=jobs))
+        return self._decide(Submit, group=group, jobs=jobs)
 
     def submit_next(
         self, groups: Sequence[str], count: int = 1, *, order: str = "given", seed: int = 0
@@ -144,20 +124,18 @@ class FakeFiring:
             count -= len(jobs)
             self._next[group] += len(jobs)
             if jobs:
-                yield self._decide(Submit(rule=self._rule, firing=1, group=group, jobs=jobs))
+                yield self._decide(Submit, group=group, jobs=jobs)
 
     def retry(
         self, fields: Mapping[str, Any] | None = None, *, wait: float = 0.0, resume: bool = False
     ) -> Decision:
-        again = Retry(
-            rule=self._rule,
-            firing=1,
-            job=self._job or "",
+        return self._decide(
+            Retry,
+            job=self.job or "",
             fields=dict(fields or {}),
             wait=wait,
             resume=resume,
         )
-        return self._decide(again)
 
     def vary(
         self,
@@ -167,7 +145,7 @@ class FakeFiring:
         fields: Mapping[str, Any] | None = None,
         again: bool = False,
     ) -> Sequence[Decision]:
-        job = self._job_spec
+        job = self.job_spec
         name = label or (job.group if job is not None else "")
         own = {} if job is None else {key: [value] for key, value in job.parameters.items()}
         given = {
@@ -188,36 +166,28 @@ class FakeFiring:
         return [self.submit(group, fields)]
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
-        return self._decide(Cancel(rule=self._rule, firing=1, jobs=tuple(jobs)))
+        return self._decide(Cancel, jobs=tuple(jobs))
 
     def signal(self, jobs: Sequence[str], signal: str) -> Sequence[Decision]:
         """Act as if all of these jobs ran."""
-        sent = Signal(
-            rule=self._rule, firing=1, request="signal-1", signal=signal, jobs=tuple(jobs)
-        )
-        return [self._decide(sent)]
+        return [self._decide(Signal, request="signal-1", signal=signal, jobs=tuple(jobs))]
 
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
         return self._decide(
-            Terminate(
-                rule=self._rule,
-                firing=1,
-                exit_code=exit_code,
-                cancel=self._active if cancel else (),
-                reason=reason,
-            )
+            Terminate,
+            exit_code=exit_code,
+            cancel=self._active if cancel else (),
+            reason=reason,
         )
 
     def resize(self, delta: int, *, when_busy: WhenBusy = "wait") -> Decision:
         request = f"resize-{len(self.decided) + 1}"
-        return self._decide(
-            Resize(rule=self._rule, firing=1, request=request, delta=delta, when_busy=when_busy)
-        )
+        return self._decide(Resize, request=request, delta=delta, when_busy=when_busy)
 
     def avoid(
         self, nodes: Sequence[str], *, most: int = 0, resubmit: bool = True
     ) -> Sequence[Decision]:
-        return [self._decide(Avoid(rule=self._rule, firing=1, nodes=tuple(nodes)))]
+        return [self._decide(Avoid, nodes=tuple(nodes))]
 
     def steer(
         self,
@@ -228,25 +198,22 @@ class FakeFiring:
         learns: Sequence[str] = (),
     ) -> Decision:
         return self._decide(
-            SetGenerator(
-                rule=self._rule,
-                firing=1,
-                generator=generator,
-                pause=pause,
-                count=count,
-                learns=tuple(learns),
-            )
+            SetGenerator,
+            generator=generator,
+            pause=pause,
+            count=count,
+            learns=tuple(learns),
         )
 
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
         self._groups[group] = replace(self._group(group), **fields)
-        return self._decide(SetGroup(rule=self._rule, firing=1, group=group, fields=dict(fields)))
+        return self._decide(SetGroup, group=group, fields=dict(fields))
 
     def enable(self, rules: Sequence[str]) -> Decision:
-        return self._decide(EnableRule(rule=self._rule, firing=1, rules=tuple(rules)))
+        return self._decide(EnableRule, rules=tuple(rules))
 
     def disable(self, rules: Sequence[str]) -> Decision:
-        return self._decide(DisableRule(rule=self._rule, firing=1, rules=tuple(rules)))
+        return self._decide(DisableRule, rules=tuple(rules))
 
     def switch(
         self,
@@ -263,23 +230,19 @@ class FakeFiring:
         off, that all of ``away`` are on, and that no job waits.
         """
         off, on = tuple(away or ()), tuple(to)
-        switched = Switch(rule=self._rule, firing=1, off=off, on=on, keep=keep, reset=reset)
-        return [self._decide(switched)]
+        return [self._decide(Switch, off=off, on=on, keep=keep, reset=reset)]
 
     def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
-        return self._decide(Log(rule=self._rule, firing=1, message=message, level=level))
+        return self._decide(Log, message=message, level=level)
 
     def notify(self, message: str, to: Sequence[str]) -> Decision:
         notice = f"notice-{len(self.decided) + 1}"
         return self._decide(
-            Notify(
-                rule=self._rule,
-                firing=1,
-                notice=notice,
-                message=message,
-                to=tuple(to),
-                job=self._job,
-            )
+            Notify,
+            notice=notice,
+            message=message,
+            to=tuple(to),
+            job=self.job,
         )
 
     def call(self, function: str) -> Decision:
@@ -295,7 +258,7 @@ class FakeFiring:
         for one in (spec,) if isinstance(spec, (Mapping, Action)) else spec:
             own = one.fields if isinstance(one, Action) else {}
             firing = copy.copy(self)  # which appends its decisions to the same list
-            firing._fields = {**self._fields, **(fields or {}), **own}
+            firing.fields = {**self.fields, **(fields or {}), **own}
             options = dict(one.spec if isinstance(one, Action) else one)
             name = str(options.pop("name", ""))
             if name not in self._actions:
@@ -324,29 +287,27 @@ class FakeFiring:
         self, kind: Literal["custom", "action"], name: str, options: Mapping[str, Any]
     ) -> Decision:
         return self._decide(
-            Call(
-                rule=self._rule,
-                firing=1,
-                call=f"call-{len(self.decided) + 1}",
-                kind=kind,
-                name=name,
-                options=dict(options),
-                event=self._event.to_dict(),
-                job=None if self._job_spec is None else self._job_spec.to_dict(),
-            )
+            Call,
+            call=f"call-{len(self.decided) + 1}",
+            kind=kind,
+            name=name,
+            options=dict(options),
+            event=self.event.to_dict(),
+            job=None if self.job_spec is None else self.job_spec.to_dict(),
         )
 
     def _job_from_id(self) -> Job | None:
-        name, _, rest = (self._job or "").rpartition(".")
+        name, _, rest = (self.job or "").rpartition(".")
         index, _, attempt = rest.partition("-")
         if name not in self._groups or not index.isdecimal():
             return None
         job = next(self._groups[name].jobs(int(index)))
         if not attempt.isdecimal():
             return job
-        return replace(job, id=self._job or "", attempt=int(attempt))
+        return replace(job, id=self.job or "", attempt=int(attempt))
 
-    def _decide(self, decision: Decision) -> Decision:
+    def _decide(self, kind: type[Decision], **fields: Any) -> Decision:
+        decision = kind(rule=self.rule, firing=1, **fields)
         self.decided.append(decision)
         return decision
 

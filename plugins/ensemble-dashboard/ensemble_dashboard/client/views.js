@@ -297,14 +297,14 @@ function Firings({ here, overview, firings }) {
 }
 
 // What a rule waits for and does: "job-fail (sim) when attempt < 3 → submit sim".
-function ruleWords({ label, when, looks, lasts, spec }) {
+function ruleWords({ label, when, checks, lasts, spec }) {
   const words = (action) => typeof action === 'string' ? action
     : Object.entries(action).map(([name, value]) => ['name', 'label'].includes(name) ? shown(value)
       : `${name}=${shown(value)}`).join(' ');
   const does = [spec.action || []].flat().map(words).join(', ');
   const becomes = spec.crosses === undefined ? ''
     : spec.at_first ? ' becomes true, or is true at first' : ' becomes true';
-  const time = lasts ? ` for ${duration(lasts)}` : looks > 1 ? ` at ${looks} checks in a row` : '';
+  const time = lasts ? ` for ${duration(lasts)}` : checks > 1 ? ` at ${checks} checks in a row` : '';
   return `${label}${when ? ` when ${when}${becomes}${time}` : ''}${does ? ` → ${does}` : ''}`;
 }
 

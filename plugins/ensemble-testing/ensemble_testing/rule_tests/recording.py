@@ -52,13 +52,13 @@ class _TriggerRecorder:
     """Records whether the current event triggered a rule."""
 
     def __init__(self) -> None:
-        self.woken = False
+        self.triggered = False
 
     def occurred(self, names: Sequence[str], group: str | None, *, foreign: bool) -> None:
         pass
 
     def updated(self, watch: Watch, only: Container[RuleState] | None) -> None:
-        self.woken = True
+        self.triggered = True
 
     def considered(
         self,
@@ -67,7 +67,7 @@ class _TriggerRecorder:
         verdict: Verdict,
         known: Mapping[str, Any] | None,
     ) -> None:
-        self.woken = True
+        self.triggered = True
 
     def handled(self, event: Event) -> None:
         pass
@@ -95,14 +95,14 @@ class _Recording:
         #: Jobs that were taken from an earlier run, each with its step, to which rows are added.
         self._reused: dict[str, dict[str, Any]] = {}
 
-    def take(self, at: float, event: Event, decisions: list[Decision], woken: bool) -> None:
+    def take(self, at: float, event: Event, decisions: list[Decision], triggered: bool) -> None:
         self.happened.append(HandledEvent(at, event, decisions))
         if self._ended:
             return  # no rule depends on the rest of the jobs
         self._now = max(self._now, at)
         for word, what in self._event_step(event):
             step = {word: what}
-            self.steps.append((self._now, step, word == "row" and not woken))
+            self.steps.append((self._now, step, word == "row" and not triggered))
         for decision in decisions:
             if isinstance(decision, Call):
                 self._calls[decision.call] = decision
@@ -223,12 +223,12 @@ def make_test(kept: KeptRun) -> tuple[str, str]:
     the test passes and makes the same decisions as the run.
     """
     replay = Replay(kept.journal, kept.loading)
-    woken, recording, began = _TriggerRecorder(), _Recording(), 0.0
-    replay.engine.observe(woken)
+    recorder, recording, began = _TriggerRecorder(), _Recording(), 0.0
+    replay.engine.observe(recorder)
     for row, event, decisions in replay.steps(kept.journal.last()):
         began = event.timestamp if row.seq == 1 else began
-        recording.take(event.timestamp - began, event, decisions, woken.woken)
-        woken.woken = False
+        recording.take(event.timestamp - began, event, decisions, recorder.triggered)
+        recorder.triggered = False
     text = kept.journal.texts()[-1]
     ensemble = kept.loading(text)
     file = os.path.relpath(text.file or str(kept.journal.about.get("file", "")))
