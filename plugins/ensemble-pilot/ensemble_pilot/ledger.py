@@ -164,7 +164,7 @@ class Records:
     def _read(self) -> None:
         for raw in self._path.read_bytes().splitlines(keepends=True):
             try:
-                message = decode(strip_checksum(raw, False).decode("ascii"))
+                message = decode(strip_checksum(raw).decode("ascii"))
             except ValueError:
                 if raw.endswith(b"\n"):
                     raise ExecutorError(

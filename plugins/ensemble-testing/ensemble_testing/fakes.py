@@ -306,7 +306,7 @@ class FakeFiring:
             return job
         return replace(job, id=self.job or "", attempt=int(attempt))
 
-    def _decide(self, kind: type[Decision], **fields: Any) -> Decision:
+    def _decide(self, kind: type[Decision], /, **fields: Any) -> Decision:
         decision = kind(rule=self.rule, firing=1, **fields)
         self.decided.append(decision)
         return decision
