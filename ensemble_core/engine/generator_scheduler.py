@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ensemble_core.engine.generator_state import Asking, GeneratorState
+from ensemble_core.engine.generator_state import GeneratorState, SuggestCall
 from ensemble_core.engine.names import named_fields
 from ensemble_core.engine.points import PointJobs
 from ensemble_core.engine.records import Match, Steps
@@ -42,10 +42,10 @@ class GeneratorScheduler:
     def answered(self, generator: GeneratorState, event: CallReturned) -> Steps:
         """Handle the answer of a generator."""
         state, spec = self.state, self._spec(generator.name)
-        asking, generator.asking = generator.asking, None
+        call, generator.open_call = generator.open_call, None
         state.end_check_due = state.idle_check_due = state.generators_due = True
-        if asking is None or spec is None or state.ended is not None:
-            generator.take_back(asking)
+        if call is None or spec is None or state.ended is not None:
+            generator.take_back(call)
             return None
         suggested = [
             self.jobs.begin(generator, spec, each["point"], event)
@@ -53,12 +53,12 @@ class GeneratorScheduler:
             if "point" in each
         ]
         pruned = [int(each["prune"]) for each in event.result if "prune" in each]
-        generator.exchanges.append(Exchange(asking.ingested, asking.readings, tuple(suggested)))
+        generator.exchanges.append(Exchange(call.ingested, call.readings, tuple(suggested)))
         generator.ingested += sum(
-            point.origin is None and point.repeats is None for point in asking.ingested
+            point.origin is None and point.repeats is None for point in call.ingested
         )
         self.jobs.prune(generator, spec, pruned, event)
-        generator.short = len(suggested) < asking.count
+        generator.short = len(suggested) < call.count
         repeats = self._only_repeats(generator, spec, suggested)
         generator.short = generator.short or repeats
         if generator.short and not generator.pending and (repeats or not generator.has_news):
@@ -92,9 +92,9 @@ class GeneratorScheduler:
         """After a resume, repeat pending calls and let failed generators be built again."""
         state = self.state
         for generator in state.generators.values():
-            if generator.asking is not None:
-                generator.asking = generator.asking.retry()
-                state.out.append(generator.asking.call)
+            if generator.open_call is not None:
+                generator.open_call = generator.open_call.retry()
+                state.out.append(generator.open_call.call)
             if generator.fault is not None:
                 generator.fault = None
                 generator.lost_in_row = 0
@@ -136,7 +136,7 @@ class GeneratorScheduler:
         open.
         """
         state = self.state
-        if generator.asking is not None or generator.fault is not None:
+        if generator.open_call is not None or generator.fault is not None:
             return
         if not generator.met and spec.until is not None and self._is_until_met(spec, event):
             generator.met = True
@@ -157,7 +157,7 @@ class GeneratorScheduler:
         call = Call(
             call=state.new_id("call"), kind="generator", name=generator.name, options=options
         )
-        generator.asking = Asking(call, count, ingested, readings)
+        generator.open_call = SuggestCall(call, count, ingested, readings)
         state.out.append(call)
 
     def _is_until_met(self, spec: GeneratorSpec, event: Event) -> bool:
@@ -178,15 +178,15 @@ class GeneratorScheduler:
     def caller(self, call: str) -> GeneratorState | None:
         """Return the generator for which this call is pending, or ``None``."""
         for generator in self.state.generators.values():
-            if generator.asking is not None and generator.asking.call.call == call:
+            if generator.open_call is not None and generator.open_call.call.call == call:
                 return generator
         return None
 
     def stop_failed(self, generator: GeneratorState, error: str) -> None:
         """Stop calling a generator that failed. Its jobs continue; a resume builds it again."""
         state = self.state
-        generator.take_back(generator.asking)
-        generator.asking = None
+        generator.take_back(generator.open_call)
+        generator.open_call = None
         generator.fault = error
         state.end_check_due = state.idle_check_due = state.generators_due = True
         if state.ended is None:

@@ -14,7 +14,7 @@ from ensemble_core.model.decisions import Call
 from ensemble_core.model.generators import Exchange, Point, Reading, Vocs, dominates
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Asking", "GeneratorState"]
+__all__ = ["GeneratorState", "SuggestCall"]
 
 
 #: The gauges of a generator by name, except ``best.OBJECTIVE``.
@@ -31,7 +31,7 @@ _LAST = {"pending": 3, "pruned": 4, "lost": 5}
 
 
 @dataclass(slots=True, eq=False)
-class Asking:
+class SuggestCall:
     """A pending call to a generator: how many points to suggest, and the results for it."""
 
     call: Call
@@ -42,7 +42,7 @@ class Asking:
     #: Rows of running points that the call reports.
     readings: tuple[Reading, ...]
 
-    def retry(self) -> Asking:
+    def retry(self) -> SuggestCall:
         """Return this call as a repeated one."""
         return replace(self, call=replace(self.call, attempt=self.call.attempt + 1))
 
@@ -59,7 +59,7 @@ class GeneratorState:
     #: Finished points that the next call will report.
     over: list[Point] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
-    asking: Asking | None = None
+    open_call: SuggestCall | None = None
     #: The point of each open job, by the job's index in the group.
     jobs: dict[int, Point] = field(default_factory=dict)
     #: Points whose jobs are all over but that have not been processed yet.
@@ -126,11 +126,11 @@ class GeneratorState:
             twin.state, twin.values, twin.errors = first.state, first.values, first.errors
             self.over.append(twin)
 
-    def take_back(self, asking: Asking | None) -> None:
+    def take_back(self, call: SuggestCall | None) -> None:
         """Keep what a failed call should have passed on, for the next call."""
-        if asking is not None:
-            self.over[:0] = asking.ingested
-            self.readings[:0] = asking.readings
+        if call is not None:
+            self.over[:0] = call.ingested
+            self.readings[:0] = call.readings
 
     def learn(self, source: GeneratorState, known: Mapping[str, GeneratorState]) -> None:
         """Also receive the points of ``source``, and of the generators from which it learned, each

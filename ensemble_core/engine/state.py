@@ -673,7 +673,7 @@ class State:
 
     def awaits_answers(self) -> bool:
         """Return True while a function or generator is running. It counts as an open job."""
-        return bool(self.calls) or any(each.asking for each in self.generators.values())
+        return bool(self.calls) or any(each.open_call for each in self.generators.values())
 
     @property
     def only_held(self) -> bool:

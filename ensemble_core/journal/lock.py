@@ -21,7 +21,7 @@ from ensemble_core.journal.lock_owner import (
     this_process,
 )
 from ensemble_core.journal.names import JournalError
-from ensemble_core.posix_files import lock_within
+from ensemble_core.posix import lock_within
 
 __all__ = ["Lock", "taken_error"]
 

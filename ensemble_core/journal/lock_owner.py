@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.journal.filesystem import read_note
+from ensemble_core.posix import boot_id, pid_namespace
 
 __all__ = [
     "LOCK",
@@ -42,8 +43,8 @@ def this_process() -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "born": _start_time(os.getpid()),
-        "boot": _boot(),
-        "processes": _pid_namespace(),
+        "boot": boot_id(),
+        "processes": pid_namespace(),
         "since": time.time(),
         "task": _task(),
     }
@@ -75,10 +76,10 @@ def _is_process(found: Mapping[str, Any]) -> bool:
 
 def may_live(holder: Mapping[str, Any]) -> bool:
     """Return True if this process may be alive, as far as this machine can tell."""
-    same_boot = holder.get("boot") == _boot() != ""
+    same_boot = holder.get("boot") == boot_id() != ""
     # Also compare the boot id and the PID namespace, because the host name may have changed.
     if holder.get("host") != socket.gethostname() and not (
-        same_boot and holder.get("processes") == _pid_namespace()
+        same_boot and holder.get("processes") == pid_namespace()
     ):
         return True
     if not same_boot:
@@ -130,21 +131,6 @@ def _task() -> list[str]:
         if pid <= 1:
             break
     return []
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
-def _pid_namespace() -> str:
-    """Return the PID namespace, which distinguishes containers on the same machine."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
 
 
 def _start_time(pid: int) -> int | None:

@@ -41,7 +41,7 @@ from ensemble_core.journal.job_rows import JobRow, JobRowWriter, read_layouts
 from ensemble_core.journal.reader import Snapshot, Text, digest
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
-from ensemble_core.posix_files import sync_folder
+from ensemble_core.posix import sync_folder
 
 __all__ = ["JournalWriter"]
 

@@ -37,12 +37,12 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.ledger_lines import LedgerJob, is_newer, strip_checksum, with_checksum
 from ensemble_core.local.protocol import decode, line, line_job
-from ensemble_core.posix_files import lock_within, sync_folder
+from ensemble_core.posix import boot_id, lock_within, pid_namespace, sync_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Ledger", "boot", "check_format"]
+__all__ = ["Ledger", "check_format"]
 
 NAME, LOCK = "local.log", "local.lock"
 #: Version of the file format.
@@ -57,15 +57,6 @@ _LOCK_WAIT = 2.0
 _REQUESTS = 1000
 
 
-def boot() -> str:
-    """Return the boot id of this machine, new at each boot, or an empty text if unknown."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 def check_format(version: int, path: str | Path) -> None:
     """Raise :class:`ExecutorError` if a ledger has another format."""
     if version != FORMAT:
@@ -74,14 +65,6 @@ def check_format(version: int, path: str | Path) -> None:
             hint="resume the run with the version that it was started with",
             code="newer-version",
         )
-
-
-def _pid_namespace() -> str:
-    """Return the PID namespace, which distinguishes containers on the same machine."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
 
 
 def _error_text(error: OSError) -> str:
@@ -125,8 +108,8 @@ class Ledger:
         self._fd = self._lock = -1
         self._now = now
         self._supervisor: list[Any] = [
-            *("k", os.uname().nodename, boot(), os.getpid()),
-            _pid_namespace(),
+            *("k", os.uname().nodename, boot_id(), os.getpid()),
+            pid_namespace(),
         ]
         try:
             self._open(folder)

@@ -13,7 +13,7 @@ from ensemble_core.local.ledger import NAME, check_format
 from ensemble_core.local.ledger_lines import strip_checksum
 from ensemble_core.local.protocol import decode, to_event
 from ensemble_core.model.events import JobEvent
-from ensemble_core.posix_files import sync_folder
+from ensemble_core.posix import sync_folder
 
 __all__ = ["LedgerReading", "ledger_messages", "read_ledger", "set_fence"]
 

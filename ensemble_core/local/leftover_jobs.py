@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.ledger import NAME, boot
+from ensemble_core.local.ledger import NAME
 from ensemble_core.local.ledger_lines import LedgerJob
 from ensemble_core.local.ledger_reader import ledger_messages
 from ensemble_core.local.supervisor import peer
 from ensemble_core.local.supervisor_start import SECRET, address
 from ensemble_core.plugin.executor import Executor, Run
+from ensemble_core.posix import boot_id
 
 __all__ = ["leftover_jobs", "supervisor_pid"]
 
@@ -97,7 +98,7 @@ def _unfinished(ledger: Path) -> dict[str, LedgerJob]:
             continue  # a damaged line
         try:
             if message[0] == "k":
-                if message[1] == os.uname().nodename and message[2] != boot():
+                if message[1] == os.uname().nodename and message[2] != boot_id():
                     for job in jobs.values():
                         job.launched = False  # no job survives a reboot
             elif message[0] == "f":

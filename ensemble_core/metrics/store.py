@@ -286,9 +286,9 @@ class MetricStore:
         #: that raised errors, ``warning`` for everything else.
         self.reports: list[tuple[Literal["error", "warning"], str]] = []
         #: The metrics that rules use, as (group, variable, statistic).
-        self._asked: set[tuple[str, str, str]] = set()
+        self._used: set[tuple[str, str, str]] = set()
         #: Statistics whose errors were reported already.
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self.series: dict[tuple[str, str], Series] = {}
         #: The counters in ``KEPT`` for attempts that pass a filter, by group and filter.
         self.filtered: dict[str, dict[str, dict[str, int]]] = {}
@@ -335,8 +335,8 @@ class MetricStore:
                 error = spec.fault()
                 if error is None:
                     kept.append(spec)
-                elif spec.key not in self._told:
-                    self._told.add(spec.key)
+                elif spec.key not in self._reported:
+                    self._reported.add(spec.key)
                     self.warn(f"{spec} cannot be built and is left out: it {_describe(error)}")
         return kept
 
@@ -346,10 +346,10 @@ class MetricStore:
         Each statistic is reported once, and once more for each metric that a rule uses, because
         that rule can no longer fire.
         """
-        used, spec = (group, variable, statistic) in self._asked, self.statistics[statistic]
-        if not used and spec.key in self._told:
+        used, spec = (group, variable, statistic) in self._used, self.statistics[statistic]
+        if not used and spec.key in self._reported:
             return
-        self._told.add(spec.key)
+        self._reported.add(spec.key)
         path = _series_text(statistic, group, variable)
         message = f"{spec} {_describe(error)}; {path} has no value from now on"
         self.reports.append(("error" if used else "warning", message))
@@ -361,7 +361,7 @@ class MetricStore:
     def keep(self, path: MetricPath) -> None:
         """Compute this metric from now on."""
         if path.kind == "series":
-            self._asked.add((path.group, path.variable, path.statistic))
+            self._used.add((path.group, path.variable, path.statistic))
             self.add(path.group, path.variable).keep(self.statistics[path.statistic])
         elif path.kind == "count" and path.variable.endswith(")") and not path.recent:
             _, condition = split_filter(path.variable)

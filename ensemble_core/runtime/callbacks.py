@@ -50,8 +50,8 @@ def order_of(engine: Engine, call: Call) -> MakeCall | MakeSuggestion:
     """Return the order to make a call, with the current arguments."""
     if call.kind == "generator":
         generator = engine.state.generators[call.name]
-        assert generator.asking is not None
-        return MakeSuggestion(generator.asking, generator.exchanges, len(generator.exchanges))
+        assert generator.open_call is not None
+        return MakeSuggestion(generator.open_call, generator.exchanges, len(generator.exchanges))
     rule = Rule(engine.rule_of(call))
     return MakeCall(call, engine.snapshot(), rule, engine.tables().detached())
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ensemble_core.engine.generator_state import Asking
+from ensemble_core.engine.generator_state import SuggestCall
 from ensemble_core.errors import EnsembleError, raised_at
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.events import CallFailed, CallReturned, Event
@@ -26,7 +26,7 @@ _Answer = tuple[Mapping[str, Any], ...]
 class MakeSuggestion(NamedTuple):
     """Order: call a generator, with its input."""
 
-    asking: Asking  #: The input of this call.
+    input: SuggestCall  #: The input of this call.
     exchanges: Sequence[Exchange]
     #: The first ``known`` of the ``exchanges`` are calls that the generator has answered.
     known: int
@@ -34,7 +34,7 @@ class MakeSuggestion(NamedTuple):
     @property
     def call(self) -> Call:
         """The decision ``Call``."""
-        return self.asking.call
+        return self.input.call
 
 
 class GeneratorCalls:
@@ -176,7 +176,7 @@ class _Worker:
             return _Fault(what, "".join(traceback.format_exception(error)))
 
     def _answer(self, task: MakeSuggestion) -> _Answer:
-        asking, spec = task.asking, self._spec
+        given, spec = task.input, self._spec
         if self._generator is None:
             built = spec.build(self._purpose)
             self._generator = FirstPoints(built, spec.first) if spec.first else built
@@ -186,13 +186,13 @@ class _Worker:
                 self._generator.resume(fit)
             self._tags = {each.tag for one in before for each in one.suggested}
         generator = self._generator
-        if asking.ingested:
-            generator.ingest(_fit(spec, asking.ingested))
+        if given.ingested:
+            generator.ingest(_fit(spec, given.ingested))
         answer: list[Mapping[str, Any]] = []
-        if asking.readings:
-            answer += self._prune_entries(generator.prune(asking.readings))
-        if asking.count:
-            answer += self._check_suggestions(generator.suggest(asking.count), asking.count)
+        if given.readings:
+            answer += self._prune_entries(generator.prune(given.readings))
+        if given.count:
+            answer += self._check_suggestions(generator.suggest(given.count), given.count)
         return tuple(answer)
 
     @staticmethod

@@ -47,7 +47,7 @@ def test_each_verdict_has_words_in_the_summary(kind: Considered) -> None:
     (words,) = held_back_words({kind: 2}, held=2, needed=9, lasts=0.0, may_fire="once")
     assert words
     report = RuleReport(
-        id="r", label="r", triggered=2, state="held back", held_back={kind: 2}, longest=2, looks=9
+        id="r", label="r", triggered=2, state="held back", held_back={kind: 2}, longest=2, checks=9
     )
     assert words in why_not_fired(report)
 

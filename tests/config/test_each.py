@@ -99,7 +99,7 @@ def test_rule_is_bound_with_its_instances_looks_and_repetitions() -> None:
     assert one.groups == ("sim", "post")
     assert one.reads == {"count.done"}
     assert one.reads_of is None
-    assert two.looks == 5
+    assert two.checks == 5
 
 
 def test_endless_idle_rule_causes_a_warning() -> None:

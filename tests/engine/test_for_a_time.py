@@ -295,7 +295,7 @@ def test_trace_tells_how_long_the_condition_was_true() -> None:
     story.observe("sim.0", T=60)
     story.wait(30)
     story.observe("sim.0", T=61)
-    assert [(each.kind, each.held) for each in tracer.verdicts] == [("looks", 30.0)]
+    assert [(each.kind, each.held) for each in tracer.verdicts] == [("checks", 30.0)]
     story.observe("sim.0", T=1)
     assert [each.kind for each in tracer.verdicts] == ["condition"]
     (report,) = (each for each in story.engine.report().rules if each.id == "hot")

@@ -14,7 +14,7 @@ from generator_story import Told
 from ensemble_core import EnsembleError, Exchange, Generator, Point, Reading
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.generator_state import Asking
+from ensemble_core.engine.generator_state import SuggestCall
 from ensemble_core.errors import FileErrors
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Cancel, Log, SetGenerator, Switch
@@ -430,7 +430,7 @@ def test_active_jobs_end_when_a_generator_hangs() -> None:
     assert told.submitted() == ["sim.0"]
     # A late answer is ignored.
     told.renew()
-    late = MakeSuggestion(Asking(call, 1, (), ()), (), 0)
+    late = MakeSuggestion(SuggestCall(call, 1, (), ()), (), 0)
     assert not told.tell(told.maker.outcome(late))
 
 

@@ -98,7 +98,7 @@ def rule_of(spec: Spec, rule_id: str) -> BoundRule:
         repetitions=spec.get("repetitions", 1),
         enabled=spec.get("enabled", True),
         backoff=spec.get("backoff", 0),
-        looks=spec.get("for", 1),
+        checks=spec.get("for", 1),
         each=tuple(each) if isinstance(each, list) else each,
         reads=frozenset(spec.get("reads", ())),
         retries=any(action["name"] == "retry" for action in spec["action"]),

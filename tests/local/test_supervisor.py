@@ -24,12 +24,12 @@ from ensemble_testing.session import Session, alive, wait_until
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.local.ledger import boot
 from ensemble_core.local.ledger_lines import with_checksum
 from ensemble_core.local.supervisor_start import SECRET, StartedSupervisor, address
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
+from ensemble_core.posix import boot_id
 from ensemble_core.quick_dataclass import replace
 
 #: A controller to be killed: submits jobs and records events.
@@ -705,7 +705,9 @@ def test_after_a_power_cut_a_waiting_job_that_the_ledger_has_lost_is_submitted_a
     assert stage.state is not None
     path = stage.state / "local.log"
     kept = [
-        with_checksum(text[9:].replace(boot().encode(), b"earlier")) if text[:1] != b"[" else text
+        with_checksum(text[9:].replace(boot_id().encode(), b"earlier"))
+        if text[:1] != b"["
+        else text
         for text in path.read_bytes().splitlines(keepends=True)
         if waiting.id.encode() not in text or b'"submit"' in text
     ]

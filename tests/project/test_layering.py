@@ -293,7 +293,7 @@ def test_the_core_has_no_other_top_level_files() -> None:
         "__init__.py",
         "errors.py",
         "late_pattern.py",
-        "posix_files.py",
+        "posix.py",
         "py.typed",
         "quick_dataclass.py",
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ensemble_core.engine.generator_state import Asking
+from ensemble_core.engine.generator_state import SuggestCall
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.events import CallFailed, CallReturned, Event
 from ensemble_core.model.generators import (
@@ -51,7 +51,7 @@ def outcome(found: GeneratorSpec, before: Sequence[Exchange] = ()) -> Event:
     calls = GeneratorCalls({found.name: found}, lambda event: None, lambda: 0.0)
     call = Call(call="call-1", kind="generator", name=found.name, options={})
     try:
-        return calls.outcome(MakeSuggestion(Asking(call, 1, (), ()), before, len(before)))
+        return calls.outcome(MakeSuggestion(SuggestCall(call, 1, (), ()), before, len(before)))
     finally:
         calls.close()
 
@@ -119,7 +119,7 @@ def test_a_quick_generator_is_called_without_a_thread(kind: type[Fixed]) -> None
     calls = GeneratorCalls({found.name: found}, lambda event: None, lambda: 0.0)
     call = Call(call="call-1", kind="generator", name=found.name, options={})
     for _ in range(2):
-        calls.outcome(MakeSuggestion(Asking(call, 1, (), ()), (), 0))
+        calls.outcome(MakeSuggestion(SuggestCall(call, 1, (), ()), (), 0))
     calls.close()
     assert (generator.threads[1] is threading.current_thread()) == kind.quick
 

@@ -1,4 +1,6 @@
-"""Locks and durability of files, for journals and for the ledgers of local jobs."""
+"""Locks, durable folders, and the identity of this boot and container, for journals and for the
+ledgers of local jobs.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import fcntl
 import os
 import time
 
-__all__ = ["lock_within", "sync_folder"]
+__all__ = ["boot_id", "lock_within", "pid_namespace", "sync_folder"]
 
 
 def lock_within(seconds: float, descriptor: int) -> None:
@@ -38,3 +40,20 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def boot_id() -> str:
+    """Return the boot id of this machine, new at each boot, or an empty text if unknown."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def pid_namespace() -> str:
+    """Return the PID namespace, which distinguishes containers on the same machine."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
