@@ -28,7 +28,7 @@ from ensemble_core.journal.run_store import (
     folders,
     halt_requester,
     is_taken,
-    look,
+    read_info,
     stop_requester,
 )
 from ensemble_core.journal.writer import JournalWriter
@@ -115,12 +115,12 @@ def test_a_named_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run-1")
     for name in (BEGAN, LOCK, PERFORMED, STOP, HALT):
         os.mkfifo(folder / name)
-    assert in_time(lambda: look(folder).state) == "new"
+    assert in_time(lambda: read_info(folder).state) == "new"
     assert in_time(Lock(folder).holder) is None
     assert in_time(lambda: stop_requester(folder) or "nobody") == "nobody"
     (folder / NAME).unlink()
     os.mkfifo(folder / NAME)
-    assert in_time(lambda: look(folder).state) == "unreadable"
+    assert in_time(lambda: read_info(folder).state) == "unreadable"
     assert in_time(lambda: is_run(folder)) is False
 
 
@@ -128,7 +128,7 @@ def test_a_device_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run-1")
     for name in (BEGAN, LOCK, PERFORMED, STOP):
         (folder / name).symlink_to("/dev/zero")
-    assert in_time(lambda: look(folder).state) == "new"
+    assert in_time(lambda: read_info(folder).state) == "new"
     assert in_time(lambda: stop_requester(folder) or "nobody") == "nobody"
 
 
@@ -168,7 +168,7 @@ def test_an_invalid_lock_has_no_owner(tmp_path: Path, says: object) -> None:
     folder = a_run(tmp_path / "run-1")
     (folder / LOCK).write_text(says if isinstance(says, str) else json.dumps(says))
     assert Lock(folder).holder() is None
-    assert look(folder).state == "new"
+    assert read_info(folder).state == "new"
 
 
 def test_a_journal_with_endlessly_nested_values_is_damaged(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_value_of_a_wrong_type_is_damage(tmp_path: Path, statement: str, value
         journal.execute("INSERT INTO sessions VALUES (1, 0, 1.0, 'h', 1, '{}', NULL, NULL)")
         journal.execute(statement, (json.dumps(value),))
     journal.close()
-    info = look(folder)
+    info = read_info(folder)
     assert info.state == "unreadable"
     assert "damaged" in info.problem
 
