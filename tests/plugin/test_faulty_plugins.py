@@ -295,7 +295,7 @@ def test_state_with_a_faulty_statistic_is_saved_and_restored() -> None:
     assert state is not None
     again = load(state, ensemble)
     assert again is not None
-    assert again.state.metrics._told == {("plugin 'odd' of ensemble-odd 1.0", "odd")}
+    assert again.state.metrics._reported == {("plugin 'odd' of ensemble-odd 1.0", "odd")}
     assert again.state.metric("odd.a-duration") is None
 
 
