@@ -73,7 +73,7 @@ class EventAdmission:
         self._keep = ahead
         #: Whether the member's executor sees foreign jobs.
         self.sees_foreign_jobs = False
-        self._known_strangers: set[str] = set()
+        self._known_foreign: set[str] = set()
         #: Seconds by which the member's clock is ahead: the smallest value so far, and the current
         #: one. They are whole numbers, so that a corrected time can be converted back without loss.
         self._least, self.offset = offsets
@@ -165,7 +165,7 @@ class EventAdmission:
         if not self.sees_foreign_jobs:
             self._drop("an event of a foreign job, which its executor cannot see")
             return False
-        known = self._known_strangers
+        known = self._known_foreign
         if event.name == "clean":
             known.discard(event.job)
         elif event.job not in known:
