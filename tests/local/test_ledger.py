@@ -112,6 +112,21 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     ledger.close()
 
 
+def test_a_line_without_a_checksum_is_damaged(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path), "t", 100.0)
+    for name, text in life(made(1), 200.0, "submit"):
+        ledger.add(name, text)
+    ledger.flush()
+    ledger.close()
+    with (tmp_path / "local.log").open("ab") as file:
+        file.write(life(made(2), 300.0, "submit")[0][1])
+    ledger = Ledger(str(tmp_path), "t", 400.0)
+    assert ledger.unreadable == 1
+    assert ledger.knows(made(1).id)
+    assert not ledger.knows(made(2).id)
+    ledger.close()
+
+
 @pytest.mark.parametrize("kept", [1, 4])
 def test_repeated_events_of_waiting_jobs_survive_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
