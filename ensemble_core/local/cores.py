@@ -33,7 +33,7 @@ class Topology:
         self._node_of = {core: node_of.get(core, 0) for core in cores}
         self._rank = {core: rank for rank, core in enumerate(order or self._node_of)}
         self._one_node = len(set(self._node_of.values())) == 1
-        self._here = _no_core if order else _current_core()
+        self._here = _no_core if order or not self._node_of else _current_core()
 
     def choose(self, free: Collection[int], count: int) -> list[int]:
         """Return ``count`` of the free cores.
