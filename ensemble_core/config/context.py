@@ -621,7 +621,7 @@ class Context:
         self.report(
             path,
             f"{text!r} can never have a value: the executor {executor.name!r} has no pilots",
-            hint=f"run it with {' or '.join(able) or '--executor pilot (install ensemble-pilot)'}",
+            hint=f"run it with {' or '.join(able) or 'an executor that has pilots'}",
             code="no-such-metric",
             where=self.document.at_text(path, text),
         )
