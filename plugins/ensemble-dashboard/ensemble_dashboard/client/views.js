@@ -304,7 +304,8 @@ function ruleWords({ label, when, checks, lasts, spec }) {
   const does = [spec.action || []].flat().map(words).join(', ');
   const becomes = spec.crosses === undefined ? ''
     : spec.at_first ? ' becomes true, or is true at first' : ' becomes true';
-  const time = lasts ? ` for ${duration(lasts)}` : checks > 1 ? ` at ${checks} checks in a row` : '';
+  const count = checks > 1 ? ` at ${checks} checks in a row` : '';
+  const time = lasts ? ` for ${duration(lasts)}` : count;
   return `${label}${when ? ` when ${when}${becomes}${time}` : ''}${does ? ` → ${does}` : ''}`;
 }
 
