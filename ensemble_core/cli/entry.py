@@ -1,7 +1,6 @@
 """Entry point of the installed script ``ensemble``."""
 
 import _signal  # type: ignore[import-not-found]  # ``signal`` imports ``enum``
-import atexit
 import os
 import sys
 
@@ -36,6 +35,8 @@ class _QuickEnd:
     """
 
     def __init__(self) -> None:
+        import atexit
+
         self.code: object = ""
         self._files = self._open_files()
         if not atexit._ncallbacks():  # noqa: SLF001
