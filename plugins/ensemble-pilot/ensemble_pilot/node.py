@@ -191,6 +191,10 @@ class Task:
 
     def _drain(self) -> None:
         """Let the supervisor end its jobs, once there is one."""
+        if not self._drained and not self._folder_exists():
+            # The supervisor's address was there, and nobody will read how its jobs ended.
+            kill_descendants()
+            self._drained = True
         pid = 0 if self._drained else supervisor_pid(Path(self._state))
         if pid:
             with contextlib.suppress(ProcessLookupError):

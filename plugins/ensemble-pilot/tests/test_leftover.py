@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +30,7 @@ rules: [{trigger: start, action: {name: submit, label: a}}]
 
 
 class Left:
-    """A run with two pilots of one core and a job in each, whose controller was killed."""
+    """A run with two pilots of one core and a job in each."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "e.yaml").write_text(FILE)
@@ -37,15 +39,17 @@ class Left:
         words += ["-o", 'options={"slots": 2, "pool": "none"}', "-o", "cores=1", "-o", "most=2"]
         words += ["-o", "grace=0.3", "--state", str(self.state)]
         quiet = subprocess.DEVNULL
-        controller = subprocess.Popen(words, cwd=folder, stdout=quiet, stderr=quiet)
+        self.controller = subprocess.Popen(words, cwd=folder, stdout=quiet, stderr=quiet)
         pids = [folder / f"pid.{number}" for number in range(2)]
         wait_until(lambda: all(path.exists() and path.read_text().strip() for path in pids))
         (self.run,) = (self.state / "runs").iterdir()
         wait_until(lambda: (self.run / "performed").exists())
-        controller.kill()
-        controller.wait()
         self.jobs = [int(path.read_text()) for path in pids]
         self.nodes = [self.run / "executor" / f"pilot-{number}" / "node-0" for number in (1, 2)]
+
+    def kill(self) -> None:
+        self.controller.kill()
+        self.controller.wait()
 
     def ensemble(self, *words: str) -> Result:
         result = CliRunner().invoke(main, [*words, "--state", str(self.state)])
@@ -62,6 +66,7 @@ class Left:
 def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
     monkeypatch.chdir(tmp_path)
     found = Left(tmp_path)
+    found.kill()
     yield found
     for pid in (*map(supervisor_pid, found.nodes), *found.jobs):
         if pid and alive(pid):
@@ -106,3 +111,23 @@ def test_pilots_of_which_nothing_is_known_are_named_with_their_jobs_in_the_queue
         leftover(tmp_path, end=True)
     assert (tmp_path / "pilot-1" / "fence").exists()
     assert (tmp_path / "pilot-3" / "fence").exists(), "it ends at once when the queue starts it"
+
+
+def test_pilots_of_a_run_whose_folder_is_deleted_end_at_sigterm(tmp_path: Path) -> None:
+    """Their jobs end with them, even if a controller is still connected."""
+    found = Left(tmp_path)
+    tasks = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if b"ensemble_pilot.node\0" + os.fsencode(found.run) in path.read_bytes():
+                tasks.append(int(path.parent.name))
+    assert len(tasks) == 2
+    try:
+        shutil.rmtree(found.run)
+        for task in tasks:
+            os.kill(task, signal.SIGTERM)
+        wait_until(lambda: not any(map(alive, [*tasks, *found.jobs])))
+    finally:
+        found.kill()
+        for pid in filter(alive, [*tasks, *found.jobs]):
+            os.kill(pid, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -75,11 +76,12 @@ def test_pilot_that_ended_by_itself_says_why_and_how_many_jobs_wait_again(tmp_pa
         wait_until(lambda: controller.gauges["pilots.ready"])
         state = tmp_path / "state" / session.tag
         command = b"ensemble_pilot.node\0" + os.fsencode(state / "pilot-1")
-        (task,) = [
-            int(path.parent.name)
-            for path in Path("/proc").glob("[0-9]*/cmdline")
-            if command in path.read_bytes()
-        ]
+        tasks = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # other processes end meanwhile
+                if command in path.read_bytes():
+                    tasks.append(int(path.parent.name))
+        (task,) = tasks
         os.kill(task, signal.SIGTERM)
         wait_until(lambda: any("pilot 1 ended" in text for text in infos(session)))
     (text,) = [text for text in infos(session) if text.startswith("pilot 1 ended")]
