@@ -20,8 +20,8 @@ from pathlib import Path
 
 from ensemble_core import Emit, Event, Executor, Job, JobEvent, Observed, Run
 from ensemble_core.config import load_text
-from ensemble_core.journal.earlier_jobs import EarlierJobs
 from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.reusable_jobs import EarlierJobs
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.identity import Source
 from ensemble_core.plugin.discovery import discover

@@ -64,7 +64,7 @@ def load_command(point: EntryPoint) -> click.Command:
     try:
         if point.error is not None:
             raise PluginError(point.error)
-        from ensemble_core.plugin.load_guard import stdout_to_stderr
+        from ensemble_core.plugin.stdout_guard import stdout_to_stderr
 
         with stdout_to_stderr():
             command: object = point.load()

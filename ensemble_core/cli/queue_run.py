@@ -94,7 +94,7 @@ def run_text(
         profile=choice.profile,
     )
     if display.show is not None:
-        from ensemble_core.cli.results_table import check_table
+        from ensemble_core.cli.live_table import check_table
 
         check_table(ensemble, display.show)
     check_environment(ensemble)

@@ -61,7 +61,7 @@ class RunSession:
         self._block = self._make_block(display.progress)
         self._show = display.show
         if self._show is not None:
-            from ensemble_core.cli.results_table import check_table
+            from ensemble_core.cli.live_table import check_table
 
             check_table(ensemble, self._show)
         self._metrics = (display.metrics or display.debug or ensemble.debug) and not display.as_json
@@ -108,7 +108,7 @@ class RunSession:
         feed = Feed(output, everything=self._as_json or self._narrator.debug)
         runtime: Runtime = run.runtime([feed], wall=wall) if make is None else make([feed])
         if self._show is not None and self._block is not None:
-            from ensemble_core.cli.results_table import ResultsTable
+            from ensemble_core.cli.live_table import ResultsTable
 
             feed.table = ResultsTable(runtime.engine, self._show).lines
         if engine is not None:
@@ -183,7 +183,7 @@ class RunSession:
         lines: list[str] = []
         if self._show is None and not self._metrics:
             return lines
-        from ensemble_core.cli.results_table import metric_lines, table_lines
+        from ensemble_core.cli.live_table import metric_lines, table_lines
 
         if self._show is not None and not self._as_json:
             lines += [self._look.paint(f" {self._show}", "bold")]

@@ -1,4 +1,10 @@
-"""Loads an ensemble file: checks it and turns it into an immutable :class:`Ensemble`."""
+"""Loads an ensemble file: checks it and turns it into an immutable :class:`Ensemble`.
+
+Precedence of a value, the strongest last: default (``ensemble.schema.json``); profile of the site,
+then of the user (``read_profile`` in ``config.profile``); file (``apply_profile`` there fills in
+only what the file does not say); ``--set`` (``apply`` in ``config.overrides``). For the executor
+and its options: ``session.executor_choice`` (``profile_options``, ``read_options``).
+"""
 
 from __future__ import annotations
 
@@ -19,13 +25,13 @@ from ensemble_core.config.instances import check_uses, expand_uses, expanded_dat
 from ensemble_core.config.job_options import convert_options
 from ensemble_core.config.kinds import bind_kinds
 from ensemble_core.config.limits import bind_limits, check_uses_of_limits, live_limits
+from ensemble_core.config.listed_sources import ResolvedValue, resolved_values
 from ensemble_core.config.name_clashes import warn_of_rows_meant
 from ensemble_core.config.output_collisions import warn_of_shared_files
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.placeholders import TEXTS, words_of
 from ensemble_core.config.profile import Profile, apply_profile
 from ensemble_core.config.reader import read_text
-from ensemble_core.config.resolution import ResolvedValue, resolved_values
 from ensemble_core.config.results_and_retries import bind_fail_if, bind_result, bind_retry
 from ensemble_core.config.rule_warnings import (
     actions_of,

@@ -20,7 +20,7 @@ from ensemble_core.display.live import LiveTable
 from ensemble_core.display.text_style import close_quietly, encodable, is_terminal
 from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import Event, Problem
-from ensemble_core.plugin.load_guard import STDOUT
+from ensemble_core.plugin.stdout_guard import STDOUT
 
 __all__ = ["Output"]
 

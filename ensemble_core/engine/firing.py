@@ -17,7 +17,7 @@ from ensemble_core.engine.records import Origin
 from ensemble_core.engine.row_submission import of_rows, rows_of
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import expand, source_of
-from ensemble_core.engine.variation import expand_variation
+from ensemble_core.engine.vary_action import expand_variation
 from ensemble_core.errors import EnsembleError, kind_of, written_at
 from ensemble_core.model.decisions import (
     Avoid,

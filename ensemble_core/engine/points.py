@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.engine.generator_state import GeneratorState
 from ensemble_core.engine.records import JobRecord, Link, Match, Origin
 from ensemble_core.engine.submission import replicas_of
-from ensemble_core.engine.variation import combinations
+from ensemble_core.engine.vary_action import combinations
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING, dumps
 from ensemble_core.model.decisions import Cancel, Log, Submit

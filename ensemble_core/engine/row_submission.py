@@ -10,7 +10,7 @@ from typing import Any
 
 from ensemble_core.engine.records import MOST_ROWS, Origin
 from ensemble_core.engine.state import State
-from ensemble_core.engine.variation import combinations, varied_group
+from ensemble_core.engine.vary_action import combinations, varied_group
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.filters import ALL, split_condition
 from ensemble_core.model.jobs import Job, JobGroup

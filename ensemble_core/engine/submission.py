@@ -35,6 +35,10 @@ def next_attempt_id(index: Index) -> str:
 def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGroup]:
     """Return the next attempt of a job, with the changes of ``retry``, and its group.
 
+    Here a retry's changes are merged: parameters with the job's, other fields by ``binder.group``
+    (``change_group`` in ``config.groups``) with those of its group as the previous attempt had it.
+    ``job_completion`` and ``firing`` fill in formulas before.
+
     Raises :class:`EnsembleError` if the changed fields are invalid.
     """
     job, source = index.record.job, index.record.source

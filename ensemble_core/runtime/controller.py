@@ -81,7 +81,7 @@ from ensemble_core.runtime.watcher import Outcome, Watcher
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ensemble_core.journal.earlier_jobs import EarlierJobs
+    from ensemble_core.journal.reusable_jobs import EarlierJobs
     from ensemble_core.runtime.notifications import Notifier
 
 __all__ = ["OUT_OF_TIME", "STOPPED", "Outcome", "Runtime", "Watcher"]

@@ -2,6 +2,11 @@
 
 The identity of a job is a digest of its command, parameters and input files: if an earlier job has
 the same identity, its results can be reused. The engine's thread never reads input files.
+
+Reuse in five files: ``model.identity`` (what is compared), ``runtime.input_files`` (which files),
+``runtime.file_digests`` (their contents), this one (asks and answers, beside the engine), and
+``journal.reusable_jobs`` (finds the equal job). ``session.reuse_explanations`` opens earlier runs
+and explains.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from ensemble_core.runtime.input_files import Inputs
 from ensemble_core.runtime.required_outputs import has_outputs
 
 if TYPE_CHECKING:  # needed only if jobs are reused
-    from ensemble_core.journal.earlier_jobs import EarlierJob, EarlierJobs
+    from ensemble_core.journal.reusable_jobs import EarlierJob, EarlierJobs
 
 __all__ = [
     "Identities",
@@ -226,7 +231,7 @@ class Identities:
 
     def _reopen_runs(self) -> EarlierJobs:
         """Return the jobs of those earlier runs that still exist."""
-        from ensemble_core.journal.earlier_jobs import EarlierJobs
+        from ensemble_core.journal.reusable_jobs import EarlierJobs
 
         earlier = EarlierJobs(self._reused_from, files=self._files)
         for folder in self._folders:

@@ -55,7 +55,7 @@ def new_run(
         ensemble = with_earlier_points(ensemble, state, told.append)
         ensemble = replace(ensemble, warnings=(*ensemble.warnings, *told))
     if reuse:
-        from ensemble_core.session.reuse import open_earlier
+        from ensemble_core.session.reuse_explanations import open_earlier
 
         warnings: list[str] = []
         folders, earlier = open_earlier(state, reuse, ensemble, warnings.append)

@@ -10,7 +10,7 @@ from ensemble_core.model.codec import NOTHING
 
 if TYPE_CHECKING:  # these are loaded while the executor prepares itself
     from ensemble_core.engine.engine import Engine
-    from ensemble_core.journal.earlier_jobs import EarlierJobs
+    from ensemble_core.journal.reusable_jobs import EarlierJobs
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.model.events import StopRequested
     from ensemble_core.plugin.executor import Executor

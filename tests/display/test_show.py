@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from ensemble_core.cli.live_table import ResultsTable
 from ensemble_core.cli.main import main
-from ensemble_core.cli.results_table import ResultsTable
 from ensemble_core.config import load_text
 from ensemble_core.display.live import LiveTable
 from ensemble_core.display.text_style import TextStyle

@@ -10,11 +10,11 @@ from ensemble_testing import FakeExecutor
 
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
-from ensemble_core.journal.earlier_jobs import EarlierJobs
 from ensemble_core.journal.job_history import Attempts, Jobs
 from ensemble_core.journal.job_rows import row_of
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import recover
+from ensemble_core.journal.reusable_jobs import EarlierJobs
 from ensemble_core.journal.stored_jobs import StoredJobs
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import JobEvent

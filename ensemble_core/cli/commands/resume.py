@@ -132,7 +132,7 @@ def _say_tables(found: NewTables, display: Display) -> int:
     if display.as_json:
         click.echo(to_json({"type": "tables", "tag": found.tag, "tables": [*found.tables]}))
         return found.exit_code
-    from ensemble_core.cli.results_table import check_table, table_lines
+    from ensemble_core.cli.live_table import check_table, table_lines
 
     check_table(found.engine.state.ensemble, display.show)
     for name in found.tables if display.show is None else (display.show,):

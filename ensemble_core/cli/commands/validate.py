@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ensemble_core.model.ensemble import Ensemble
-    from ensemble_core.session.reuse import Preview
+    from ensemble_core.session.reuse_explanations import Preview
 
 __all__ = ["validate"]
 
@@ -198,7 +198,7 @@ def _previews(ensemble: Ensemble, reuse: tuple[str, ...], state: str | None) -> 
     """Return a preview of the jobs that a run of this file would reuse from these runs."""
     from ensemble_core.cli.error_format import print_warning
     from ensemble_core.journal.run_store import state_folder
-    from ensemble_core.session.reuse import preview
+    from ensemble_core.session.reuse_explanations import preview
 
     return preview(ensemble, state_folder(state), reuse, print_warning)
 

@@ -99,7 +99,7 @@ def why(
 
 def _print_reuse(kept: KeptRun, job: str | None, as_json: bool) -> int:
     """Print which jobs are reused, and why the others are not."""
-    from ensemble_core.session.reuse import explain
+    from ensemble_core.session.reuse_explanations import explain
 
     for name, reused, reason in explain(kept.journal, job):
         if as_json:

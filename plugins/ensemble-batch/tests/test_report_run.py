@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import pytest
 from ensemble_batch import Batch, BatchExecutor, Place, QueueJob, Records, Sent, report_spool
-from ensemble_batch.inquiry import Inquiry
 from ensemble_batch.job_life import JobLife
+from ensemble_batch.queries_and_lost_jobs import Inquiry
 from ensemble_batch.report_run import ReportRun
 from ensemble_batch.report_spool import ReportSpool
 from ensemble_batch.reports import Report

@@ -11,10 +11,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ensemble_batch import Batch, BatchExecutor, QueueJob, Records, inquiry, queue_run, timing
+from ensemble_batch import (
+    Batch,
+    BatchExecutor,
+    QueueJob,
+    Records,
+    queries_and_lost_jobs,
+    queue_run,
+    timing,
+)
 from ensemble_batch.batch_run import BatchRun
-from ensemble_batch.inquiry import Inquiry
 from ensemble_batch.job_life import JobLife
+from ensemble_batch.queries_and_lost_jobs import Inquiry
 from ensemble_batch.spool import Spool
 from ensemble_testing import Session
 
@@ -63,7 +71,7 @@ class Watched:
     def __init__(self, period: float, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.queue = Clockwork(period)
         clock = SimpleNamespace(monotonic=lambda: self.queue.now)
-        patch.setattr(inquiry, "time", clock)
+        patch.setattr(queries_and_lost_jobs, "time", clock)
         patch.setattr(queue_run, "time", clock)
         run = Run("r", folder, lambda: self.queue.now)
         self.told: list[JobEvent] = []

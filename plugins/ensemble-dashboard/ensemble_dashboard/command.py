@@ -208,7 +208,7 @@ def _serve(
 
     import uvicorn
 
-    from ensemble_dashboard.callers import GuardedConnection, report_errors_rarely
+    from ensemble_dashboard.connection_limits import GuardedConnection, report_errors_rarely
     from ensemble_dashboard.server import application
 
     seen = [time.monotonic()]

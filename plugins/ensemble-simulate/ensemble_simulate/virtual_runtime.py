@@ -79,7 +79,7 @@ def open_look_up(
 
     Raises :class:`EnsembleError` if a run has no results to reuse.
     """
-    from ensemble_core.session.reuse import executor_of, open_earlier
+    from ensemble_core.session.reuse_explanations import executor_of, open_earlier
 
     folders, earlier = open_earlier(state, runs, ensemble, warn)
     now = 0.0

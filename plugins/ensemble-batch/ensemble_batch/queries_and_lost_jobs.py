@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from ensemble_batch import timing
-from ensemble_batch.absences import Absences
+from ensemble_batch.absence_warnings import Absences
 from ensemble_batch.hooks import QueueJob
 from ensemble_batch.job_life import JobLife
 from ensemble_batch.queue_run import QueueRun

@@ -1,4 +1,7 @@
-"""Reuse of jobs of earlier runs (``--reuse``), and explanations why a job is not reused."""
+"""Opens the earlier runs of ``--reuse``, and explains why a job is reused or not.
+
+``journal.reusable_jobs`` finds the equal job.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from typing import Any, NamedTuple
 
 from ensemble_core.engine.replicas import combination
 from ensemble_core.errors import UsageError
-from ensemble_core.journal.earlier_jobs import EarlierJobs, identities
 from ensemble_core.journal.ownership import require_own
 from ensemble_core.journal.reader import NAME, Journal
+from ensemble_core.journal.reusable_jobs import EarlierJobs, identities
 from ensemble_core.journal.run_store import find, read_info
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.identity import Source, parts_of

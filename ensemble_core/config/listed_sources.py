@@ -1,4 +1,7 @@
-"""Lists the values that a run uses, each with its source, for ``ensemble validate --resolved``."""
+"""Lists the values that a run uses, each with its source, for ``ensemble validate --resolved``.
+
+They are decided elsewhere: see ``config.loading``.
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.journal.earlier_jobs import EarlierJobs
 from ensemble_core.journal.reader import NAME
+from ensemble_core.journal.reusable_jobs import EarlierJobs
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision, Fail
 from ensemble_core.model.events import Event, Identified, JobEvent, Resumed
