@@ -100,6 +100,9 @@ def _slurm(environment: Mapping[str, str]) -> Allocation | None:
     nodes = int(environment.get("SLURM_JOB_NUM_NODES") or len(sizes) or 1)
     least = min(sizes, default=1)
     ends = float(environment.get("SLURM_JOB_END_TIME") or 0)
+    if not ends:  # older versions of Slurm do not set it
+        words = ("squeue", "--noheader", f"--jobs={job}", "--format=%e")
+        ends = _seconds(_output(*words, SLURM_TIME_FORMAT="%s")[0].strip())
     launcher = (
         *("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
         *(f"--cpus-per-task={least}", "--cpu-bind=none", "--mem=0", "--overlap"),

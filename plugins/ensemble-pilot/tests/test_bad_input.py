@@ -223,6 +223,23 @@ def test_allocation_of_several_nodes_is_refused_with_the_reason_where_it_cannot_
     assert "allocate one node" in said
 
 
+def test_end_of_an_allocation_of_slurm_is_asked_if_no_variable_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm 22.05 does not set SLURM_JOB_END_TIME."""
+    ends = int(time.time()) + 3600
+    (tmp_path / "squeue").write_text(
+        f'#!/bin/sh\necho "$*" $SLURM_TIME_FORMAT >> asked\ncase "$*" in\n'
+        f"*=4217*) echo {ends} ;;\n*) echo N/A ;;\nesac\n"
+    )
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    for job, end in (("4217", ends), ("4218", 0.0)):
+        assert allocation({"SLURM_JOB_ID": job}).ends == end
+    assert "%e %s" in (tmp_path / "asked").read_text()
+
+
 def test_allocation_of_slurm_is_read_from_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}
     variables["SLURM_JOB_CPUS_PER_NODE"] = "64(x2),16"
