@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Any
 
-from ensemble_core.config.actions import report_unlisted
+from ensemble_core.config.actions import MatchContext, report_unlisted
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.scoped_names import scoped_names
@@ -26,8 +26,9 @@ from ensemble_core.model.formula_mistakes import contradiction, tautology
 
 __all__ = ["bind_condition", "check_causes", "check_sense"]
 
-#: Fields that each event of a job has, or has at its end.
-_ALWAYS = {"duration", "exit_code", "job", "name", "pending", "status", "timestamp"}
+#: Fields that each event of a job has, and those that it also has at the end of the job.
+_ALWAYS = {"job", "name", "timestamp"}
+_AT_END = {"duration", "exit_code", "pending", "status"}
 
 #: Prefixes of gauges whose values are non-negative integers.
 _COUNTED = (
@@ -88,17 +89,18 @@ def bind_condition(
     if bound is not None:
         context.warn_of_kinds(place, condition, bound.matched.group)
         if bound.matched.job:
-            _warn_of_fields_meant(context, place, condition, bound.matched.group)
+            _warn_of_fields_meant(context, place, condition, bound.matched)
     return condition, scoped
 
 
 def _warn_of_fields_meant(
-    context: Context, place: Path, condition: Condition, group: str | None
+    context: Context, place: Path, condition: Condition, matched: MatchContext
 ) -> None:
     """Warn about each parameter that the condition seems to mean, although the event of the job
     always has a field of this name.
     """
-    for name in sorted(condition.names & _ALWAYS & context.parameters(group)):
+    fields = _ALWAYS | _AT_END if "status" in matched.own else _ALWAYS
+    for name in sorted(condition.names & fields & context.parameters(matched.group)):
         where = context.document.at_text(place, name)
         context.warnings.append(
             f"{f'{where}: ' if where else ''}{name!r} in {condition.text!r} is a field of the "

@@ -60,6 +60,8 @@ class OrderCheck:
         self._take = take
         self._clock = clock
         self._reported: set[str] = set()
+        #: Jobs of an earlier controller.
+        self._recovered = frozenset(engine.state.table.records)
 
     def in_time(self, event: _E) -> _E:
         """Return the event, with the current time if its time is too far in the future."""
@@ -77,25 +79,29 @@ class OrderCheck:
 
     def in_our_time(self, event: JobEvent) -> JobEvent:
         """Return an event of a queue whose clock is behind ours, with its time by our clock."""
-        return _with_time(event, min(event.timestamp + self.behind, self._clock()))
+        return _with_time(event, min(event.told_at + self.behind, self._clock()))
 
     def _compare_clocks(self, event: JobEvent, record: JobRecord) -> bool:
         """Note if the queue's clock is behind ours: a job cannot arrive before its submission.
 
-        A resumed run compares the time of the job's last event with what the queue reported for it.
+        For a job of an earlier controller, compare the time of its last event with what the queue
+        reported for it. A later submit can show that the queue's clock is further behind.
         """
-        seconds = record.submitted - event.timestamp if event.name == "submit" else 0.0
-        if event.name != "submit" and record.newest:
+        seconds = 0.0
+        if event.name == "submit":
+            seconds = record.submitted - event.timestamp
+        elif not self.behind and event.job in self._recovered and not _is_moved(record):
             last = record.finished or record.started or record.submitted
-            seconds = last - record.newest
-        if self.behind or not _AHEAD < seconds < _DAY:
+            seconds = last - (record.newest or last)
+        if not _AHEAD < seconds < _DAY:
             return False
-        self.behind = seconds
-        words = (
-            f"the clock of the queue of executor {self._name} is {seconds:.0f} s behind ours: "
-            "times of jobs are corrected\n  hint: synchronize both clocks by NTP"
-        )
-        self._take(Problem(self._clock(), words))
+        if not self.behind:
+            words = (
+                f"the clock of the queue of executor {self._name} is {seconds:.0f} s behind ours: "
+                "times of jobs are corrected\n  hint: synchronize both clocks by NTP"
+            )
+            self._take(Problem(self._clock(), words))
+        self.behind += seconds
         return True
 
     def keeps(self, event: JobEvent, record: JobRecord) -> bool:
@@ -159,8 +165,9 @@ class OrderCheck:
                     f"{_describe(event)} came before {names}",
                     "they are handled in the right order",
                 )
-                for each in earlier:
-                    yield self._with_plausible_time(self.in_time(each), record)
+                for each in map(self.in_time, earlier):
+                    ours = self.in_our_time(each) if self.behind else each
+                    yield self._with_plausible_time(ours, record)
             yield from self._missing_events(event, record)
         yield self._with_plausible_time(event, record)
 
@@ -291,6 +298,13 @@ def _describe(event: Event) -> str:
 def _changed(record: JobRecord) -> float:
     """Return the time since which a started job runs or is suspended, or 0."""
     return record.runs_since or record.suspended or 0.0
+
+
+def _is_moved(record: JobRecord) -> bool:
+    """Return True if the job's last event seems to be moved right after the one before it."""
+    if record.finished is not None:
+        return 0 < record.ran < 2 * _STEP
+    return record.started is not None and 0 < record.started - record.waits_since < 2 * _STEP
 
 
 def _with_time(event: _E, time: float) -> _E:

@@ -180,3 +180,21 @@ def test_a_parameter_that_a_field_of_the_event_hides_causes_a_warning(
     told = [one for one in found if "is a field of the event, not the parameter" in one]
     assert [one.partition("'")[2].partition("'")[0] for one in told] == names
     assert all(one.startswith("ensemble.yaml:7:") for one in told)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "hidden"),
+    [
+        ("job-start", ["timestamp"]),
+        ("job-submit", ["timestamp"]),
+        ("job-done", ["duration", "timestamp"]),
+        ("job-fail", ["duration", "timestamp"]),
+    ],
+)
+def test_an_event_before_the_end_of_a_job_hides_no_parameter_named_duration(
+    trigger: str, hidden: list[str]
+) -> None:
+    text = FIELDS.replace("size: [1]", "size: [1], timestamp: [3]").replace("job-success", trigger)
+    found = load_text(text.replace("WHEN", "duration > 5 and timestamp > 0"), REGISTRY).warnings
+    told = [one for one in found if "is a field of the event, not the parameter" in one]
+    assert [one.partition("'")[2].partition("'")[0] for one in told] == hidden

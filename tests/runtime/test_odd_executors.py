@@ -13,14 +13,16 @@ import pytest
 from ensemble_testing import FakeExecutor, wait_until
 
 from ensemble_core.config import load_text
+from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.decisions import WhenBusy
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Observed, Problem
+from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Observed, Problem, Started
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
+from ensemble_core.runtime.event_order import OrderCheck
 from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.output_tracking import OutputTracker
 
@@ -547,6 +549,97 @@ rules:
     assert 0.4 < (group.mean_duration or 0.0) < 60
     (problem,) = told.problems
     assert "executor local is 3600 s behind ours" in problem.message
+
+
+class SlowNode(FakeExecutor):
+    """Executor that dates the start and finish of ``odd.0`` by the clock of its node, which is 25 s
+    behind, and that reports other jobs after their end.
+    """
+
+    def open(self, run: Run, emit: Callable[[Sequence[Event]], None]) -> None:
+        self.tell, self.time = emit, run.clock
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        threading.Thread(target=self.play, args=([job.id for job in jobs],), daemon=True).start()
+
+    def play(self, jobs: Sequence[str]) -> None:
+        begun = self.time()
+        self.tell([JobEvent(begun, job, "submit") for job in jobs])
+        for name in ("start", "finish", "clean"):
+            if name == "clean" or "odd.0" not in jobs:
+                time.sleep(0.3)
+            at = self.time() - 25 if "odd.0" in jobs else begun + 0.5 * (name != "start")
+            self.tell([JobEvent(at, job, name, GOOD if name == "finish" else {}) for job in jobs])
+
+
+def test_a_node_whose_clock_is_behind_does_not_move_the_times_of_other_jobs(tmp_path: Path) -> None:
+    text = """
+jobs: [{name: odd, command: x}, {name: a, command: x}]
+rules:
+  - {trigger: start, action: {name: submit, label: odd}}
+  - {trigger: job-done, name: odd, action: {name: submit, label: a}}
+"""
+    told = Taken()
+    outcome = Bench(text, tmp_path, SlowNode(), told).end()
+    assert outcome.exit_code == 0
+    assert [one.message for one in told.problems if "behind ours" in one.message] == []
+    durations = {group.name: group.mean_duration for group in outcome.report.groups}
+    assert durations["a"] == pytest.approx(0.5, abs=0.01)
+
+
+class LateSubmits(Behind):
+    """Executor of a queue whose clock is 40 s behind ours, and whose first submit takes 25 s."""
+
+    def play(self, jobs: Sequence[str]) -> None:
+        for name in ("submit", "start", "finish", "clean"):
+            behind = 15 if jobs == ["a.0"] else 40
+            context = GOOD if name == "finish" else {}
+            self.tell([JobEvent(self.time() - behind, job, name, context) for job in jobs])
+
+
+def test_a_later_submit_shows_that_the_clock_of_a_queue_is_further_behind(tmp_path: Path) -> None:
+    text = """
+jobs: [{name: a, command: x}, {name: b, command: x}, {name: c, command: x}]
+rules:
+  - {trigger: start, action: {name: submit, label: a}}
+  - {trigger: job-done, name: a, action: {name: submit, label: b}}
+  - {trigger: job-done, name: b, action: {name: submit, label: c}}
+"""
+    before, told = time.time(), Taken()
+    assert Bench(text, tmp_path, LateSubmits(), told).end().exit_code == 0
+    (problem,) = told.problems
+    assert "is 15 s behind ours" in problem.message
+    assert before <= told.times[0]
+    assert told.times == sorted(told.times)
+
+
+def run_kept_job(engine: Engine, start: float, told_at: float) -> None:
+    """Let job ``a.0`` of an earlier controller start at this time, with the queue's time of it."""
+    engine.handle(Started(NOW - 100, {}))
+    engine.handle(JobEvent(NOW - 100, "a.0", "submit"))
+    engine.handle(JobEvent(start, "a.0", "start", {"told_at": told_at}))
+
+
+NOW = 1_700_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("start", "behind"), [(NOW - 90, 3600.0), (NOW - 100 + 1e-6, 0.0)], ids=["queue", "node"]
+)
+def test_a_resumed_run_learns_from_an_earlier_job_that_the_queues_clock_is_behind(
+    start: float, behind: float
+) -> None:
+    """A time that was moved after the event before it says nothing about the queue's clock."""
+    engine = Engine(load_text(ONE_JOB, REGISTRY))
+    run_kept_job(engine, start, start - 3600)
+    told: list[Event] = []
+    order = OrderCheck(engine, FakeExecutor(), "local", told.append, lambda: NOW)
+    record = engine.state.table.records["a.0"]
+    finish = JobEvent(NOW - 3600, "a.0", "finish", GOOD)
+    assert not order.keeps(finish, record)
+    list(order.corrected(finish, record, []))
+    assert order.behind == pytest.approx(behind, abs=0.1)
+    assert ["behind ours" in str(one) for one in told] == ([True] if behind else [False])
 
 
 def test_an_event_of_1970_gets_the_current_time(tmp_path: Path) -> None:
