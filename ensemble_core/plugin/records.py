@@ -72,10 +72,9 @@ class ExecutorPlugin:
       implement a job's field ``warn``: "pods have no such signal". Files with this key are then
       rejected.
     - ``secrets`` is given if jobs do not inherit the environment of the controller. It says how
-      they get secrets, as an imperative: the hint with which ``environment_from`` is rejected.
+      they get secrets: the hint with which ``environment_from`` is rejected.
     - ``inside`` returns the job of this queue in which this process runs ("Slurm job 7 with 2
-      nodes"), or an empty text. A run whose jobs go to this queue could wait for its own end, so it
-      does not begin unless the user names the executor.
+      nodes"), or an empty text. A run there does not begin unless the user names the executor.
     - ``memory`` says why the key ``memory_per_task`` has no effect: "Flux schedules no memory".
       Files with this key then cause a warning.
     - ``unseen`` says why the run cannot see the files of jobs: "pods have their own file systems".
@@ -84,7 +83,7 @@ class ExecutorPlugin:
       ever run, it returns the key that is too large, why, and what to do, as an imperative. Such
       files are rejected.
     - ``never_here`` is the same for what depends on this machine. It is called only when a run
-      begins, because a file that is checked on one machine may be for another.
+      begins.
     - ``kinds`` is a JSON Schema of an entry under ``pilots:``, if the executor runs jobs inside
       allocations that it requests. Its option ``kinds`` has these entries by name. A job group
       selects one by its key ``executor``.
