@@ -88,7 +88,8 @@ class Fleet:
         #: When placed jobs have started, and of each group: how many have ended, after how long in
         #: total, and how long the longest of the last ones has taken.
         self._since: dict[str, float] = {}
-        #: When placed jobs have ended whose end the run may know already.
+        #: When placed jobs have ended whose end the run may know already. What they have used is
+        #: counted.
         self._ends: dict[str, float] = {}
         self._lasted: dict[str, tuple[int, float, float]] = {}
         #: Jobs that wait on full nodes, in order of the times at which they are recalled.
@@ -168,10 +169,13 @@ class Fleet:
             self._ahead.pop(name, None)
             pilot, cores = node.pilot, node.jobs[name].cores
             self._since[name] = when
-            if ended is not None:
+            counted = max(when, pilot.counted)
+            if ended is None:
+                pilot.running_cores += cores
+                pilot.running_since += cores * counted
+            else:
                 self._ends[name] = ended
-            pilot.running_cores += cores
-            pilot.running_since += cores * max(when, pilot.counted)
+                pilot.used += cores * max(0.0, ended - counted)
 
     def bind(self, job: Job, node: Node, number: int, *others: Node) -> None:
         """Record that a job is placed on a node, or several, without a check of the room."""
@@ -221,13 +225,15 @@ class Fleet:
         self._ahead.pop(name, None)
         node.pilot.idle_since = now
         since, pilot = self._since.pop(name, None), node.pilot
-        ended = self._ends.pop(name, ended)
+        is_counted = name in self._ends
+        ended = self._ends.pop(name, now if ended is None else ended)
         if since is not None:
-            ended, counted = now if ended is None else ended, max(since, pilot.counted)
             lasted = max(0.0, ended - since)
-            pilot.used += job.cores * max(0.0, ended - counted)
-            pilot.running_cores -= job.cores
-            pilot.running_since -= job.cores * counted
+            if not is_counted:
+                counted = max(since, pilot.counted)
+                pilot.used += job.cores * max(0.0, ended - counted)
+                pilot.running_cores -= job.cores
+                pilot.running_since -= job.cores * counted
             if pilot.state in ("ready", "draining"):
                 count, seconds, longest = self._lasted.get(job.group, (0, 0.0, 0.0))
                 longest = max(_FORGET * longest, lasted)
