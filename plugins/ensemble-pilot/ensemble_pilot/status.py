@@ -14,6 +14,8 @@ __all__ = ["nodes_text", "pilot_status", "use_text"]
 #: How many pilots are shown, and how many of them are over at least.
 _SHOWN, _PAST_SHOWN = 10, 3
 _HOSTS_SHOWN = 4
+#: From how many core-seconds on an amount is shown in core-hours.
+_HOURS_FROM = 36.0
 
 
 def nodes_text(hosts: Sequence[str]) -> str:
@@ -111,5 +113,14 @@ def pilot_status(folder: Path) -> tuple[list[str], dict[str, Any]]:
 def use_text(given: float, used: float) -> str:
     """Return how many core-seconds pilots have had, and how many of them jobs have used."""
     share = min(1.0, used / given)
-    whole, part = given / 3600, used / 3600
-    return f"pilots had {whole:.3g} core-hours; jobs used {part:.3g} of them ({share:.0%})"
+    (whole, unit), (part, smaller) = _amount(given), _amount(used)
+    part += f" {smaller}" if smaller != unit and part != "0" else ""
+    return f"pilots had {whole} {unit}; jobs used {part} of them ({share:.0%})"
+
+
+def _amount(core_seconds: float) -> tuple[str, str]:
+    """Return an amount without an exponent, and its unit."""
+    hours = core_seconds >= _HOURS_FROM
+    value = core_seconds / 3600 if hours else round(core_seconds, 2)
+    text = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return text, "core-hours" if hours else "core-seconds"

@@ -16,7 +16,7 @@ from ensemble_pilot import ensemble_executors
 from ensemble_pilot.controller import Controller
 from ensemble_pilot.fleet import Fleet, Kind
 from ensemble_pilot.ledger import PilotLedger, Records
-from ensemble_pilot.status import pilot_status
+from ensemble_pilot.status import pilot_status, use_text
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 from ensemble_testing.executor_reattach import _run_and_kill
@@ -207,6 +207,21 @@ def test_a_job_that_has_ended_counts_once_however_often_its_start_is_heard() -> 
     assert pilot.used_until(50.0) == 2.0, "it does not run any more"
     fleet.release("a.0", 100.0)
     assert pilot.used_until(200.0) == 2.0, "from when the earlier controller has counted"
+
+
+@pytest.mark.parametrize(
+    ("given", "used", "said"),
+    [
+        (12.6, 0.1, "pilots had 12.6 core-seconds; jobs used 0.1 of them (1%)"),
+        (12.6, 0.00001, "pilots had 12.6 core-seconds; jobs used 0 of them (0%)"),
+        (7200.0, 0.1, "pilots had 2 core-hours; jobs used 0.1 core-seconds of them (0%)"),
+        (7200.0, 0.0, "pilots had 2 core-hours; jobs used 0 of them (0%)"),
+        (7200.0, 3600.0, "pilots had 2 core-hours; jobs used 1 of them (50%)"),
+        (9e7, 4.5e6, "pilots had 25000 core-hours; jobs used 1250 of them (5%)"),
+    ],
+)
+def test_hours_are_plain_numbers(given: float, used: float, said: str) -> None:
+    assert use_text(given, used) == said
 
 
 def test_status_of_a_run_without_a_controller_says_until_when_hours_are_counted(
