@@ -153,7 +153,10 @@ class Records:
 
     @property
     def counted(self) -> float | None:
-        """Until when the core-seconds of all pilots are counted, or ``None``: all are over."""
+        """Until when the core-seconds of all pilots are counted.
+
+        ``None``: no pilot that is not over has been counted.
+        """
         times = [each.counted for each in self.pilots.values() if each.counted]
         return min(times, default=None)
 
