@@ -257,7 +257,7 @@ class Controller:
         """Write how much jobs have used of these pilots to the ledger."""
         for pilot in pilots:
             if pilot.began is not None:
-                self.turn.record("u", pilot.number, pilot.used_until(now), now)
+                self.turn.record("u", pilot.number, pilot.used_until(now), pilot.until(now))
 
     def _send(self, by_node: Mapping[Node, list[Job]]) -> None:
         members = self.fleet.members

@@ -226,7 +226,7 @@ class Fleet:
         node.pilot.idle_since = now
         since, pilot = self._since.pop(name, None), node.pilot
         is_counted = name in self._ends
-        ended = self._ends.pop(name, now if ended is None else ended)
+        ended = self._ends.pop(name, pilot.until(now) if ended is None else ended)
         if since is not None:
             lasted = max(0.0, ended - since)
             if not is_counted:
@@ -438,7 +438,7 @@ class Fleet:
     def given(self, pilot: Pilot, now: float) -> float:
         """Return how many core-seconds a pilot has had so far."""
         cores = pilot.kind.nodes * pilot.kind.cores
-        return 0.0 if pilot.began is None else cores * max(0.0, now - pilot.began)
+        return 0.0 if pilot.began is None else cores * max(0.0, pilot.until(now) - pilot.began)
 
     @property
     def hours_grow(self) -> bool:

@@ -193,7 +193,11 @@ class Pilot:
 
     def used_until(self, now: float) -> float:
         """Return how many core-seconds jobs have used here."""
-        return self.used + self.running_cores * now - self.running_since
+        return self.used + max(0.0, self.running_cores * self.until(now) - self.running_since)
+
+    def until(self, now: float) -> float:
+        """Return ``now``, or the end of the pilot if that was earlier."""
+        return now if self.ends is None else min(now, self.ends)
 
     def to(self, state: State) -> None:
         """Change the state. Raises :class:`ValueError` if :data:`TRANSITIONS` does not allow it."""

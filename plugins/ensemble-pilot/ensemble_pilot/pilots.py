@@ -251,7 +251,7 @@ class Pilots:
             kind, note = event.context.get("type"), event.context.get("note", "")
             self._notes[number] = f"{kind}: {note}" if note else f"{kind}"
         elif event.name == "clean":
-            self.on_ended(number)
+            self.on_ended(number, event.timestamp)
 
     def _on_submitted(self, pilot: Pilot, queue_id: str) -> None:
         record = self._turn.ledger.pilots.get(pilot.number)
@@ -315,11 +315,15 @@ class Pilots:
         """Forbid every start in a pilot that the run, which is over, leaves behind."""
         set_fence(self.folder(number) / "fence")
 
-    def on_ended(self, number: int) -> None:
-        """Handle the end of a pilot, as far as the outer queue knows: set its fence, and read."""
+    def on_ended(self, number: int, when: float = math.inf) -> None:
+        """Handle the end of a pilot, as far as the outer queue knows: set its fence, and read.
+
+        ``when`` is the time of the end, if the queue says it.
+        """
         pilot = self._fleet.pilots.get(number)
         if pilot is None or pilot.state in ("ended", "fenced"):
             return
+        pilot.ends = min(when, pilot.until(self._turn.clock()))
         self._fleet.drain(pilot, "ended")
         self._nodes.drop(pilot)
         placed = self._fleet.placed
@@ -350,6 +354,7 @@ class Pilots:
     def _settle(self, pilot: Pilot, readings: Sequence[LedgerReading], tail: str) -> None:
         """Decide what becomes of the jobs of a pilot whose fence is in place."""
         number, now = pilot.number, self._turn.clock()
+        ended = pilot.until(now)
         pilot.to("fenced")
         note, wanted = self._notes.pop(number, ""), number in self._given_back
         self._given_back.discard(number)
@@ -372,12 +377,14 @@ class Pilots:
             self._turn.record("w", again)
         record = self._turn.ledger.pilots.get(number)
         reason = GIVEN_BACK if wanted else note or tail.rpartition(" / ")[2]
-        self._turn.record("u", number, pilot.used, now)
-        self._turn.record("o", number, now, reason)
+        self._turn.record("u", number, pilot.used, ended)
+        self._turn.record("o", number, ended, reason)
         outer = self.outers[pilot.kind.name]
         self._turn.then(lambda: self._turn.worker.post(lambda: outer.forget([pilot.job])))
         began = None if record is None else record.began
-        lasted = "before it began" if began is None else f"after {format_duration(now - began)}"
+        lasted = "before it began"
+        if began is not None:
+            lasted = f"after {format_duration(max(0.0, ended - began))}"
         said = f": {reason}" if reason else ""
         said += f"; {count_of(len(again), 'job')} that had not started wait again" if again else ""
         self._turn.say(f"{pilot.title} ended {lasted}{said}")

@@ -22,7 +22,7 @@ from ensemble_testing.executor import wait_until
 from ensemble_testing.executor_reattach import _run_and_kill
 from pilot_sessions import controller, new_session
 
-from ensemble_core import Job, Resources
+from ensemble_core import Job, JobEvent, Resources
 from ensemble_core.cli.main import main
 
 (PLUGIN,) = ensemble_executors()
@@ -207,6 +207,41 @@ def test_a_job_that_has_ended_counts_once_however_often_its_start_is_heard() -> 
     assert pilot.used_until(50.0) == 2.0, "it does not run any more"
     fleet.release("a.0", 100.0)
     assert pilot.used_until(200.0) == 2.0, "from when the earlier controller has counted"
+
+
+def test_a_resume_days_later_counts_no_hours_after_the_time_limit_of_a_pilot() -> None:
+    """The queue has ended the pilot, and its job, while no controller ran."""
+    fleet = Fleet(Kind(duration=14400.0))
+    pilot = fleet.add_pilot(1, fleet.demands[""].kind, 0.0)
+    fleet.begin(pilot, 0.0)
+    pilot.ends, days = 14400.0, 3 * 86400.0
+    job = Job(id="a.0", group="a", index=0, command=("true",))
+    fleet.bind(job, pilot.nodes[0], 1)
+    fleet.started("a.0", 400.0)
+    assert fleet.core_seconds(days) == (14400.0, 14000.0)
+    fleet.drain(pilot, "ended")
+    pilot.to("fenced")
+    fleet.release("a.0", days)
+    fleet.end(pilot, days, wanted=False)
+    assert fleet.core_seconds(days) == (14400.0, 14000.0)
+
+
+def test_a_pilot_ends_when_the_queue_says_that_it_has_ended(folder: Path) -> None:
+    """A queue may say it late, above all if no controller has run for days."""
+    with new_session(folder, least=1) as session:
+        session.run(session.job("true"))
+        when = time.time()
+        time.sleep(2.0)
+        end = JobEvent(when, "pilot.1", "clean")
+        controller(session).request(lambda c: c.pilots.on_outer([end]))
+        ledger = folder / "state" / session.tag / "pilots.log"
+        wait_until(lambda: 1 in Records(ledger).past, 60.0)
+        record = Records(ledger).past[1]
+        assert (record.ended, record.counted) == (when, when)
+        given, used = controller(session).request(lambda c: (c.fleet.past_given, c.fleet.past_used))
+        assert record.began is not None
+        assert given == record.cores * (when - record.began)
+        assert used <= given
 
 
 @pytest.mark.parametrize(
