@@ -78,7 +78,7 @@ class KeptEngine:
         executor = {"name": "local", "options": {}}
         about = {"tag": folder.name, "shared": False, "executor": executor, "cwd": "."}
         self.writer.describe(about)
-        self.writer.text("study.yaml", text, ())
+        self.writer.store_file_version("study.yaml", text, ())
         self.writer.begin(0.0, self.versions)
         self.writer.perform = lambda _: None
         self.engine = Engine(load_text(text, registry, file="study.yaml"))

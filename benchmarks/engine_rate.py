@@ -112,7 +112,7 @@ def events_of(jobs: list[str]) -> list[Event]:
 
 def measure_engine(rules: int, jobs: int, everything: bool) -> float:
     """Return seconds per job."""
-    engine = Engine(ensemble(rules, jobs), everything=everything)
+    engine = Engine(ensemble(rules, jobs), all_statistics=everything)
     decided = engine.handle(Started(999.0))
     ids = [job.id for one in decided if isinstance(one, Submit) for job in one.jobs]
     events = events_of(ids)

@@ -118,7 +118,7 @@ def flood(ensemble: Ensemble, jobs: int, folder: Path | None) -> float:
         folder.mkdir(parents=True)
         writer = JournalWriter(folder / NAME)
         writer.describe({"tag": folder.name, "shared": False})
-        writer.text("benchmark.yaml", FILE, ())
+        writer.store_file_version("benchmark.yaml", FILE, ())
         writer.begin(time.time(), {})
     counter = Counter(jobs)
     with tempfile.TemporaryDirectory() as output:

@@ -54,7 +54,7 @@ def main() -> None:
     import dataclasses
 
     base = ensemble(100, WAVE)
-    engine = Engine(dataclasses.replace(base, rules=(*base.rules, again())), everything=True)
+    engine = Engine(dataclasses.replace(base, rules=(*base.rules, again())), all_statistics=True)
     now = 1000.0
     decided = engine.handle(Started(now))
     done, marks = 0, []

@@ -97,7 +97,7 @@ def flood(folder: Path, jobs: int, writer_of: type[JournalWriter] = JournalWrite
     writer = writer_of(folder / NAME)
     executor = {"name": "local", "options": {}}
     writer.describe({"tag": folder.name, "shared": False, "executor": executor, "cwd": "."})
-    writer.text("study.yaml", FILE, ())
+    writer.store_file_version("study.yaml", FILE, ())
     writer.begin(time.time(), {})
     flooding = Flood(jobs)
     runtime = flooding.runtime = Runtime(

@@ -73,7 +73,7 @@ def play(folder: Path, text: str, file: str, reuse: Sequence[str] = ()) -> tuple
     writer = JournalWriter(folder / NAME)
     executor = {"name": "local", "options": {}}
     writer.describe({"tag": folder.name, "shared": False, "executor": executor, "cwd": "."})
-    writer.text(file, text, ())
+    writer.store_file_version(file, text, ())
     writer.begin(time.time(), {})
     began = time.perf_counter()
     earlier = None

@@ -103,7 +103,7 @@ def rule(number: int, event: str, when: str, each: Any, reads: Iterable[str] = (
 
 def begun(checked: Ensemble) -> tuple[Engine, list[str]]:
     """Return an engine that has submitted its jobs."""
-    engine = Engine(checked, everything=False)
+    engine = Engine(checked, all_statistics=False)
     decided = engine.handle(Started(0.0))
     return engine, [job.id for one in decided if isinstance(one, Submit) for job in one.jobs]
 

@@ -45,7 +45,7 @@ def kept_run(state: Path, looks: int) -> None:
     writer = JournalWriter(folder / NAME)
     executor = {"name": "local", "options": {}}
     writer.describe({"tag": "why", "shared": False, "executor": executor, "cwd": "."})
-    writer.text("study.yaml", FILE, ())
+    writer.store_file_version("study.yaml", FILE, ())
     writer.begin(0.0, {})
     writer.perform = lambda _: None
     engine = Engine(load_text(FILE, discover(), file="study.yaml"))

@@ -313,11 +313,11 @@ class EnsembleRun:
                 again = task.runtime.ended is not None
                 task.stop(reason, how="leave" if again else "stop")
             return
-        from ensemble_core.journal.request_files import leave_request
+        from ensemble_core.journal.request_files import post_request
         from ensemble_core.journal.run_store import HALT
 
         if self.folder is not None and self.state == "running":
-            leave_request(self.folder, HALT, word=reason)
+            post_request(self.folder, HALT, word=reason)
 
     def submit(
         self, group: str, parameters: Mapping[str, Any] | None = None, **fields: Any

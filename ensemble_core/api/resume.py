@@ -14,7 +14,7 @@ from ensemble_core.api.source import Source
 from ensemble_core.api.task import Task
 from ensemble_core.config.reader import read_text
 from ensemble_core.errors import UsageError
-from ensemble_core.journal.reader import Text
+from ensemble_core.journal.reader import FileVersion
 from ensemble_core.journal.run_store import read_info
 from ensemble_core.session.kept_run import KeptRun
 from ensemble_core.session.plugins import find_plugins
@@ -90,7 +90,7 @@ def _data(text: str) -> str:
 
 def _changed_text(
     past: KeptRun, source: Source, overrides: Sequence[str], accept: bool
-) -> Text | None:
+) -> FileVersion | None:
     """Return the file if it has changed and this is accepted.
 
     Raise :class:`UsageError` if it has changed otherwise, or if the run was started in another
@@ -116,4 +116,4 @@ def _changed_text(
         )
     if same:
         return None
-    return Text(past.journal.last(), source.file, source.text, tuple(overrides))
+    return FileVersion(past.journal.last(), source.file, source.text, tuple(overrides))

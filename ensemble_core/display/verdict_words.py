@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ensemble_core.display.text_style import format_duration, format_times
-from ensemble_core.engine.rule_evaluation import Verdict
+from ensemble_core.engine.rule_evaluation import VerdictKind
 
 __all__ = ["held_back_words", "held_text"]
 
@@ -22,7 +22,7 @@ def held_text(held: float, needed: int, lasts: float) -> str:
 
 
 def held_back_words(
-    counts: Mapping[Verdict, int], *, held: float, needed: int, lasts: float, may_fire: str
+    counts: Mapping[VerdictKind, int], *, held: float, needed: int, lasts: float, may_fire: str
 ) -> list[str]:
     """Return a clause for each verdict that kept a rule from firing, with how often it did.
 
@@ -30,7 +30,7 @@ def held_back_words(
     be true for some time (``lasts``), for how many seconds. ``may_fire``: how often the rule may
     fire.
     """
-    words: Mapping[Verdict, str] = {
+    words: Mapping[VerdictKind, str] = {
         "fired": "",
         "condition": "its condition was false {times}",
         "no value": "{times} a value was missing or could not be computed",

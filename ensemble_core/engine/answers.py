@@ -7,7 +7,7 @@ from typing import Any
 
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
-from ensemble_core.engine.records import Pending, Steps
+from ensemble_core.engine.records import PendingRequest, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.model.decisions import Call, Log
 from ensemble_core.model.events import (
@@ -52,7 +52,7 @@ class Answers:
             state.via = None
         return [(self._settle_index, called)]
 
-    def _settle_index(self, called: Pending[Call] | None, event: Event) -> Steps:
+    def _settle_index(self, called: PendingRequest[Call] | None, event: Event) -> Steps:
         """Settle the index that waited for this call, if it has no other pending calls."""
         record = None if called is None else called.origin.match.record
         if record is not None:

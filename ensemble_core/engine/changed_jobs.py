@@ -26,29 +26,29 @@ _OTHER = frozenset(
 _NOTHING = object()
 
 
-def followed(source: JobGroup, before: JobGroup, current: JobGroup, after: JobGroup) -> JobGroup:
+def followed(source: JobGroup, before: JobGroup, during: JobGroup, after: JobGroup) -> JobGroup:
     """Return the source of a job with those fields that the file has changed.
 
-    ``before`` and ``after``: the group in the file. ``current``: the group until now, with fields
+    ``before`` and ``after``: the group in the file. ``during``: the group until now, with fields
     that were set during the run.
     """
-    entries = [(replace(one, more=()), *one.more) for one in (before, current, after)]
+    entries = [(replace(one, more=()), *one.more) for one in (before, during, after)]
     place = _place(replace(source, more=()), entries[:2])
     if place is None or any(place >= len(each) for each in entries):
         return source
-    was, stood, now = (each[place] for each in entries)
-    if now.names != source.names:
+    file_before, current, file_after = (each[place] for each in entries)
+    if file_after.names != source.names:
         return source  # its placeholders may have no values
     changed = {
         name: value
         for name in _compared()
-        if getattr(was, name) != getattr(now, name)
-        and (value := _merged(getattr(source, name), (was, stood), now, name))
+        if getattr(file_before, name) != getattr(file_after, name)
+        and (value := _merged(getattr(source, name), (file_before, current), file_after, name))
         is not getattr(source, name)
     }
     if not changed:
         return source
-    return replace(source, **changed, reads=source.reads | now.reads, more=())
+    return replace(source, **changed, reads=source.reads | file_after.reads, more=())
 
 
 def _compared() -> list[str]:

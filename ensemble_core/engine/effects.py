@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from ensemble_core.engine.records import BY_OTHERS, Index, Origin, Pending
+from ensemble_core.engine.records import BY_OTHERS, Index, Origin, PendingRequest
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submitter
@@ -79,11 +79,11 @@ class Effects:
             if link.depth > state.ensemble.limits.chain:
                 state.cut_chain(origin.rule_state, origin.rule_state.own, link)
                 return
-            state.calls[decision.call] = Pending(origin, link, decision)
+            state.calls[decision.call] = PendingRequest(origin, link, decision)
             if origin.match.record is not None:
                 origin.match.record.index.calls += 1
         elif isinstance(decision, Resize):
-            state.resizes[decision.request] = Pending(origin, origin.link, decision)
+            state.resizes[decision.request] = PendingRequest(origin, origin.link, decision)
         elif isinstance(decision, Notify):
             state.notices[decision.notice] = decision
         elif isinstance(decision, Signal):

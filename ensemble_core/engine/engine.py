@@ -155,11 +155,11 @@ class Engine:
         self,
         ensemble: Ensemble | State,
         *,  # the following arguments are those of :class:`State`
-        everything: bool | None = None,
+        all_statistics: bool | None = None,
         shared: bool = False,
     ) -> None:
         if isinstance(ensemble, Ensemble):
-            ensemble = State(ensemble, everything=everything, shared=shared)
+            ensemble = State(ensemble, all_statistics=all_statistics, shared=shared)
         else:
             ensemble.keep_limits()
         self.state = ensemble

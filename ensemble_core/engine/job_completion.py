@@ -286,9 +286,14 @@ class JobCompletion:
         state = self.state
         one = rule_state.own if scope is None else scope.instance(rule_state.key)
         still_open, filled = state.coverage(rule_state.rule, scope)
-        if still_open or one.filled == filled or state.awaits_answers() or state.ended is not None:
+        if (
+            still_open
+            or one.idle_job_count == filled
+            or state.awaits_answers()
+            or state.ended is not None
+        ):
             return
-        one.filled = filled
+        one.idle_job_count = filled
         state.link = link
         self._rules.report_trigger_events(("idle",), rule_state.rule.trigger.group)
         self._rules.consider(rule_state, Match(event, scope=scope))
@@ -309,6 +314,6 @@ class JobCompletion:
             for scope in scopes:
                 still_open, filled = state.coverage(rule, scope)
                 one = rule_state.own if scope is None else scope.instance(rule_state.key)
-                if not still_open and filled != one.filled:
+                if not still_open and filled != one.idle_job_count:
                     found.append((rule_state, scope))
         return found

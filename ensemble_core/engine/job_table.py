@@ -351,8 +351,8 @@ class JobTable:
             self.holds = self.holds or self.places.limits(group.group)
             group.line_up()
 
-    def give_place(self, group: GroupState, job: Job) -> None:
-        self.places.give(group.group, job)
+    def release_place(self, group: GroupState, job: Job) -> None:
+        self.places.release(group.group, job)
         self.unblock(group, job)
 
     def unblock(self, group: GroupState, job: Job) -> None:

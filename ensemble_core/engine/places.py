@@ -67,7 +67,7 @@ class Places:
         for key in self._needed(group, job):
             self.used[key] = self.used.get(key, 0) + 1
 
-    def give(self, group: JobGroup, job: Job) -> None:
+    def release(self, group: JobGroup, job: Job) -> None:
         """Note that an attempt has left the queue."""
         for key in self._needed(group, job):
             left = self.used.get(key, 0) - 1

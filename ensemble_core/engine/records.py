@@ -24,7 +24,7 @@ from ensemble_core.engine.job_states import (
     Outcome,
 )
 from ensemble_core.engine.recent_rows import RecentRows, without_discarded
-from ensemble_core.engine.rule_index import Instance, RuleState
+from ensemble_core.engine.rule_index import RuleInstance, RuleState
 from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.metrics.store import KEPT, VARIABLES, counted, split_filter
 from ensemble_core.model.causes import Cause, cause_of
@@ -43,7 +43,7 @@ __all__ = [
     "Link",
     "Match",
     "Origin",
-    "Pending",
+    "PendingRequest",
     "Reads",
     "Scope",
     "Slice",
@@ -95,7 +95,7 @@ class Scope:
 
     counts: dict[str, int] | None = None
     series: dict[str, Series] | None = None
-    instances: dict[int, Instance] | None = None
+    instances: dict[int, RuleInstance] | None = None
     #: Number of attempts that pass a filter, by filter and counter (of those in ``KEPT``).
     filtered: dict[str, dict[str, int]] | None = None
 
@@ -107,13 +107,13 @@ class Scope:
             counts = self.filtered.setdefault(condition, dict.fromkeys(KEPT, 0))
             counts[counter] += by
 
-    def instance(self, rule: int) -> Instance:
+    def instance(self, rule: int) -> RuleInstance:
         """Return the instance of the rule for this scope. Create it on first use."""
         if self.instances is None:
             self.instances = {}
         found = self.instances.get(rule)
         if found is None:
-            found = self.instances[rule] = Instance()
+            found = self.instances[rule] = RuleInstance()
         return found
 
     def count(self, counter: str, by: int) -> None:
@@ -550,7 +550,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending(Generic[Asked]):
+class PendingRequest(Generic[Asked]):
     """A call or resize request that has not been answered yet.
 
     Firings that the answer causes continue the chain of ``link``.
@@ -560,13 +560,13 @@ class Pending(Generic[Asked]):
     link: Link
     decision: Asked
 
-    def retry(self) -> Pending[Asked]:
+    def retry(self) -> PendingRequest[Asked]:
         """Return the request as a repeated one; its receiver ignores duplicates.
 
         It gets the present id of its rule, which a change of the file may have changed.
         """
         attempt = self.decision.attempt + 1
-        return Pending(
+        return PendingRequest(
             self.origin,
             self.link,
             replace(self.decision, rule=self.origin.rule, attempt=attempt),

@@ -157,10 +157,10 @@ def _await_idle(state: State, index: Index) -> None:
         if rule.groups and index.record.job.group not in rule.groups:
             continue
         if rule.each is None:
-            rule_state.own.filled = 0
+            rule_state.own.idle_job_count = 0
         for each in index.slices:
             if each.key == rule_state.slices:
-                each.instance(rule_state.key).filled = 0
+                each.instance(rule_state.key).idle_job_count = 0
 
 
 def _points(state: State, found: list[Index]) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 from ensemble_core.engine.effects import Effects, switch_instances
 from ensemble_core.engine.firing import EngineFiring
 from ensemble_core.engine.records import JobRecord, Match, Origin, Slice
-from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, in_order
+from ensemble_core.engine.rule_index import InactiveReason, RuleInstance, RuleState, Watch, in_order
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, kind_of, raised_at, written_at
 from ensemble_core.model.codec import NOTHING
@@ -16,7 +16,7 @@ from ensemble_core.model.decisions import AddRule, Decision, Fired, Log, Notify,
 from ensemble_core.model.events import Event, TimerElapsed
 from ensemble_core.model.rules import BoundAction
 
-__all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
+__all__ = ["RuleEvaluation", "RuleObserver", "VerdictKind"]
 
 #: The result of considering a rule. ``fired``: the rule fired. ``condition``: the condition was
 #: false. ``no value``: a value in the condition is missing. ``trigger``: the trigger's ``match``
@@ -24,8 +24,16 @@ __all__ = ["RuleEvaluation", "RuleObserver", "Verdict"]
 #: true for enough consecutive checks. ``crossed``: it has been true since an earlier check, and the
 #: rule only fires when it becomes true. ``retried``: a retry of the job has been decided already.
 #: Other values say why the rule can no longer fire.
-Verdict = Literal[
-    "fired", "condition", "no value", "trigger", "backoff", "checks", "crossed", "retried", Asleep
+VerdictKind = Literal[
+    "fired",
+    "condition",
+    "no value",
+    "trigger",
+    "backoff",
+    "checks",
+    "crossed",
+    "retried",
+    InactiveReason,
 ]
 
 _DONE = object()
@@ -53,7 +61,7 @@ class RuleObserver(Protocol):
         self,
         state: RuleState,
         match: Match,
-        verdict: Verdict,
+        verdict: VerdictKind,
         known: Mapping[str, Any] | None,
     ) -> None:
         """Note that a rule was considered. ``known`` has the values in its condition.
@@ -218,7 +226,7 @@ class RuleEvaluation:
         rule_state.triggered += 1
         if not rule_state.live:
             # An earlier rule has switched this rule off at the same event.
-            self._report(rule_state, match, rule_state.asleep, None)
+            self._report(rule_state, match, rule_state.inactive_reason, None)
             return
         one = rule_state.own
         scope = match.scope
@@ -238,8 +246,8 @@ class RuleEvaluation:
             instances = scope.instances
             found = None if instances is None else instances.get(rule_state.key)
             one = scope.instance(rule_state.key) if found is None else found
-            if one.fired >= rule.repetitions or one.cut == rule_state.edition:
-                cut = one.cut == rule_state.edition
+            if one.fired >= rule.repetitions or one.cut == rule_state.version:
+                cut = one.cut == rule_state.version
                 rule_state.passed_over += not cut
                 self._report(rule_state, match, "cut" if cut else "exhausted", None)
                 return
@@ -272,7 +280,7 @@ class RuleEvaluation:
                     if rule.lasts:
                         state.rules.lasting.interrupt(rule_state, one, state.now)
                     if rule.crosses and holds is not None and value == value:
-                        self._settle(rule_state, one, inside=False)
+                        self._settle(rule_state, one, is_true=False)
                     # Keep known values rather than replacing them by missing ones.
                     if known is not None and (
                         holds is not None or not rule_state.seen or None in rule_state.seen.values()
@@ -286,7 +294,7 @@ class RuleEvaluation:
                             rule_state.held_back.get("no value", 0) + 1
                         )
                     if self.observer is not None:
-                        verdict: Verdict = "no value" if holds is None else "condition"
+                        verdict: VerdictKind = "no value" if holds is None else "condition"
                         self.observer.considered(rule_state, match, verdict, known)
                     return
         except Exception as error:  # an error in a plugin's match must not end the run
@@ -308,7 +316,7 @@ class RuleEvaluation:
         elif one.holds < rule.checks:
             rule_state.longest = max(rule_state.longest, one.holds)
             self._report(rule_state, match, "checks", known)
-        elif rule.crosses and not self._settle(rule_state, one, inside=True):
+        elif rule.crosses and not self._settle(rule_state, one, is_true=True):
             self._report(rule_state, match, "crossed", known)
         elif one.skip > 0:
             one.skip -= 1
@@ -322,20 +330,20 @@ class RuleEvaluation:
             self._fire(rule_state, one, match, known)
 
     @staticmethod
-    def _settle(rule_state: RuleState, one: Instance, *, inside: bool) -> bool:
+    def _settle(rule_state: RuleState, one: RuleInstance, *, is_true: bool) -> bool:
         """Note whether a condition with ``crosses`` is true. Return True if the rule may fire."""
-        before = one.inside
+        before = one.was_true
         if one is rule_state.own and rule_state.watch is not None:
-            rule_state.watch.settle(rule_state, inside)
+            rule_state.watch.settle(rule_state, is_true)
         else:
-            one.inside = inside
-        return inside and (before is False or (before is None and rule_state.rule.at_first))
+            one.was_true = is_true
+        return is_true and (before is False or (before is None and rule_state.rule.at_first))
 
     def _report(
         self,
         rule_state: RuleState,
         match: Match,
-        verdict: Verdict,
+        verdict: VerdictKind,
         known: Mapping[str, Any] | None,
     ) -> None:
         if verdict != "fired":
@@ -365,7 +373,7 @@ class RuleEvaluation:
     def _fire(
         self,
         rule_state: RuleState,
-        one: Instance,
+        one: RuleInstance,
         match: Match,
         known: dict[str, Any] | None,
     ) -> None:

@@ -19,10 +19,10 @@ from ensemble_core.model.rules import BoundRule
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
-    "Asleep",
-    "InUse",
-    "Instance",
+    "AlgorithmInstance",
+    "InactiveReason",
     "RuleIndex",
+    "RuleInstance",
     "RuleState",
     "Watch",
     "comparison",
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 #: Why a rule is not in the index: permanently switched off (cut), disabled, or exhausted.
-Asleep = Literal["cut", "disabled", "exhausted"]
+InactiveReason = Literal["cut", "disabled", "exhausted"]
 
 
 @dataclass(slots=True, eq=False)
-class Instance:
+class RuleInstance:
     """State of a rule for one job or one slice (jobs with equal parameters), with the key ``each``.
 
     A rule without ``each`` has one instance.
@@ -47,11 +47,11 @@ class Instance:
     since: float | None = None  # when it became true, if it must be true for some time
     timer: str = ""  # the timer that elapses when this time is over
     #: With ``crosses``: whether the condition was true at the last check. ``None``: no check yet.
-    inside: bool | None = None
-    filled: int = 0  # jobs in the scope at the last event ``idle``
-    #: If the instance was cut: the rule's ``edition`` at that time. Otherwise -1.
+    was_true: bool | None = None
+    idle_job_count: int = 0  # jobs in the scope at the last event ``idle``
+    #: If the instance was cut: the rule's ``version`` at that time. Otherwise -1.
     cut: int = -1
-    #: The rule's ``enablings`` when ``since`` and ``inside`` began.
+    #: The rule's ``enablings`` when ``since`` and ``was_true`` began.
     enabling: int = 0
 
     def restart(self, enabling: int) -> None:
@@ -59,11 +59,11 @@ class Instance:
 
         A count of checks goes on: algorithms disable their rules while a request is open.
         """
-        self.since, self.inside, self.enabling = None, None, enabling
+        self.since, self.was_true, self.enabling = None, None, enabling
 
 
 @dataclass(slots=True, eq=False)
-class InUse:
+class AlgorithmInstance:
     """State of an instance of an algorithm (``use:``)."""
 
     name: str
@@ -86,7 +86,7 @@ _SWITCHED = 50
 
 @dataclass(slots=True, eq=False)
 class RuleState:
-    """State of a rule. The :class:`Instance` has its firings and its backoff."""
+    """State of a rule. The :class:`RuleInstance` has its firings and its backoff."""
 
     rule: BoundRule
     order: int  # position among all rules
@@ -96,7 +96,7 @@ class RuleState:
     #: False if the rule belongs to an instance (``use:``) that is off.
     on: bool = True
     #: The only instance of a rule without ``each``.
-    own: Instance = field(default_factory=Instance)
+    own: RuleInstance = field(default_factory=RuleInstance)
     fired: int = 0  # number of firings of all instances
     #: The timers of all instances.
     timers: dict[str, None] = field(default_factory=dict)
@@ -118,10 +118,10 @@ class RuleState:
     why_cut: str = ""
     watch: Watch | None = None
     first_update: int = 0
-    #: ``key`` identifies the instances of the rule, even if the rule's id changes. ``edition``
+    #: ``key`` identifies the instances of the rule, even if the rule's id changes. ``version``
     #: counts how often the rule was changed, ``enablings`` also how often it was enabled again.
     key: int = -1
-    edition: int = 0
+    version: int = 0
     enablings: int = 0
     #: The ``SliceKey`` of the rule's instances, if each of them is for a slice.
     slices: tuple[tuple[str, ...], tuple[str, ...]] | None = field(init=False)
@@ -153,11 +153,11 @@ class RuleState:
         if self.rule.spec != earlier.rule.spec:
             self.own = replace(earlier.own, timer="")
             self.own.restart(earlier.enablings + 1)
-        self.key, self.edition, self.enablings = earlier.key, earlier.edition, earlier.enablings
+        self.key, self.version, self.enablings = earlier.key, earlier.version, earlier.enablings
         if self.rule.groups != earlier.rule.groups:
-            self.own.filled = 0
+            self.own.idle_job_count = 0
         if self.rule.spec != earlier.rule.spec:
-            self.edition += 1
+            self.version += 1
             self.enablings += 1
         else:
             self.enabled, self.timers = earlier.enabled, earlier.timers
@@ -176,7 +176,7 @@ class RuleState:
         return self.rule.each is not None or self.fired < self.rule.repetitions
 
     @property
-    def asleep(self) -> Asleep:
+    def inactive_reason(self) -> InactiveReason:
         """The reason why the rule is not in the index."""
         if self.cut:
             return "cut"
@@ -293,14 +293,14 @@ class Watch:
             self._take(state)
         self._reach()
 
-    def settle(self, state: RuleState, inside: bool) -> None:
+    def settle(self, state: RuleState, is_true: bool) -> None:
         """Note whether the condition of a rule with ``crosses`` is true."""
-        if state.own.inside is None:
+        if state.own.was_true is None:
             self._take(state)
-            state.own.inside = inside
+            state.own.was_true = is_true
             self._put(state)
-        state.own.inside = inside
-        if inside:
+        state.own.was_true = is_true
+        if is_true:
             self.hold(state)
         else:
             self.release(state)
@@ -424,7 +424,7 @@ def comparison(state: RuleState) -> tuple[str, float]:
     if (rule.crosses or rule.lasts) and (
         condition.comparison[0] == "=="
         # The first check matters, even if the condition is false.
-        or (rule.crosses and state.own.inside is None)
+        or (rule.crosses and state.own.was_true is None)
     ):
         return "", 0.0
     return condition.comparison

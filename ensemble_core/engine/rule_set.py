@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.engine.lasting import Lasting
+from ensemble_core.engine.for_duration import Lasting
 from ensemble_core.engine.report import FiringState, InstanceReport, RuleReport
-from ensemble_core.engine.rule_index import Instance, InUse, RuleIndex, RuleState
+from ensemble_core.engine.rule_index import AlgorithmInstance, RuleIndex, RuleInstance, RuleState
 from ensemble_core.engine.timers import Timers
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.recent_counts import WITHIN, RecentCount
@@ -47,7 +47,7 @@ class RuleSet:
         self.watches_foreign = False
         #: The instances of algorithms, by name.
         self.instances = {
-            name: InUse(name, each.enabled) for name, each in ensemble.instances.items()
+            name: AlgorithmInstance(name, each.enabled) for name, each in ensemble.instances.items()
         }
         for rule in ensemble.rules:
             self._add(RuleState(rule, len(self.states)))
@@ -87,7 +87,7 @@ class RuleSet:
         metric = state.rule.trigger.metric
         if state.rule.trigger.every is None:
             self.index.add(state, None if metric is None else self.path(metric))
-        if state.own.inside and state.watch is not None:
+        if state.own.was_true and state.watch is not None:
             state.watch.hold(state)
 
     def _remove(self, state: RuleState) -> None:
@@ -134,7 +134,7 @@ class RuleSet:
         self.watches_foreign = False
         before_now = self.instances
         self.instances = {
-            name: before_now.get(name) or InUse(name, each.enabled)
+            name: before_now.get(name) or AlgorithmInstance(name, each.enabled)
             for name, each in ensemble.instances.items()
         }
         stayed: dict[int, RuleState] = {}
@@ -185,7 +185,9 @@ class RuleSet:
         state.enabled = enabled
         return self._reindex(state)
 
-    def _switch_instance(self, instance: InUse, on: bool, now: float) -> list[RuleState]:
+    def _switch_instance(
+        self, instance: AlgorithmInstance, on: bool, now: float
+    ) -> list[RuleState]:
         if instance.on == on:
             return []
         instance.turn(on, now)
@@ -217,11 +219,11 @@ class RuleSet:
         """Reset the firing counters of a rule that is not in the index. A cut rule stays cut."""
         one = state.own
         state.fired = one.fired = one.skip = one.holds = 0
-        one.inside = None
+        one.was_true = None
         one.not_before = float("-inf")
         state.key, self._keys = self._keys, self._keys + 1
 
-    def fired(self, state: RuleState, one: Instance, now: float) -> None:
+    def fired(self, state: RuleState, one: RuleInstance, now: float) -> None:
         """Count a firing of a rule and of its instance ``one``. Start the backoff."""
         rule = state.rule
         state.fired += 1

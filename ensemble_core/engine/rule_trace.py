@@ -8,20 +8,25 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.records import Match, Scope, Slice
-from ensemble_core.engine.rule_evaluation import RuleObserver
-from ensemble_core.engine.rule_evaluation import Verdict as _Considered
-from ensemble_core.engine.rule_index import Asleep, Instance, RuleState, Watch, comparison
+from ensemble_core.engine.rule_evaluation import RuleObserver, VerdictKind
+from ensemble_core.engine.rule_index import (
+    InactiveReason,
+    RuleInstance,
+    RuleState,
+    Watch,
+    comparison,
+)
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Event, JobEvent, Requested, TimerElapsed
 
-__all__ = ["ASLEEP", "Kind", "RuleTracer", "Verdict", "event_words", "trace_rules"]
+__all__ = ["INACTIVE", "Kind", "RuleTracer", "Verdict", "event_words", "trace_rules"]
 
 #: The result of considering a rule. ``ended``: the run had ended.
-Kind = Literal[_Considered, "ended"]
+Kind = Literal[VerdictKind, "ended"]
 
 #: Verdicts for cases in which the engine did not consider the rule.
-ASLEEP: frozenset[Kind] = frozenset({*get_args(Asleep), "ended"})
+INACTIVE: frozenset[Kind] = frozenset({*get_args(InactiveReason), "ended"})
 
 
 class Verdict(NamedTuple):
@@ -69,7 +74,7 @@ class _RuleObservers:
         self,
         state: RuleState,
         match: Match,
-        verdict: _Considered,
+        verdict: VerdictKind,
         known: Mapping[str, Any] | None,
     ) -> None:
         for each in self._observers:
@@ -146,7 +151,7 @@ class RuleTracer:
         self,
         state: RuleState,
         match: Match,
-        verdict: _Considered,
+        verdict: VerdictKind,
         known: Mapping[str, Any] | None,
     ) -> None:
         if state.rule.id != self.traced:
@@ -193,7 +198,7 @@ class RuleTracer:
             after = self._metric()
             moved = self._asleep and after != self._before
             if moved or any(_concerns(state, *match) for match in self._trigger_events):
-                self._add("ended" if ended else state.asleep, state, after)
+                self._add("ended" if ended else state.inactive_reason, state, after)
         self.verdicts, self._recorded = self._recorded, []
         self._trigger_events.clear()
         self._wait_for_event()
@@ -220,14 +225,14 @@ class RuleTracer:
         else:
             self._add("condition", state, value)
 
-    def _held(self, state: RuleState, one: Instance) -> float:
+    def _held(self, state: RuleState, one: RuleInstance) -> float:
         """Return how often in a row, or for how many seconds, the condition was true."""
         if not state.rule.lasts:
             return one.holds
         return 0.0 if one.since is None else self.state.now - one.since
 
     def _seen_values(
-        self, state: RuleState, verdict: _Considered, known: Mapping[str, Any] | None
+        self, state: RuleState, verdict: VerdictKind, known: Mapping[str, Any] | None
     ) -> Mapping[str, object]:
         """Return the names in the rule's condition with their values."""
         condition = state.rule.condition

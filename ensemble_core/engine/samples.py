@@ -49,7 +49,7 @@ class Samples:
         columns = NOTHING if record.columns is None else record.columns
         for variable, value in index.result.items():
             if not isinstance(value, str):
-                if metrics.everything:
+                if metrics.all_statistics:
                     metrics.add(name, variable)
                 # In the statistics of one job, the name of a column means the job's rows.
                 own = variable not in columns
@@ -99,7 +99,7 @@ class Samples:
             except (TypeError, ValueError, OverflowError):
                 continue  # a bug in the observer: no value is better than a wrong one
             rows, shared = ROWS + variable, variable not in state.results
-            if self._metrics.everything:
+            if self._metrics.all_statistics:
                 self._metrics.add(group, variable if shared else rows)
             shared = shared and not repeats
             self._add_value(state, record, variable, number, now, values, shared=shared)

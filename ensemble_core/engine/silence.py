@@ -12,11 +12,11 @@ from ensemble_core.engine.records import JobRecord
 from ensemble_core.engine.timers import Timers
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Quiet", "Silence"]
+__all__ = ["LastRows", "Silence"]
 
 
 @dataclass(slots=True, eq=False)
-class Quiet:
+class LastRows:
     """Running jobs of a group that are not silent yet, with the time of each job's last row."""
 
     seconds: float
@@ -28,7 +28,7 @@ class Quiet:
 class Silence:
     """Running jobs with observers, by group, for rules with the trigger ``silent``."""
 
-    of: dict[str, list[Quiet]] = field(default_factory=dict)
+    of: dict[str, list[LastRows]] = field(default_factory=dict)
 
     def watch(
         self, groups: Iterable[str], seconds: float, records: Iterable[JobRecord], now: float
@@ -39,10 +39,10 @@ class Silence:
         """
         for group in groups:
             kept = self.of.setdefault(group, [])
-            if any(quiet.seconds == seconds for quiet in kept):
+            if any(last.seconds == seconds for last in kept):
                 continue
             running = [each for each in records if each.job.group == group and _is_observed(each)]
-            kept.append(Quiet(seconds, {each.job.id: now for each in running}))
+            kept.append(LastRows(seconds, {each.job.id: now for each in running}))
 
     def handle_event(self, record: JobRecord, event: str, now: float, timers: Timers) -> None:
         """Handle an event after which a job begins to run or no longer runs."""
@@ -55,40 +55,40 @@ class Silence:
         """Record that a job runs."""
         kept = self.of.get(record.job.group)
         if kept and record.job.observe:
-            for quiet in kept:
-                quiet.since.setdefault(record.job.id, now)
+            for last in kept:
+                last.since.setdefault(record.job.id, now)
             self.wait(record.job.group, timers)
 
     def note_row(self, record: JobRecord, now: float) -> None:
         """Record a job's row."""
         job = record.job.id
-        for quiet in self.of.get(record.job.group, ()):
-            if quiet.since.pop(job, None) is not None:
-                quiet.since[job] = now
+        for last in self.of.get(record.job.group, ()):
+            if last.since.pop(job, None) is not None:
+                last.since[job] = now
 
     def end(self, record: JobRecord) -> None:
         """Record that a job no longer runs."""
-        for quiet in self.of.get(record.job.group, ()):
-            quiet.since.pop(record.job.id, None)
+        for last in self.of.get(record.job.group, ()):
+            last.since.pop(record.job.id, None)
 
     def found(self, group: str, now: float) -> list[tuple[float, str]]:
         """Remove the jobs that are silent now, and return each with the number of seconds."""
         found: list[tuple[float, str]] = []
-        for quiet in sorted(self.of.get(group, ()), key=lambda quiet: quiet.seconds):
-            while quiet.since:
-                job, since = next(iter(quiet.since.items()))
-                if since + quiet.seconds > now:
+        for last in sorted(self.of.get(group, ()), key=lambda last: last.seconds):
+            while last.since:
+                job, since = next(iter(last.since.items()))
+                if since + last.seconds > now:
                     break
-                del quiet.since[job]
-                found.append((quiet.seconds, job))
+                del last.since[job]
+                found.append((last.seconds, job))
         return found
 
     def wait(self, group: str, timers: Timers) -> None:
         """Set the timer of a group to the time at which its next job can become silent."""
         due = [
-            next(iter(quiet.since.values())) + quiet.seconds
-            for quiet in self.of.get(group, ())
-            if quiet.since
+            next(iter(last.since.values())) + last.seconds
+            for last in self.of.get(group, ())
+            if last.since
         ]
         if due:
             timers.once(min(due), "silent", group)
@@ -100,8 +100,8 @@ class Silence:
         yet.
         """
         for group, kept in self.of.items():
-            for quiet in kept:
-                quiet.since = dict.fromkeys(quiet.since, now)
+            for last in kept:
+                last.since = dict.fromkeys(last.since, now)
             self.wait(group, timers)
 
 

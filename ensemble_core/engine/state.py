@@ -21,12 +21,12 @@ from ensemble_core.engine.records import (
     Link,
     Match,
     Origin,
-    Pending,
+    PendingRequest,
     Scope,
     Slice,
     Stop,
 )
-from ensemble_core.engine.rule_index import Instance, RuleState
+from ensemble_core.engine.rule_index import RuleInstance, RuleState
 from ensemble_core.engine.rule_set import RuleSet, chain_text
 from ensemble_core.engine.shared_files import SharedFiles
 from ensemble_core.engine.silence import Silence
@@ -101,7 +101,7 @@ def _by_name(limits: Limits) -> dict[str, Any]:
 class State:
     """State of a run.
 
-    ``everything``: compute all statistics of all variables. By default, this is done if the
+    ``all_statistics``: compute all statistics of all variables. By default, this is done if the
     ensemble has functions or actions with ``run``, which may read any statistic.
 
     ``shared``: other users share the queue, so its gauges may change at any time.
@@ -120,10 +120,10 @@ class State:
     )  # fmt: skip
 
     def __init__(
-        self, ensemble: Ensemble, *, everything: bool | None = None, shared: bool = False
+        self, ensemble: Ensemble, *, all_statistics: bool | None = None, shared: bool = False
     ) -> None:
-        if everything is None:
-            everything = _may_read_any_metric(ensemble)
+        if all_statistics is None:
+            all_statistics = _may_read_any_metric(ensemble)
         self.ensemble = ensemble
         #: Limits that users have changed in the live run, such as ``at_once.gpu``: each
         #: value in the file, and the new one.
@@ -132,7 +132,9 @@ class State:
         self.replaced_limits: dict[str, None] = {}
         self.shared = shared
         self.now = float("-inf")
-        self.metrics = MetricStore(ensemble.groups, ensemble.statistics, everything=everything)
+        self.metrics = MetricStore(
+            ensemble.groups, ensemble.statistics, all_statistics=all_statistics
+        )
         self.timers = Timers()
         self.rules = RuleSet(ensemble, self.metrics, self.timers)
         self.table = JobTable(ensemble.groups, self.metrics, self.rules.index)
@@ -143,8 +145,8 @@ class State:
         #: Names of job events that rules on ``silent``, results or ``fail_if`` need.
         self.watched_events: set[str] = set()
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
-        self.calls: dict[str, Pending[Call]] = {}
-        self.resizes: dict[str, Pending[Resize]] = {}
+        self.calls: dict[str, PendingRequest[Call]] = {}
+        self.resizes: dict[str, PendingRequest[Resize]] = {}
         #: Messages by id. The field ``to`` keeps only those addresses for which delivery is not
         #: confirmed.
         self.notices: dict[str, Notify] = {}
@@ -152,14 +154,14 @@ class State:
         self.signals: dict[str, Signal] = {}
         self.node_failures = NodeFailures()
         #: Resize requests that are repeated when their timer elapses.
-        self.retries: dict[str, Pending[Resize]] = {}
+        self.retries: dict[str, PendingRequest[Resize]] = {}
         #: Indices for which a retry was decided, by the id of the new attempt.
         self.attempts: dict[str, Index] = {}
         #: ``generators``: the generators by name. ``generators_due``: whether one of them may have
         #: to be called.
         self.generators: dict[str, GeneratorState] = {}
         self.generators_due = False
-        self._collect_values(ensemble, everything)
+        self._collect_values(ensemble, all_statistics)
         self.started = False
         self.ended: Terminate | None = None
         #: ``lost``: whether the queue was lost. ``ended_for_now``: an end that a resume revokes,
@@ -225,8 +227,8 @@ class State:
         self.table.done.update(done)
         self.tabulate()
         earlier = list(self.rules.states.values())
-        everything = _may_read_any_metric(ensemble)
-        self.metrics.adopt(ensemble.groups, ensemble.statistics, everything=everything)
+        all_statistics = _may_read_any_metric(ensemble)
+        self.metrics.adopt(ensemble.groups, ensemble.statistics, all_statistics=all_statistics)
         intervals = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
         stayed, dropped = self.rules.adopt(ensemble)
         groups = {name: each.group for name, each in self.table.groups.items()}
@@ -240,7 +242,7 @@ class State:
             self.table.groups[name].past.adopt(group, after, rules)
             if not same_sweep(group, after):
                 self.table.gauges.taken(name)
-        self._collect_values(ensemble, everything)
+        self._collect_values(ensemble, all_statistics)
         for name, generator in self.generators.items():
             now, was = ensemble.generators.get(name), before.generators.get(name)
             same = (
@@ -361,11 +363,11 @@ class State:
             for group in groups:
                 self.silence.wait(group, self.timers)
 
-    def _collect_values(self, ensemble: Ensemble, everything: bool) -> None:
+    def _collect_values(self, ensemble: Ensemble, all_statistics: bool) -> None:
         """Collect all values that the ensemble reads, from now on.
 
-        With ``everything``, combinations and usage are collected too, because rules that are added
-        later may read them.
+        With ``all_statistics``, combinations and usage are collected too, because rules that are
+        added later may read them.
         """
         self._apply_limits()
         for name, spec in ensemble.generators.items():
@@ -390,7 +392,7 @@ class State:
         retention.keep_done(
             self.table, ensemble.tables.values(), [each.rule for each in self.rules.states.values()]
         )
-        if everything:
+        if all_statistics:
             retention.remember(self.table, ensemble.groups)
             self.table.usage.keep()
 
@@ -581,7 +583,7 @@ class State:
         depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
         return Link(rule, parent if depth > 1 else None, depth, finishes)
 
-    def cut_chain(self, state: RuleState, one: Instance, link: Link) -> None:
+    def cut_chain(self, state: RuleState, one: RuleInstance, link: Link) -> None:
         """Permanently switch off a rule or instance whose firing would exceed the limit on
         chains.
         """
@@ -589,7 +591,7 @@ class State:
         if one is state.own:
             self.rules.cut(state)
         else:
-            one.cut = state.edition
+            one.cut = state.version
         self.end_check_due = True
         self.error(
             f"rule {state.rule.id!r} is switched off: {link.depth - 1} rule firings triggered "

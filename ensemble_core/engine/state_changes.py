@@ -30,7 +30,7 @@ class _Table(Protocol):
     holds: bool
     gauges: OwnGauges
 
-    def give_place(self, group: GroupState, job: Job) -> None: ...
+    def release_place(self, group: GroupState, job: Job) -> None: ...
     def update_costs(self, now: float) -> None: ...
     def unblock(self, group: GroupState, job: Job) -> None: ...
 
@@ -96,7 +96,7 @@ def _hold(table: _Table, record: JobRecord, group: GroupState, now: float) -> No
 
 
 def _hold_again(table: _Table, record: JobRecord, group: GroupState, now: float) -> None:
-    table.give_place(group, record.job)
+    table.release_place(group, record.job)
     if table.budget is not None:
         table.budget.end(record.job.id)
         table.budget.handed -= 1
@@ -156,7 +156,7 @@ def _forget(table: _Table, record: JobRecord, group: GroupState, now: float) -> 
     if table.over is not None:
         table.over.append(record)
     if record.reused is None and (table.places.shared or group.group.at_once is not None):
-        table.give_place(group, record.job)
+        table.release_place(group, record.job)
 
 
 def _withdraw(table: _Table, record: JobRecord, group: GroupState, now: float) -> None:

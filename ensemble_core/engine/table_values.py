@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from ensemble_core.metrics.series import OrderFree, Series, StatisticSpec
 
-__all__ = ["Growing", "Values", "is_number"]
+__all__ = ["AppendOnlyValues", "Values", "is_number"]
 
 #: The largest finite float.
 _LARGEST = math.nextafter(math.inf, 0.0)
@@ -30,7 +30,7 @@ def _in_order(spec: StatisticSpec, numbers: Mapping[Any, float]) -> float | None
     return series.scoped(spec.name, 0.0)
 
 
-class Growing:
+class AppendOnlyValues:
     """A collection of numbers that only grows, with statistics over the numbers.
 
     Objects of this class are small, because a table may have millions of them.

@@ -12,7 +12,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from ensemble_core.engine.done_jobs import DoneJob, DoneJobs, TableRow
-from ensemble_core.engine.table_values import Growing, Values, is_number
+from ensemble_core.engine.table_values import AppendOnlyValues, Values, is_number
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import split_filter
 from ensemble_core.model.codec import NOTHING
@@ -99,7 +99,7 @@ class TableWork(ABC):
         """Return the rows for which ``where`` is true, in the default order."""
 
     @abstractmethod
-    def _values(self, column: str, condition: str, statistic: str) -> Growing | Values:
+    def _values(self, column: str, condition: str, statistic: str) -> AppendOnlyValues | Values:
         """Return the numbers in a column, over the rows that pass the filter, for this
         statistic.
         """
@@ -128,7 +128,7 @@ class TableWork(ABC):
         table = self.table
         if not self._cut and (table.order is None or self._order_free(statistic)):
             return self._values(column, condition, statistic).statistic(statistic)
-        values = Growing(self._statistics, (statistic,))
+        values = AppendOnlyValues(self._statistics, (statistic,))
         asked = _column(column, condition)
         for place, row in enumerate(self.rows()):
             values.put(place, asked.value(row))
@@ -169,7 +169,7 @@ class JobWork(TableWork):
         super().__init__(table, statistics)
         self._jobs = jobs
         #: The numbers of each column and filter, with their statistics.
-        self._kept: dict[tuple[str, str], tuple[tuple[str, ...], _Column, Growing]] = {}
+        self._kept: dict[tuple[str, str], tuple[tuple[str, ...], _Column, AppendOnlyValues]] = {}
 
     def take(self, done: DoneJobs, jobs: Iterable[DoneJob], known: Mapping[str, Any]) -> None:
         if known != self.known:
@@ -199,12 +199,12 @@ class JobWork(TableWork):
         rows = map(self._row, self._passing(self._jobs()))
         return [row for row in rows if row is not None]
 
-    def _values(self, column: str, condition: str, statistic: str) -> Growing:
+    def _values(self, column: str, condition: str, statistic: str) -> AppendOnlyValues:
         key = column, condition
         names, asked, values = self._kept.get(key, ((), _column(*key), None))
         if values is None or statistic not in names:
             names = (*names, statistic)
-            values = Growing(self._statistics, names)
+            values = AppendOnlyValues(self._statistics, names)
             for job in self._passing(self._jobs()):
                 values.put(job["index"], asked.value(self._row(job)))
             self._kept[key] = names, asked, values
@@ -218,7 +218,7 @@ class _Cell:
 
     __slots__ = ("n", "newest", "passed", "reused", "variables")
 
-    def __init__(self, variables: Iterable[Growing]) -> None:
+    def __init__(self, variables: Iterable[AppendOnlyValues]) -> None:
         self.n = self.reused = 0
         self.variables = tuple(variables)
         #: For each variable with a filter, by its number, how many jobs passed it.
@@ -445,7 +445,9 @@ class GroupedWork(TableWork):
         return line
 
     def _cell(self) -> _Cell:
-        return _Cell(Growing(self._statistics, each.statistics) for each in self._variables)
+        return _Cell(
+            AppendOnlyValues(self._statistics, each.statistics) for each in self._variables
+        )
 
     def _label(self) -> None:
         self._labels = {}

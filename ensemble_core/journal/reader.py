@@ -37,11 +37,11 @@ __all__ = [
     "DAMAGED",
     "NAME",
     "PERFORMED",
+    "FileVersion",
     "Journal",
     "JournalError",
     "Session",
     "Snapshot",
-    "Text",
     "connect",
     "journal_error",
     "storable",
@@ -71,7 +71,7 @@ _CHECKED_WHOLE = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class FileVersion:
     """A version of the ensemble file, with its ``--set`` overrides.
 
     A resume can change the file; the journal then has several versions.
@@ -119,11 +119,11 @@ class Snapshot:
     state: bytes
 
 
-def _text(seq: int, file: str, text: str, given: Any) -> Text:
-    """Create a :class:`Text` from the result of :meth:`Text.given`."""
+def _text(seq: int, file: str, text: str, given: Any) -> FileVersion:
+    """Create a :class:`FileVersion` from the result of :meth:`FileVersion.given`."""
     if isinstance(given, dict):
-        return Text(seq, file, text, tuple(given["set"]), dict(given["files"]))
-    return Text(seq, file, text, tuple(given), {})
+        return FileVersion(seq, file, text, tuple(given["set"]), dict(given["files"]))
+    return FileVersion(seq, file, text, tuple(given), {})
 
 
 #: Types of the values in the table ``about``. Other types would cause errors later.
@@ -467,7 +467,7 @@ class Journal:
             if there != written:
                 raise ValueError("records of finished jobs are missing or outdated")
 
-    def texts(self) -> list[Text]:
+    def texts(self) -> list[FileVersion]:
         """Return all versions of the run's ensemble file, oldest first."""
         with self._reading():
             return [

@@ -12,7 +12,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.codec import JournalRow, decisions_text
 from ensemble_core.journal.earlier_results import renamed_results, stale_groups, with_results
-from ensemble_core.journal.reader import DAMAGED, Journal, JournalError, Text
+from ensemble_core.journal.reader import DAMAGED, FileVersion, Journal, JournalError
 from ensemble_core.journal.snapshot import FORMAT, load
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
@@ -21,7 +21,7 @@ from ensemble_core.model.events import Event
 __all__ = ["Difference", "Replay", "adopt", "maker_of", "recover"]
 
 #: Function that returns the checked ensemble for a version of the file in the journal.
-Loading = Callable[[Text], Ensemble]
+Loading = Callable[[FileVersion], Ensemble]
 
 
 def maker_of(versions: Mapping[str, str]) -> str:
@@ -114,7 +114,7 @@ class Replay:
         while pending and self._texts and (until is None or self._texts[0].seq <= until):
             self._adopt(self._texts.pop(0))
 
-    def _adopt(self, text: Text) -> None:
+    def _adopt(self, text: FileVersion) -> None:
         adopt(self.engine, self._loading(text), self._journal, self._loading)
 
 

@@ -24,7 +24,7 @@ from ensemble_core.model.decisions import Decision
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["RequestInbox", "ask", "forget_requests", "leave_request", "requester"]
+__all__ = ["RequestInbox", "ask", "forget_requests", "post_request", "requester"]
 
 _FOLDER = "requests"
 _LARGEST = 1_000_000
@@ -122,7 +122,7 @@ def requester() -> str:
     return f"{user} on {socket.gethostname()}"
 
 
-def leave_request(folder: Path, *names: str, word: str | None = None) -> None:
+def post_request(folder: Path, *names: str, word: str | None = None) -> None:
     """Request that the controller stops, ends or leaves the run.
 
     This writes the files ``names`` into the run's folder, for example ``run_store.STOP``. They

@@ -32,9 +32,9 @@ __all__ = [
     "STOP",
     "RunInfo",
     "began",
+    "end_requester",
     "find",
     "folders",
-    "halt_requester",
     "has_performed",
     "is_leave_requested",
     "is_taken",
@@ -90,12 +90,12 @@ def new_folder(state: Path, tag: str) -> Path:
     return folder
 
 
-def stop_requester(folder: Path) -> str | None:
+def end_requester(folder: Path) -> str | None:
     """Return the user who has requested the end of this run, or ``None``."""
     return _requester_in(folder / STOP)
 
 
-def halt_requester(folder: Path) -> str | None:
+def stop_requester(folder: Path) -> str | None:
     """Return the user who has requested a stop of this run, or ``None``."""
     return _requester_in(folder / HALT)
 

@@ -39,7 +39,7 @@ FORMAT = 29
 #: Modules that define the classes of the state.
 _MODULES = (
     "engine.budget engine.counters engine.done_jobs engine.state engine.foreign_jobs engine.gauges "
-    "engine.generator_state engine.group_state engine.job_table engine.lasting "
+    "engine.generator_state engine.group_state engine.job_table engine.for_duration "
     "engine.node_failures engine.past_submits engine.places engine.rate_limit engine.recent_rows "
     "engine.records engine.replicas engine.rule_index engine.rule_set engine.samples "
     "engine.shared_files engine.silence engine.timers metrics.recent_counts metrics.series "

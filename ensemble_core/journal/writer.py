@@ -38,7 +38,7 @@ from ensemble_core.journal.database import (
     storable,
 )
 from ensemble_core.journal.job_rows import JobRow, JobRowWriter, read_layouts
-from ensemble_core.journal.reader import Snapshot, Text, digest
+from ensemble_core.journal.reader import FileVersion, Snapshot, digest
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 from ensemble_core.posix import sync_folder
@@ -165,7 +165,7 @@ class JournalWriter:
             ),
         )
 
-    def text(
+    def store_file_version(
         self,
         file: str,
         text: str,
@@ -175,7 +175,7 @@ class JournalWriter:
         """Store the version of the ensemble file that applies from now on, with the texts of
         attached files.
         """
-        given = Text(self.seq, file, text, tuple(overrides), attached).given()
+        given = FileVersion(self.seq, file, text, tuple(overrides), attached).given()
         self._execute(
             "texts",
             (
@@ -331,7 +331,7 @@ class JournalWriter:
             self._wakeups.put(None)
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Write all events that are appended within the ``with`` block in one transaction."""
         unit: list[_Item] = []
         self._unit = unit

@@ -267,8 +267,8 @@ def _unknown(
 class MetricStore:
     """All metrics of a run.
 
-    If ``everything`` is true, every statistic of every variable is computed. Otherwise, only the
-    default statistics and those that rules use are computed.
+    If ``all_statistics`` is true, every statistic of every variable is computed. Otherwise, only
+    the default statistics and those that rules use are computed.
     """
 
     def __init__(
@@ -276,10 +276,10 @@ class MetricStore:
         groups: Iterable[str],
         statistics: Mapping[str, StatisticSpec],
         *,
-        everything: bool = False,
+        all_statistics: bool = False,
     ) -> None:
         self.statistics: Mapping[str, StatisticSpec] = {}
-        self.everything = False
+        self.all_statistics = False
         self.counts: dict[str, dict[str, int]] = {}
         self.gauges: dict[str, float] = {}
         #: Levels and messages for the engine to report: ``error`` for statistics that rules use and
@@ -294,24 +294,24 @@ class MetricStore:
         self.filtered: dict[str, dict[str, dict[str, int]]] = {}
         #: Counts within a time, by group and ``COUNTER(within TIME)``.
         self.recent: dict[str, dict[str, RecentCount]] = {}
-        self.adopt(groups, statistics, everything=everything)
+        self.adopt(groups, statistics, all_statistics=all_statistics)
 
     def adopt(
         self,
         groups: Iterable[str],
         statistics: Mapping[str, StatisticSpec],
         *,
-        everything: bool = False,
+        all_statistics: bool = False,
     ) -> None:
         """Add the groups and statistics of a changed file to the existing ones."""
         self.statistics = {**self.statistics, **statistics}
-        self.everything = self.everything or everything
+        self.all_statistics = self.all_statistics or all_statistics
         self._kept = self._specs_for_all()
         for group in groups:
             self.counts.setdefault(group, dict.fromkeys(KEPT, 0))
             for variable in VARIABLES:
                 self.add(group, variable)
-            if self.everything:
+            if self.all_statistics:
                 for outcome in OUTCOMES:
                     self.add(group, f"duration.{outcome}")
 
@@ -331,7 +331,7 @@ class MetricStore:
         """
         kept = []
         for spec in self.statistics.values():
-            if self.everything or spec.default:
+            if self.all_statistics or spec.default:
                 error = spec.fault()
                 if error is None:
                     kept.append(spec)

@@ -662,7 +662,7 @@ class Runtime:
         The journal stores all of them or none.
         """
         journal = self._journal
-        with contextlib.nullcontext() if journal is None else journal.together():
+        with contextlib.nullcontext() if journal is None else journal.transaction():
             for event in unit:
                 for each in reuse_events(event, self._records, self.clock()):
                     self._handle(each, checked=True)

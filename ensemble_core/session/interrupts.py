@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from ensemble_core.journal.run_store import halt_requester, is_leave_requested, stop_requester
+from ensemble_core.journal.run_store import end_requester, is_leave_requested, stop_requester
 from ensemble_core.runtime.controller import STOPPED
 
 __all__ = ["How", "Interrupts"]
@@ -107,11 +107,11 @@ class Interrupts:
     def _check_requests(self, folder: Path) -> None:
         """Pass on requests of other processes to cancel or stop the run, or to exit."""
         if self._cancelled_by is None:
-            self._cancelled_by = stop_requester(folder)
+            self._cancelled_by = end_requester(folder)
             if self._cancelled_by is not None:
                 self._stop(f"cancelled by {self._cancelled_by}", 130, "end")
             elif self._stopped_by is None:
-                self._stopped_by = halt_requester(folder)
+                self._stopped_by = stop_requester(folder)
                 if self._stopped_by is not None:
                     self._stop(f"stopped by {self._stopped_by}", STOPPED, "stop")
         elif is_leave_requested(folder):

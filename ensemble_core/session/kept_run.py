@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from ensemble_core.journal.job_history import Jobs
-    from ensemble_core.journal.reader import Journal, JournalError, Text
+    from ensemble_core.journal.reader import FileVersion, Journal, JournalError
     from ensemble_core.journal.replay import Replay
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.named_code import Purpose
@@ -164,15 +164,15 @@ class KeptRun:
         return found
 
     @property
-    def loading(self) -> Callable[[Text], Ensemble]:
+    def loading(self) -> Callable[[FileVersion], Ensemble]:
         """A function that creates an ensemble from a text in the journal."""
         return self._loading("check", quoted=False)
 
-    def loading_new(self, purpose: Purpose) -> Callable[[Text], Ensemble]:
+    def loading_new(self, purpose: Purpose) -> Callable[[FileVersion], Ensemble]:
         """Return a function that creates an ensemble from a text that is not in the journal yet."""
         return self._loading(purpose, quoted=self.files.own)
 
-    def _loading(self, purpose: Purpose, quoted: bool) -> Callable[[Text], Ensemble]:
+    def _loading(self, purpose: Purpose, quoted: bool) -> Callable[[FileVersion], Ensemble]:
         """``quoted``: whether errors may quote the file on disk.
 
         A text in the journal may name any file, and its own file may have changed since.
@@ -185,7 +185,7 @@ class KeptRun:
         record = self.registry.executors.get(str(self.executor.get("name")))
         cwd = str(self.journal.about.get("cwd", "."))
 
-        def load(text: Text) -> Ensemble:
+        def load(text: FileVersion) -> Ensemble:
             try:
                 return load_text(
                     text.text,

@@ -14,7 +14,7 @@ from ensemble_core.journal.database import complete
 from ensemble_core.journal.earlier_results import results_of
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.ownership import require_own
-from ensemble_core.journal.reader import NAME, Journal, JournalError, Text
+from ensemble_core.journal.reader import NAME, FileVersion, Journal, JournalError
 from ensemble_core.journal.replay import adopt
 from ensemble_core.journal.request_files import forget_requests
 from ensemble_core.journal.run_store import HALT, LEAVE, STOP
@@ -56,7 +56,7 @@ def prepare_resume(
     folder: Path,
     open_kept: Callable[[], KeptRun],
     find_plugins: FindPlugins,
-    changed: Callable[[KeptRun], Text | None],
+    changed: Callable[[KeptRun], FileVersion | None],
     *,
     with_flags: Callable[[ExecutorPlugin, _Options], _Options] = lambda record, options: options,
     may_reopen: bool = False,
@@ -158,7 +158,7 @@ def _check_not_copied(past: KeptRun) -> None:
 def _prepare(
     past: KeptRun,
     lock: Lock,
-    changed: Callable[[KeptRun], Text | None],
+    changed: Callable[[KeptRun], FileVersion | None],
     with_flags: Callable[[ExecutorPlugin, _Options], _Options],
     stop_first: StopRequested | None,
     request: Mapping[str, Any] | None,
@@ -200,7 +200,7 @@ def _prepare(
             webhook_errors(ensemble)  # withholds webhooks from jobs that start in between
         writer.describe({"home": str(past.folder.absolute())})
         if text is not None:
-            writer.text(text.file, text.text, text.overrides, ensemble.attached)
+            writer.store_file_version(text.file, text.text, text.overrides, ensemble.attached)
         kept.begin()
     except BaseException:
         writer.close()
@@ -222,7 +222,7 @@ def _prepare(
     )
 
 
-def _load(past: KeptRun, text: Text) -> Ensemble:
+def _load(past: KeptRun, text: FileVersion) -> Ensemble:
     """Return the ensemble of a changed file."""
     ensemble = past.loading_new("run")(text)
     if any(each.first_from for each in ensemble.generators.values()):
@@ -254,7 +254,7 @@ def _ended_error(past: KeptRun) -> UsageError:
     )
 
 
-def _try(past: KeptRun, text: Text) -> tuple[str, ...] | None:
+def _try(past: KeptRun, text: FileVersion) -> tuple[str, ...] | None:
     """Try a changed file with a run that has ended, on a separate engine.
 
     Return ``None`` if the run has work to do, and otherwise the tables that are new or have
@@ -284,7 +284,9 @@ def _try(past: KeptRun, text: Text) -> tuple[str, ...] | None:
     return tables
 
 
-def _record_tables(past: KeptRun, lock: Lock, text: Text, tables: tuple[str, ...]) -> NewTables:
+def _record_tables(
+    past: KeptRun, lock: Lock, text: FileVersion, tables: tuple[str, ...]
+) -> NewTables:
     """Record a changed file that only has other tables in the journal of a run that has ended."""
     from ensemble_core.runtime.snapshots import Snapshots
 
@@ -296,7 +298,7 @@ def _record_tables(past: KeptRun, lock: Lock, text: Text, tables: tuple[str, ...
     past.journal.close()
     with ControlledRun(past.folder, lock, JournalWriter(past.journal.path), past.registry) as kept:
         writer = kept.journal
-        writer.text(text.file, text.text, text.overrides, ensemble.attached)
+        writer.store_file_version(text.file, text.text, text.overrides, ensemble.attached)
         kept.begin()
         snapshots = Snapshots(writer, engine, kept.maker, past.warn)
         event = Resumed(engine.state.now, reopened=True)
@@ -307,7 +309,7 @@ def _record_tables(past: KeptRun, lock: Lock, text: Text, tables: tuple[str, ...
     return NewTables(past.tag, tables, engine, int(outcome.get("exit_code", 0)))
 
 
-def _check_request(past: KeptRun, text: Text | None, request: Mapping[str, Any]) -> None:
+def _check_request(past: KeptRun, text: FileVersion | None, request: Mapping[str, Any]) -> None:
     """Raise :class:`EnsembleError` if this request cannot reopen the run, which must have ended."""
     from ensemble_core.engine.requests import refusal
 

@@ -85,7 +85,7 @@ class ControlledRun:
             journal = JournalWriter(folder / NAME)
             try:
                 journal.describe({**about, "home": str(folder)})
-                journal.text(str(about["file"]), text, overrides, attached)
+                journal.store_file_version(str(about["file"]), text, overrides, attached)
                 kept = cls(folder, lock, journal, registry)
                 kept._is_new = True
                 kept.begin()

@@ -12,8 +12,8 @@ from ensemble_core.cli.why_text import Story as History
 from ensemble_core.display.summary import why_not_fired
 from ensemble_core.display.verdict_words import held_back_words
 from ensemble_core.engine.report import RuleReport
-from ensemble_core.engine.rule_evaluation import Verdict as Considered
-from ensemble_core.engine.rule_index import Asleep
+from ensemble_core.engine.rule_evaluation import VerdictKind as Considered
+from ensemble_core.engine.rule_index import InactiveReason
 from ensemble_core.engine.rule_trace import Kind, RuleTracer, Verdict
 from ensemble_core.model.decisions import Submit
 from ensemble_core.model.events import Requested
@@ -28,7 +28,7 @@ def literals(kind: object) -> list[str]:
 
 def test_the_sets_of_verdicts_are_complete() -> None:
     assert set(literals(Kind)) == {*literals(Considered), "ended"}
-    assert set(literals(Asleep)) < set(literals(Considered))
+    assert set(literals(InactiveReason)) < set(literals(Considered))
 
 
 @pytest.mark.parametrize("kind", literals(Kind))

@@ -424,7 +424,7 @@ def test_replay_uses_each_version_of_a_changed_file(tmp_path: Path) -> None:
     told = played(tmp_path)
     text = f"{TEXT}  - {{id: new, trigger: metric, name: count.sim.success, when: 4, {LOG}\n"
     told.writer.flush(None)
-    told.writer.text("/e.yaml", text, ())
+    told.writer.store_file_version("/e.yaml", text, ())
     changed: Ensemble = Story(text).ensemble
     told.engine.adopt(changed)
     told.traced.adopt(changed)

@@ -27,7 +27,7 @@ def over(number: int, attempt: int = 1) -> JobRow:
 def begun(path: Path) -> JournalWriter:
     writer = JournalWriter(path)
     writer.describe({"tag": "run"})
-    writer.text("e.yaml", "jobs: []", ())
+    writer.store_file_version("e.yaml", "jobs: []", ())
     writer.begin(1.0, {})
     return writer
 

@@ -94,7 +94,7 @@ class Going:
         self.path = folder / NAME
         self.writer = JournalWriter(self.path)
         self.writer.describe({"tag": "run"})
-        self.writer.text("e.yaml", TEXT, ())
+        self.writer.store_file_version("e.yaml", TEXT, ())
         self.writer.begin(1.0, {})
         self.executor = Witness(self.path)
         if held:

@@ -20,9 +20,9 @@ from ensemble_core.cli.commands import resume as resuming
 from ensemble_core.cli.main import main
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
-from ensemble_core.journal.reader import NAME, Journal, Text
+from ensemble_core.journal.reader import NAME, FileVersion, Journal
 from ensemble_core.journal.replay import recover
-from ensemble_core.journal.run_store import STOP, is_leave_requested, stop_requester
+from ensemble_core.journal.run_store import STOP, end_requester, is_leave_requested
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.local.protocol import VERSION, encode_event, line
 from ensemble_core.local.supervisor_client import SupervisorClient
@@ -498,27 +498,27 @@ def test_a_change_of_the_file_without_later_events_is_ignored(tmp_path: Path) ->
     text = f"jobs: [{{name: work, command: x, count: 3}}]\nrules:\n  - {START}\n{each}"
     story = Story(text)
 
-    def loading(held: Text) -> Any:
+    def loading(held: FileVersion) -> Any:
         return load_text(held.text, REGISTRY)
 
     with recording(tmp_path / NAME) as writer:
-        writer.text("/e.yaml", text, ())
+        writer.store_file_version("/e.yaml", text, ())
         story.start()
         story.play("work.0")
         story.play("work.1")
-        engine = Engine(loading(Text(0, "", text, ())))
+        engine = Engine(loading(FileVersion(0, "", text, ())))
         for event in story.events:
             writer.append(event, engine.handle(event))
         assert writer.flush(5)
     # Accepted, but the queue could not be opened.
     with recording(tmp_path / NAME) as writer:
-        writer.text("/e.yaml", text.replace(each, ""), ())
+        writer.store_file_version("/e.yaml", text.replace(each, ""), ())
     with Journal(tmp_path / NAME) as journal:
         engine = recover(journal, loading, "test", pending=False).engine
     another = text + "  - {trigger: job-fail, action: {name: terminate}}\n"
     engine.adopt(load_text(another, REGISTRY))
     with recording(tmp_path / NAME) as writer:
-        writer.text("/e.yaml", another, ())
+        writer.store_file_version("/e.yaml", another, ())
         event = Resumed(engine.state.now, {}, ())
         writer.append(event, engine.handle(event))
         assert writer.flush(5)
@@ -532,7 +532,7 @@ def test_a_change_of_the_file_without_later_events_is_ignored(tmp_path: Path) ->
 def test_a_file_with_an_undecodable_name_can_be_run_and_resumed(tmp_path: Path) -> None:
     name = "/caf\udce9.yaml"
     with recording(tmp_path / NAME) as writer:
-        writer.text(name, "jobs: []", ())
+        writer.store_file_version(name, "jobs: []", ())
     with Journal(tmp_path / NAME) as journal:
         (text,) = journal.texts()
     assert text.file == name
@@ -560,14 +560,14 @@ def test_a_cancel_during_a_resume_is_handled(
                 "output": str(folder / "output"),
             }
         )
-        writer.text(str(file), text, ())
+        writer.store_file_version(str(file), text, ())
         event = Started(story.now, {})
         writer.append(event, story.tell(event))
         assert writer.flush(5)
     changed = resuming._changed_text
 
     def meanwhile(*given: Any) -> Any:
-        assert stop_requester(folder) is None
+        assert end_requester(folder) is None
         (folder / STOP).write_text("somebody elsewhere\n")
         return changed(*given)
 
@@ -585,5 +585,5 @@ def test_a_cancel_during_a_resume_is_handled(
 def test_an_unreadable_folder_means_no_requests(tmp_path: Path) -> None:
     # As on a file system that fails for a moment: the folder is still watched.
     unfit = tmp_path / ("x" * 300)
-    assert stop_requester(unfit) is None
+    assert end_requester(unfit) is None
     assert not is_leave_requested(unfit)

@@ -26,7 +26,7 @@ from ensemble_core.model.events import JobEvent, PluginEvent, Started
 def written(path: Path, events: int = 5) -> Path:
     writer = JournalWriter(path)
     writer.describe({"tag": "run"})
-    writer.text("e.yaml", "jobs: []", ())
+    writer.store_file_version("e.yaml", "jobs: []", ())
     writer.begin(1.0, {})
     for number in range(events):
         writer.append(Started(float(number)), ())

@@ -17,16 +17,16 @@ from ensemble_core.errors import UsageError
 from ensemble_core.journal.ownership import RunFiles, is_own
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 from ensemble_core.journal.removal import is_run
-from ensemble_core.journal.request_files import leave_request, requester
+from ensemble_core.journal.request_files import post_request, requester
 from ensemble_core.journal.run_store import (
     BEGAN,
     HALT,
     LOCK,
     STOP,
     Lock,
+    end_requester,
     find,
     folders,
-    halt_requester,
     is_taken,
     read_info,
     stop_requester,
@@ -117,7 +117,7 @@ def test_a_named_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
         os.mkfifo(folder / name)
     assert in_time(lambda: read_info(folder).state) == "new"
     assert in_time(Lock(folder).holder) is None
-    assert in_time(lambda: stop_requester(folder) or "nobody") == "nobody"
+    assert in_time(lambda: end_requester(folder) or "nobody") == "nobody"
     (folder / NAME).unlink()
     os.mkfifo(folder / NAME)
     assert in_time(lambda: read_info(folder).state) == "unreadable"
@@ -129,7 +129,7 @@ def test_a_device_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
     for name in (BEGAN, LOCK, PERFORMED, STOP):
         (folder / name).symlink_to("/dev/zero")
     assert in_time(lambda: read_info(folder).state) == "new"
-    assert in_time(lambda: stop_requester(folder) or "nobody") == "nobody"
+    assert in_time(lambda: end_requester(folder) or "nobody") == "nobody"
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_errors_of_a_text_in_the_journal_quote_no_file(
     (folder / NAME).unlink()
     writer = JournalWriter(folder / NAME)
     writer.describe({"tag": "run-1", "name": "run", "executor": {"name": "local", "options": {}}})
-    writer.text(str(private), "unknown1: 1\nunknown2: 2\n", (), None)
+    writer.store_file_version(str(private), "unknown1: 1\nunknown2: 2\n", (), None)
     writer.close()
     folder.chmod(0o777)
     for command in ("status", "jobs", "why", "results"):
@@ -336,9 +336,9 @@ def test_a_request_to_stop_follows_no_link_and_opens_no_pipe(tmp_path: Path) -> 
     (folder / HALT).symlink_to(mine)
     (folder / f"{HALT}.part").symlink_to(mine)
     os.mkfifo(folder / STOP)
-    in_time(lambda: leave_request(folder, HALT, STOP) or "written")
+    in_time(lambda: post_request(folder, HALT, STOP) or "written")
     assert mine.read_text() == "my thesis"
-    assert stop_requester(folder) == halt_requester(folder) == requester()
+    assert end_requester(folder) == stop_requester(folder) == requester()
 
 
 @pytest.mark.parametrize(

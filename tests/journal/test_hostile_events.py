@@ -60,7 +60,7 @@ def told(folder: Path, event: Any) -> tuple[list[Event], int]:
     """Return the journaled events and the exit code of a run whose queue sends this event."""
     writer = JournalWriter(folder / NAME)
     writer.describe({"tag": "run"})
-    writer.text("e.yaml", TEXT, ())
+    writer.store_file_version("e.yaml", TEXT, ())
     writer.begin(1.0, {})
     runtime = Runtime(
         load_text(TEXT, REGISTRY),

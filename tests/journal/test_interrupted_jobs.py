@@ -52,7 +52,7 @@ class Scripted(FakeExecutor):
 def journal(tmp_path: Path) -> Path:
     writer = JournalWriter(tmp_path / NAME)
     writer.describe({"tag": "run"})
-    writer.text("e.yaml", TEXT, ())
+    writer.store_file_version("e.yaml", TEXT, ())
     writer.begin(1.0, {})
     runtime = Runtime(
         load_text(TEXT, REGISTRY),

@@ -112,7 +112,7 @@ def test_a_job_that_ends_during_a_stop_has_the_outcome_and_the_result_of_the_res
     found = {}
     writer = JournalWriter(tmp_path / NAME)
     writer.describe({"tag": "run"})
-    writer.text("e.yaml", JUDGED, ())
+    writer.store_file_version("e.yaml", JUDGED, ())
     writer.begin(1.0, {})
 
     def tell(event: Event) -> None:

@@ -304,7 +304,7 @@ def written(state: Path, events: Iterable[Event], ended: float | None = None) ->
     writer = JournalWriter(folder / NAME)
     about = {"tag": "kept", "shared": False, "cwd": ".", "executor": {"name": "local"}}
     writer.describe(about)
-    writer.text("study.yaml", FILE, ())
+    writer.store_file_version("study.yaml", FILE, ())
     writer.perform = lambda _: None
     writer.begin(0.0, versions(registry))
     engine = Engine(load_text(FILE, registry, file="study.yaml"))

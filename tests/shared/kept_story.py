@@ -36,7 +36,7 @@ class KeptStory(Story):
         self.writer = JournalWriter(self.path)
         known = {"tag": tag, "name": tag, "file": "/e.yaml", "executor": {"name": "local"}}
         self.writer.describe({**known, "plugins": [], "shared": False, **about})
-        self.writer.text("/e.yaml", text, ())
+        self.writer.store_file_version("/e.yaml", text, ())
         self.writer.begin(self.now if began is None else began, _VERSIONS)
 
     def tell(self, event: Event) -> list[Decision]:

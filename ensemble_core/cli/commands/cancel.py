@@ -20,7 +20,7 @@ from ensemble_core.cli.run_names import unfinished_jobs
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import JournalError
-from ensemble_core.journal.request_files import leave_request, requester
+from ensemble_core.journal.request_files import post_request, requester
 from ensemble_core.journal.run_store import LEAVE, STOP, find, read_info, state_folder
 from ensemble_core.model.events import StopRequested
 from ensemble_core.session.leftover_jobs import leftover_jobs
@@ -100,7 +100,7 @@ def cancel(
             said = f"cancelled the jobs of run {folder.name} without its journal: {error.what}"
             say(as_json, {"tag": folder.name, "state": "unreadable", "ended": ended}, said)
         return 0
-    leave_request(folder, *((STOP, LEAVE) if leave else (STOP,)))
+    post_request(folder, *((STOP, LEAVE) if leave else (STOP,)))
     if not wait:
         say(
             as_json,

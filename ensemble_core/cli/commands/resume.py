@@ -30,7 +30,7 @@ from ensemble_core.cli.run_session import RunSession
 from ensemble_core.config.source import read
 from ensemble_core.display.text_style import printable
 from ensemble_core.errors import EnsembleError, UsageError
-from ensemble_core.journal.reader import Text
+from ensemble_core.journal.reader import FileVersion
 from ensemble_core.journal.run_store import find, state_folder
 from ensemble_core.model.events import StopRequested
 from ensemble_core.session import kept_run
@@ -106,7 +106,7 @@ def resume_run(
     """
     folder = find(state_folder(state), run)
 
-    def changed(past: kept_run.KeptRun) -> Text | None:
+    def changed(past: kept_run.KeptRun) -> FileVersion | None:
         _change_folder(str(past.journal.about.get("cwd", ".")), past.tag)
         return None if stop_first is not None else _changed_text(past, accept_changes, overrides)
 
@@ -170,7 +170,9 @@ def _change_folder(folder: str, tag: str) -> None:
         ) from error
 
 
-def _changed_text(past: kept_run.KeptRun, accept: bool, overrides: Sequence[str]) -> Text | None:
+def _changed_text(
+    past: kept_run.KeptRun, accept: bool, overrides: Sequence[str]
+) -> FileVersion | None:
     """Return the current ensemble file with all overrides if it has changed, or ``None``.
 
     Raises :class:`UsageError` with the differences if changes are not accepted.
@@ -183,7 +185,9 @@ def _changed_text(past: kept_run.KeptRun, accept: bool, overrides: Sequence[str]
     return replace(now, overrides=(*now.overrides, *overrides))
 
 
-def _changed_file_text(past: kept_run.KeptRun, text: Text, accept: bool) -> Text | None:
+def _changed_file_text(
+    past: kept_run.KeptRun, text: FileVersion, accept: bool
+) -> FileVersion | None:
     if not text.file or past.journal.about.get("made"):
         return None  # the run came from a mapping or a generated file
     try:
@@ -194,7 +198,7 @@ def _changed_file_text(past: kept_run.KeptRun, text: Text, accept: bool) -> Text
     if now == text.text:
         # Attached files are read again only if changes are accepted.
         if accept and text.attached:
-            return Text(past.journal.last(), text.file, now, text.overrides)
+            return FileVersion(past.journal.last(), text.file, now, text.overrides)
         return None
     lines = difflib.unified_diff(
         text.text.splitlines(),
@@ -213,4 +217,4 @@ def _changed_file_text(past: kept_run.KeptRun, text: Text, accept: bool) -> Text
             "counts and unchanged rules keep their state",
             code="file-changed",
         )
-    return Text(past.journal.last(), text.file, now, text.overrides)
+    return FileVersion(past.journal.last(), text.file, now, text.overrides)

@@ -11,7 +11,7 @@ from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.options import Display, json_option, run_argument, state_option
 from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.journal.lock import Lock
-from ensemble_core.journal.request_files import leave_request, requester
+from ensemble_core.journal.request_files import post_request, requester
 from ensemble_core.journal.run_store import HALT, LEFT, RunInfo, find, read_info, state_folder
 
 __all__ = ["stop"]
@@ -45,7 +45,7 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
     lock = Lock(folder)
     held = lock.controller() is not None
     if held:
-        leave_request(folder, HALT)
+        post_request(folder, HALT)
     if held and not wait:
         told = {"tag": folder.name, "state": "stopping"}
         say(as_json, told, f"asked run {folder.name} to stop")

@@ -25,7 +25,7 @@ from ensemble_core.display.text_style import (
     terminal_width,
 )
 from ensemble_core.engine.report import InstanceReport
-from ensemble_core.engine.rule_trace import ASLEEP, RuleTracer, Verdict, event_words
+from ensemble_core.engine.rule_trace import INACTIVE, RuleTracer, Verdict, event_words
 from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.journal.replay import Difference, Replay
 from ensemble_core.model.events import Event
@@ -315,7 +315,7 @@ class _Answer:
             "when": rule.condition.text if rule.condition else "",
             "repetitions": rule.repetitions,
             "spec": dict(rule.spec),
-            "considered": sum(count for kind, count in counts.items() if kind not in ASLEEP),
+            "considered": sum(count for kind, count in counts.items() if kind not in INACTIVE),
             "fired": counts.get("fired", 0),
             "verdicts": counts,
             "spans": [span.to_dict(self._began) for span in self._spans],

@@ -43,7 +43,7 @@ def keep(state: Path, count: int = 2) -> Path:
     folder.mkdir(parents=True)
     writer = JournalWriter(folder / NAME)
     writer.describe({"tag": "told", "name": "story", "executor": {"name": "local"}})
-    writer.text("/e.yaml", TEXT, ())
+    writer.store_file_version("/e.yaml", TEXT, ())
     writer.begin(0.0, {})
 
     def tell(event: Event, *decisions: Decision) -> None:

@@ -176,7 +176,7 @@ def control(folder: Path, chance: random.Random) -> int:
     writer = JournalWriter(path)
     if engine is None:
         writer.describe({"tag": "run"})
-        writer.text("e.yaml", TEXT, ())
+        writer.store_file_version("e.yaml", TEXT, ())
     writer.begin(time.time(), {})
     Runtime(
         load_text(TEXT, REGISTRY),

@@ -23,7 +23,7 @@ def main() -> None:
     performed = os.open(folder / "orders", os.O_WRONLY | os.O_CREAT)
     writer = JournalWriter(folder / journal.NAME)
     writer.describe({"tag": "run"})
-    writer.text("e.yaml", "jobs: []", ())
+    writer.store_file_version("e.yaml", "jobs: []", ())
     writer.perform = lambda seq: os.write(performed, b"%d\n" % seq)
     writer.begin(1.0, {})
     if mode == "late":

@@ -364,7 +364,7 @@ def play(folder: Path, recorder: Recorder, kind: type[Executor]) -> str:
     writer = JournalWriter(path)
     if engine is None:
         writer.describe({"tag": "run"})
-        writer.text("e.yaml", TEXT, ())
+        writer.store_file_version("e.yaml", TEXT, ())
     writer.begin(1.0, {})
     try:
         runtime = Runtime(

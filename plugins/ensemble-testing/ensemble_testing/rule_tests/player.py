@@ -95,7 +95,7 @@ class _Playback(Watcher):
         ensemble = tests.ensemble.begun("test", "/test", ("earlier",) if reused else ())
         self._test = test
         self.happened: list[HandledEvent] = []
-        self.engine = Engine(ensemble, everything=True)
+        self.engine = Engine(ensemble, all_statistics=True)
         self._queue = queue = ScriptedQueue(BEGAN, self.engine.state, test.gauges)
         queue.to_reuse = reused
         self._step: Step | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 from ensemble_core.cli.toolkit import KeptRun, Replay, printable
 from ensemble_core.engine.records import Match
-from ensemble_core.engine.rule_evaluation import Verdict
+from ensemble_core.engine.rule_evaluation import VerdictKind
 from ensemble_core.engine.rule_index import RuleState, Watch
 from ensemble_core.model.decisions import Call, Cancel, Decision, Fired, Terminate
 from ensemble_core.model.ensemble import Ensemble
@@ -64,7 +64,7 @@ class _TriggerRecorder:
         self,
         state: RuleState,
         match: Match,
-        verdict: Verdict,
+        verdict: VerdictKind,
         known: Mapping[str, Any] | None,
     ) -> None:
         self.triggered = True

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from ensemble_core.engine.records import Match
-from ensemble_core.engine.rule_index import Instance, RuleState
+from ensemble_core.engine.rule_index import RuleInstance, RuleState
 from ensemble_core.engine.timers import Timers
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Lasting", "Pending"]
+__all__ = ["Lasting", "PendingCondition"]
 
 #: After a resume, a condition whose time is over is looked at again after this many seconds at the
 #: earliest (or after its whole time), because rows that jobs printed meanwhile have to be read.
@@ -22,11 +22,11 @@ _GRACE = 5.0
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class PendingCondition:
     """A condition of a rule, or of one of its instances, that has become true."""
 
     state: RuleState
-    one: Instance
+    one: RuleInstance
     #: The last event at which the condition was true.
     match: Match
     reported: bool = False  # whether the user knows that the run waits for it
@@ -37,12 +37,12 @@ class Lasting:
     """All conditions that are true and whose time is not over."""
 
     timers: Timers
-    pending: dict[str, Pending] = field(default_factory=dict)
+    pending: dict[str, PendingCondition] = field(default_factory=dict)
     #: When the run ended or stopped, if a resume may continue it.
     halted: float | None = None
     _serial: int = 0
 
-    def enough(self, state: RuleState, one: Instance, match: Match, now: float) -> bool:
+    def enough(self, state: RuleState, one: RuleInstance, match: Match, now: float) -> bool:
         """Note that a condition is true. Return True if it has been true for the rule's time."""
         if one.since is None:
             one.since = now
@@ -55,14 +55,14 @@ class Lasting:
             return False
         self._serial += 1
         one.timer = str(self._serial)
-        self.pending[one.timer] = Pending(state, one, match)
+        self.pending[one.timer] = PendingCondition(state, one, match)
         state.timers[one.timer] = None
         self.timers.once(one.since + state.rule.lasts, "for", one.timer)
         if one is state.own and state.watch is not None:
             state.watch.hold(state)
         return False
 
-    def interrupt(self, state: RuleState, one: Instance, now: float) -> None:
+    def interrupt(self, state: RuleState, one: RuleInstance, now: float) -> None:
         """Note that a condition is not true."""
         if one.since is not None:
             if one.timer:
@@ -77,7 +77,7 @@ class Lasting:
             self._stop(self.pending[timer].one)
         state.own.since = None
 
-    def _stop(self, one: Instance) -> None:
+    def _stop(self, one: RuleInstance) -> None:
         found = self.pending.pop(one.timer, None)
         if found is not None:
             self.timers.stop("for", one.timer)
@@ -86,7 +86,7 @@ class Lasting:
                 found.state.watch.release(found.state)
         one.timer = ""
 
-    def elapsed(self, timer: str) -> Pending | None:
+    def elapsed(self, timer: str) -> PendingCondition | None:
         """Return the condition whose timer has elapsed."""
         return self.pending.get(timer)
 
@@ -120,10 +120,10 @@ class Lasting:
             true_for = now - (now if found.one.since is None else found.one.since)
             found.state.longest = max(found.state.longest, true_for)
 
-    def first(self) -> Pending | None:
+    def first(self) -> PendingCondition | None:
         """Return the condition whose time is over first."""
 
-        def due(found: Pending) -> float:
+        def due(found: PendingCondition) -> float:
             return (found.one.since or 0.0) + found.state.rule.lasts
 
         return min(self.pending.values(), key=due, default=None)
