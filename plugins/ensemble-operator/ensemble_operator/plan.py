@@ -125,8 +125,8 @@ class _Planning:
             return _refused(ensemble, valid, self.now, tuple(self.changes))
         own_tls = ensemble.sidecar.tls_secret
         finished = self._was_finished()
-        if finished and ensemble.ttl is not None and self._finished_at() + ensemble.ttl <= self.now:
-            return Plan((*self.changes, Forget()), ensemble.status)
+        if finished and self._is_expired():
+            return self._forget()
         self.conflicts += [f"Secret {each}" for each in self.waited_for if each != own_tls]
         if not self.waited_for and needs_secrets(ensemble, self.observed.secrets, self.now):
             self.changes.append(Keys())
@@ -160,6 +160,8 @@ class _Planning:
             elif run := self.ensemble.entry(part.name).get("run"):
                 noted[RUN] = run
         finished = self._was_finished()
+        if finished and self._is_expired():
+            return self._forget()
         parts = self._parts(False, finished)
         over = [each for _, each in parts if each.over]
         self.changes = [each for each in self.changes if isinstance(each, Finalizer)]
@@ -198,8 +200,13 @@ class _Planning:
             if part.runs
         )
 
-    def _finished_at(self) -> float:
-        return seconds(self.ensemble.status.get("finishedAt"))
+    def _is_expired(self) -> bool:
+        """Return whether the time to live of a finished Ensemble has passed."""
+        ended, ttl = seconds(self.ensemble.status.get("finishedAt")), self.ensemble.ttl
+        return ttl is not None and ended + ttl <= self.now
+
+    def _forget(self) -> Plan:
+        return Plan((*self.changes, Forget()), self.ensemble.status)
 
     def _valid(self) -> Verdict:
         if not self.observed.flux:

@@ -910,6 +910,26 @@ def test_the_end_of_a_run_whose_file_became_invalid_is_recorded(
     assert world.condition("Finished") == ("False", "Running"), "the new file runs"
 
 
+@pytest.mark.parametrize("ended_before", [True, False])
+def test_an_ensemble_whose_file_became_invalid_is_deleted_after_its_time_to_live(
+    ended_before: bool,
+) -> None:
+    """Otherwise it stays, and is reconciled ten times a second."""
+    world = running(ensemble(ttlSecondsAfterFinished=60))
+    steps = [lambda: world.ends("study-0"), lambda: spoil(world)]
+    for step in steps if ended_before else steps[::-1]:
+        step()
+        world.settle()
+    assert world.condition("Valid") == ("False", "InvalidFile")
+    again = world.plan().again
+    assert again is not None
+    assert world.now < again <= world.now + 60
+    assert not world.gone
+    world.now += 120
+    world.step()
+    assert world.gone
+
+
 def test_a_member_whose_file_became_invalid_is_not_ready_if_its_heartbeats_stop() -> None:
     world = running()
     spoil(world)
