@@ -54,6 +54,7 @@ _WELL = 1.0
 #: A message with one of these words means that a pod will never be created. Other problems may
 #: pass.
 _NEVER = ("forbidden", "denied", "violates", "invalid", "must specify")
+_NO_NODE = "FailedScheduling"
 _NO_RIGHT = 'cannot create resource "jobs"'
 _EVENTS = {"field_selector": "involvedObject.kind=Job,reason=FailedCreate"}
 _AGAIN = "running jobs continue; retrying until it works"
@@ -372,11 +373,11 @@ class KubernetesRun:
             life.accepted_at, self._created = time.monotonic(), True
             now = self._run.clock()
             life.arrive(now, now)
-            if not self._checks:
-                self._checks = True
-                self._tasks.after(_LONG, self._check_unstarted)
             if life.verdict is not None:
                 self._deletions.add([life.name], wait=True)
+        if not self._checks and "unstarted" not in self._warned:
+            self._checks = True
+            self._tasks.after(_LONG, self._check_unstarted)
 
     # -- watching --------------------------------------------------------------------------------
 
@@ -557,13 +558,14 @@ class KubernetesRun:
                 self._publish()
 
     def _on_uncreated_pod(self, life: Life, message: str) -> None:
-        """Handle the message that Kubernetes could not create a pod; a later attempt may
-        succeed.
+        """Handle the message that Kubernetes could not create a pod; a later attempt may succeed.
+
+        A job that already has a pod is never ended: what forbids another one will pass.
         """
         if life.over or len(life.pods) >= life.tasks or "being terminated" in message:
             return
         passing = is_about_quota(message) and not never_fits(message)
-        if not passing and any(word in message for word in _NEVER):
+        if not (passing or life.pods) and any(word in message for word in _NEVER):
             self._end(life, Failure("submit", message))
         else:
             life.explained = True
@@ -587,10 +589,13 @@ class KubernetesRun:
             events, _ = self._api.list("events", field_selector=f"involvedObject.name={name}")
         except ApiError:
             return  # the watches report it
-        said = [each for each in events if each.get("type") == "Warning"]
-        last = max(said, key=lambda each: each.get("lastTimestamp") or "", default=None)
+        events = sorted(events, key=lambda e: e.get("lastTimestamp") or e.get("eventTime") or "")
+        pulls = bool(events) and events[-1].get("reason") == "Pulling"
+        # The pod has a node, so what the scheduler said before is outdated.
+        said = [e for e in events if e.get("type") == "Warning" and e.get("reason") != _NO_NODE]
+        last = said[-1] if said else None
         with self._lock:
-            if life.unstarted != name:
+            if pulls or life.unstarted != name:
                 return
             what = "no pod was created for it"
             what = what if name == life.name else f"pod {name} has no running container"

@@ -12,6 +12,7 @@ _QUOTA = (
     "status unknown for quota",
     "cannot be fulfilled on resourcequotas",
 )
+_NAME = re.compile(r'(?:exceeded quota: |unknown for quota: |resourcequotas ")([^,"\s]+)')
 _EXCEEDED = re.compile(r"exceeded quota: .*?, requested: (.*?), used: .*?, limited: (\S*)")
 _QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?\d+)?)([numkKMGTPE]?i?)")
 _UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3}
@@ -25,14 +26,17 @@ def is_about_quota(message: str) -> bool:
 
 
 def quota_of(message: str) -> str:
-    """Return the name of the exceeded quota, or an empty text if the message is about another
-    problem.
+    """Return the name of the quota, or an empty text if the message is about another problem.
 
     >>> quota_of("exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2")
     'few'
+    >>> quota_of("status unknown for quota: few, resources: pods")
+    'few'
+    >>> quota_of('Operation cannot be fulfilled on resourcequotas "few": the object has changed')
+    'few'
     """
-    _, _, about = message.partition("exceeded quota: ")
-    return about.partition(",")[0]
+    found = _NAME.search(message)
+    return found[1] if found else ""
 
 
 def never_fits(message: str) -> bool:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from ensemble_kubernetes import kubernetes_run
 from ensemble_kubernetes.quotas import never_fits
 from ensemble_testing import Running, Session
-from kubernetes_stand_in.refusals import Refusal
+from kubernetes_stand_in.refusals import Refusal, conflict
 
 from ensemble_core import Job
 from ensemble_core.cli.main import main
@@ -179,6 +179,27 @@ def test_each_quota_that_holds_back_jobs_is_reported_once(
     assert session.context(job, "finish")["status"] == 0
     said = [re.findall("exceeded quota: ([a-z]*)", each) for each in session.problems()]
     assert said == [["cpus"], ["gpus"]]
+
+
+def test_a_quota_that_is_used_up_and_counted_is_reported_once(
+    world: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_run, "_FULL", 0.1)
+    refusals = [
+        Refusal(403, 'jobs.batch "x" is forbidden: status unknown for quota: few, resources: pods'),
+        conflict("resourcequotas", "", "few"),
+        Refusal(403, "exceeded quota: few, requested: a=1, used: a=2, limited: a=2"),
+    ]
+
+    def refuse(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("/jobs") and refusals:
+            raise refusals.pop()
+
+    world.cluster.meanwhile = refuse
+    session.run(job := session.job("true"))
+    assert session.context(job, "finish")["status"] == 0
+    (problem,) = session.problems()
+    assert "exceeded quota: few" in problem
 
 
 def test_finished_jobs_are_deleted_while_the_run_continues(
