@@ -16,7 +16,7 @@ from ensemble_flux.reactor import Reactor
 
 __all__ = ["IdleQueue"]
 
-#: Seconds that a job must wait until the first check; longest interval between checks.
+#: Seconds from the first waiting job to the first check; longest interval between checks.
 PATIENCE, RARELY = 10.0, 60.0
 
 
@@ -55,7 +55,8 @@ class IdleQueue:
         if lacking and f"{job.rpartition('.')[0]} {lacking}" not in self._told:
             self._told.add(f"{job.rpartition('.')[0]} {lacking}")
             self._problem(
-                f"{job} waits in Flux: it needs {nodes} nodes, and others are drained: "
+                f"{job} waits in Flux: it needs {nodes} nodes, but only "
+                f"{self._nodes.up} {'is' if self._nodes.up == 1 else 'are'} up; nodes are drained: "
                 f"'flux resource undrain {lacking}' lets it start"
             )
 

@@ -32,6 +32,7 @@ class Nodes:
     def __init__(self) -> None:
         self._sizes: dict[int, tuple[int, int]] = {}
         self._up: set[int] = set()
+        #: Drained ranks that would be up otherwise.
         self._drained: set[int] = set()
         self._used: dict[int, list[int]] = {}
         self._held: dict[int, dict[int, tuple[int, int]]] = {}
@@ -46,13 +47,14 @@ class Nodes:
     def status(self, answer: Mapping[str, Any]) -> None:
         """Process a reply of ``resource.status``."""
         self._sizes = _shares(answer.get("R") or {})
-        up = parse_idset(answer.get("online") or "")
-        up -= parse_idset(answer.get("exclude") or "")
-        self._drained = set()
+        usable = parse_idset(answer.get("online") or "")
+        usable -= parse_idset(answer.get("exclude") or "")
+        usable &= self._sizes.keys()
+        drained: set[int] = set()
         for ranks in answer.get("drain") or {}:
-            self._drained |= parse_idset(ranks)
-        up -= self._drained
-        self._up = up & self._sizes.keys()
+            drained |= parse_idset(ranks)
+        self._drained = drained & usable
+        self._up = usable - drained
         self._up_cores = sum(self._sizes[rank][0] for rank in self._up)
         self._up_gpus = sum(self._sizes[rank][1] for rank in self._up)
         self._free_nodes = sum(rank not in self._used for rank in self._up)
@@ -62,12 +64,16 @@ class Nodes:
                 self._free_cores -= used[0]
                 self._free_gpus -= used[1]
 
+    @property
+    def up(self) -> int:
+        """The number of nodes that are up."""
+        return len(self._up)
+
     def lacking(self, nodes: int) -> str:
         """Return the drained ranks if a job with so many nodes can only start with some of them."""
-        drained = self._drained & self._sizes.keys()
-        if not len(self._up) < nodes <= len(self._up) + len(drained):
+        if not self.up < nodes <= self.up + len(self._drained):
             return ""
-        return ",".join(map(str, sorted(drained)))
+        return ",".join(map(str, sorted(self._drained)))
 
     def allocated(self, resources: Mapping[str, Any] | None) -> None:
         """Replace the use computed from jobs with the scheduler's report of allocated resources."""
@@ -123,7 +129,7 @@ class Nodes:
     def gauges(self) -> dict[str, float]:
         """Return the current gauges by metric path."""
         return {
-            "nodes.up": len(self._up),
+            "nodes.up": self.up,
             "nodes.free": self._free_nodes,
             "cores.up": self._up_cores,
             "cores.free": self._free_cores,

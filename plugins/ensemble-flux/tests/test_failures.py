@@ -465,7 +465,7 @@ def test_a_job_for_which_too_many_nodes_were_drained_before_the_run_is_reported_
         session.wait(lambda: problems(session), "a warning")
         time.sleep(2.0)
         (message,) = problems(session)
-        assert f"{large.id} waits in Flux: it needs 4 nodes, and others are drained" in message
+        assert f"{large.id} waits in Flux: it needs 4 nodes, but only 1 is up; nodes are" in message
         assert "'flux resource undrain 1,2,3' lets it start" in message
         own_instance.flux("resource", "undrain", "1-3")
         session.wait_clean(large)

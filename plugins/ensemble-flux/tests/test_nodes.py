@@ -69,6 +69,22 @@ def test_a_node_that_accepts_no_jobs_is_neither_up_nor_free(status: dict[str, An
     assert numbers(nodes) == (3, 3, 12, 12, 6, 6)
 
 
+@pytest.mark.parametrize(
+    ("status", "lacking"),
+    [
+        ({"drain": {"2-3": {}}}, "2,3"),
+        ({"online": "0-2", "drain": {"3": {}}}, ""),
+        ({"exclude": "0", "drain": {"0": {}}}, ""),
+        ({"drain": {"3": {}, "7": {}}}, "3"),
+    ],
+)
+def test_only_drained_nodes_that_jobs_could_use_are_lacking(
+    status: dict[str, Any], lacking: str
+) -> None:
+    """A drained node that is also offline or excluded starts no job when it is undrained."""
+    assert cluster(**status).lacking(4) == lacking
+
+
 def test_a_node_that_goes_down_under_a_job_is_not_free_when_the_job_ends() -> None:
     nodes = cluster()
     nodes.alloc(1, resources("2-3", "0-1"))
