@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ensemble_core.errors import EnsembleError
 
-__all__ = ["NAME", "PERFORMED", "JournalError"]
+__all__ = ["NAME", "PERFORMED", "STOP_MARK", "JournalError"]
 
 #: Name of the file in the run's folder.
 NAME = "journal.db"
@@ -15,6 +15,9 @@ NAME = "journal.db"
 #: Name of the file that holds a :class:`Progress` as text. It is not synced, so after a power cut
 #: it may lag behind the journal, but it is never ahead of it.
 PERFORMED = "performed"
+
+#: Name of an empty file: a stop that could not be written to the journal has cancelled the jobs.
+STOP_MARK = "stop-cancels"
 
 
 class JournalError(EnsembleError):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ensemble_core.journal.filesystem import read_note
-from ensemble_core.journal.reader import NAME, PERFORMED
+from ensemble_core.journal.names import NAME, PERFORMED, STOP_MARK
 from ensemble_core.journal.run_store import BEGAN, HALT, LEAVE, LOCK, STOP
 
 __all__ = ["is_run", "remove"]
@@ -20,7 +20,7 @@ __all__ = ["is_run", "remove"]
 _OUTPUT = re.compile(r".+\.\d+(-\d+)?\.(out|err)")
 #: The journal, and the files that SQLite creates next to it.
 _JOURNAL = (NAME, f"{NAME}-wal", f"{NAME}-shm", f"{NAME}-journal")
-_NOTES = (BEGAN, PERFORMED, LOCK, STOP, HALT, LEAVE)
+_NOTES = (BEGAN, PERFORMED, LOCK, STOP, HALT, LEAVE, STOP_MARK)
 #: The first bytes of a journal, and the position of the application id.
 _SQLITE, _APPLICATION = b"SQLite format 3\0", slice(68, 72)
 

@@ -38,6 +38,7 @@ from ensemble_core.journal.database import (
     storable,
 )
 from ensemble_core.journal.job_rows import JobRow, JobRowWriter, read_layouts
+from ensemble_core.journal.names import STOP_MARK
 from ensemble_core.journal.reader import FileVersion, Snapshot, digest
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
@@ -357,6 +358,25 @@ class JournalWriter:
         else:
             self._items.append(item)
             self._wake()
+
+    @property
+    def stop_mark(self) -> Path:
+        """The file beside the journal that records what :meth:`mark_stop` says."""
+        return self.path.with_name(STOP_MARK)
+
+    def mark_stop(self) -> bool:
+        """Record that a stop cancels the jobs although the journal cannot be written.
+
+        An empty file needs no space. Return False if even this is impossible.
+        """
+        try:
+            self.stop_mark.touch()
+            sync_folder(self.path.parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.stop_mark.unlink()
+            return False
+        return True
 
     def flush(self, patience: float | None) -> bool:
         """Wait until all events are synced and their orders were passed on.

@@ -220,6 +220,7 @@ class Runtime:
             detaches="detach" in executor.capabilities,
             patience=ensemble.limits.stop,
             report=self._report_silence,
+            warn=self._warn,
         )
         self._admission = Admission(name, self._enqueue, self.clock)
         self._order = OrderCheck(self.engine, executor, name, self._handle, self.clock)
@@ -469,6 +470,7 @@ class Runtime:
                 self._unanswered = earlier.unanswered()
                 earlier.report_lost(cancelled=absent, resumed=False)
                 return
+        self._repeat_stop()
         # Use the time of the last event, because later events with their own times will follow.
         now, gauges = self.engine.state.now, self._guard.resources()
         asked = self.reopened_by
@@ -479,6 +481,16 @@ class Runtime:
                 f"this machine's clock is {self._behind:.0f} s behind the newest event of this "
                 "run; its time continues from that event"
             )
+
+    def _repeat_stop(self) -> None:
+        """Handle a stop again that an earlier controller carried out, but could not write."""
+        journal = self._journal
+        if journal is None or not journal.stop_mark.exists():
+            return
+        if self.engine.state.ended is None:
+            reason = "stopped without space for the journal"
+            self._handle(StopRequested(self.engine.state.now, reason, STOPPED, "cancel"))
+        journal.then(lambda: journal.stop_mark.unlink(missing_ok=True))
 
     def _wait_for_journal(self, journal: JournalWriter) -> None:
         """Flush the journal, so that pending decisions are carried out.
@@ -612,6 +624,7 @@ class Runtime:
         ended = self.engine.state.ended
         if ended is None:
             return False
+        self._outputs.hurry()
         stopped = self._asked is not None or self._stop_first is not None
         self._leave = self._leave or self._shutdown.is_journal_stuck(ended, stopped=stopped)
         return self._leave or self._shutdown.is_over(ended)
@@ -742,8 +755,6 @@ class Runtime:
         for decision in decisions:
             for watcher in self._watchers:
                 watcher.decision(decision)
-            if type(decision) is Terminate:
-                self._outputs.hurry()
             if type(decision) is Fired:  # at every firing, and never an order
                 continue
             if isinstance(decision, Submit) and decision.jobs:

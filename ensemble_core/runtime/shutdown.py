@@ -21,6 +21,10 @@ __all__ = ["Shutdown"]
 #: If the journal of a stopped run cannot be written: how many seconds the run waits for jobs of
 #: which the queue has never reported an event, and after how many seconds it looks again.
 _UNHEARD_GRACE, _TICK = 10.0, 0.2
+_LEFT_ALONE = (
+    "the stop cancels no job, because it cannot be recorded: jobs that run continue\n"
+    "  hint: 'ensemble resume' or 'ensemble cancel' when the journal can be written"
+)
 #: Seconds between checks for cancelled jobs without events, and how many such jobs a message names.
 _LOOK, _SHOWN = 1.0, 10
 
@@ -31,6 +35,7 @@ class Shutdown:
     - ``detaches``: whether the queue can keep jobs that outlive the run
     - ``patience``: seconds without an event of a cancelled job after which the queue is silent
     - ``report``: called with the number and the names of the jobs of a silent queue
+    - ``warn``: called with a warning
     """
 
     def __init__(
@@ -43,6 +48,7 @@ class Shutdown:
         detaches: bool,
         patience: float,
         report: Callable[[str, str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._engine = engine
         self._performer = performer
@@ -51,6 +57,7 @@ class Shutdown:
         self._detaches = detaches
         self._patience = patience
         self._report = report
+        self._warn = warn
         #: True if cancelled jobs had no event for too long, so that the run ends without them.
         self.gave_up = False
         #: Time of the last event of a cancelled job; ``None`` before an end or a stop.
@@ -109,7 +116,11 @@ class Shutdown:
     def is_journal_stuck(self, ended: Terminate, *, stopped: bool) -> bool:
         """Carry out the cancels of a stop even if the journal cannot be written.
 
-        Return True if the run now waits only for jobs whose submit waits for the journal.
+        First, the stop is recorded beside the journal, so that a resume does not take the jobs for
+        cancelled by others. If that is impossible, the jobs are left alone.
+
+        Return True if the run waits for nothing more, or only for jobs whose submit waits for the
+        journal.
         """
         if not stopped or self._journal is None or not self._journal.in_trouble:
             self._stuck_since = None
@@ -119,6 +130,9 @@ class Shutdown:
             self._stuck_since = now
             # Once the journal can be written, the cancel is repeated, after pending submits.
             if ended.cancel:
+                if not self._journal.mark_stop():
+                    self._warn(_LEFT_ALONE)
+                    return True
                 self._performer.perform(Cancel(jobs=self._names.names(ended.cancel)))
         unheard = not any(record.newest for _, record in self._engine.in_queue())
         return unheard and now - self._stuck_since > _UNHEARD_GRACE

@@ -435,6 +435,54 @@ def test_one_sigterm_ends_a_run_on_a_full_disk(tmp_path: Path) -> None:
         assert set(submits(tmp_path)) >= set(lines(tmp_path, "clean"))
 
 
+def test_jobs_that_a_stop_on_a_full_disk_has_cancelled_run_again(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    def running() -> list[Path]:
+        return [*tmp_path.glob("began.*")]
+
+    (tmp_path / "e.yaml").write_text(
+        f"jobs: [{{name: work, command: [sh, -c, 'touch {tmp_path}/began.$$; test -e {go} || exec sleep 100'], count: 3}}]\n"
+        "rules: [{trigger: start, action: {name: submit, label: work}}]\n"
+    )
+    with tiny_disk(tmp_path / "disk", "3m") as disk:
+        args = ("run", "e.yaml", "--executor", "local", "-o", "slots=2")
+        command = Command(tmp_path, disk / "state", *args)
+        wait_until(lambda: len(running()) == 2)
+        filler = fill(disk)
+        command.process.send_signal(signal.SIGTERM)
+        assert command.wait() == 143, command.said.read_text()
+        filler.unlink()
+        go.touch()
+        again = Command(tmp_path, disk / "state", "resume", "last")
+        code = again.wait()
+        said = again.said.read_text()
+        assert "by others" not in said
+        assert code == 0, said
+        assert not [*disk.rglob("stop-cancels")]
+        replayed = Command(tmp_path, disk / "state", "replay", "last")
+        assert replayed.wait() == 0, again.said.read_text()
+
+
+def test_a_stop_that_cannot_be_recorded_cancels_nothing(
+    started: Callable[..., Going], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going = started(held=True)
+    going.executor.instant = False
+    going.executor.open_to_jobs.set()
+    wait_until(lambda: going.executor.submitted)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(JournalWriter, "_write", full)
+    monkeypatch.setattr(Path, "touch", full)
+    going.runtime.stop()
+    assert going.ended().exit_code == 130
+    assert going.executor.cancelled == []
+    assert not going.ended().over
+
+
 @pytest.mark.parametrize("free", [0, 8192, 40960])
 def test_a_run_does_not_start_without_space_for_its_journal(tmp_path: Path, free: int) -> None:
     with tiny_disk(tmp_path / "disk", "1m") as disk:
