@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TextIO, cast
 
 from ensemble_core.display.console import Narrator
 from ensemble_core.display.feed import Feed
@@ -22,9 +22,6 @@ from ensemble_core.plugin.program import Program
 from ensemble_core.runtime.controller import STOPPED, Outcome
 from ensemble_core.session.interrupts import How, Interrupts
 from ensemble_core.session.prepared_run import PreparedRun
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Task"]
 

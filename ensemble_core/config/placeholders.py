@@ -186,8 +186,10 @@ def _check_others(
 def _check_unpaired(
     context: Context, path: Path, text: str, known: Collection[str], command_of: str
 ) -> None:
-    """Report names of placeholders with only one brace. The command of a group, if it is one, may
-    be of another language.
+    """Report names of placeholders with only one brace.
+
+    ``command_of``: the group, if the text is its command. A command may be in another language, so
+    it only causes a warning.
     """
     for one, found in unpaired_braces(text):
         if one in known and command_of:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -37,6 +38,8 @@ _FLOAT = late_pattern(
     r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?\Z"
 )
 _SPECIAL = late_pattern(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
+#: Held while ``re.compile`` is replaced, because several threads may read a first file.
+_IMPORT = threading.Lock()
 _UNUSUAL = late_pattern(r"[^\t\n\r -~]")
 
 
@@ -45,7 +48,9 @@ def _yaml() -> Any:
 
     Nearly no file needs them, and compiling them took 6 ms of the start of each command.
     """
-    if "yaml" not in sys.modules:
+    with _IMPORT:
+        if "yaml" in sys.modules:
+            return import_module("yaml")
         at_once = re.compile
 
         def late(pattern: Any, flags: Any = 0) -> Any:
@@ -58,7 +63,6 @@ def _yaml() -> Any:
             return import_module("yaml")
         finally:
             re.compile = at_once
-    return import_module("yaml")
 
 
 def read_text(text: str, file: str) -> Document:

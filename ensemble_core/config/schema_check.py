@@ -13,6 +13,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Document, Path, shown
 from ensemble_core.config.limits import hours_hint
 from ensemble_core.config.observer_fields import may_rename, renamed, turned_round
+from ensemble_core.config.reader import read_text
 from ensemble_core.errors import closest, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.registry import Kind, Registry
@@ -415,6 +416,11 @@ def _fits(value: Any, types: list[str]) -> bool:
     return name in types or (name == "number" and "integer" in types)
 
 
+def _is_text(text: str) -> bool:
+    """Return True if this text without quotes is read as a string."""
+    return bool(read_text(f"[{text}]", "").data == [text])
+
+
 def _report_wrong_type(
     context: Context, path: Path, value: Any, types: list[str], error: Any
 ) -> None:
@@ -439,7 +445,7 @@ def _report_wrong_type(
             bare = value.strip().lstrip("0").replace("_", "")
             hint = f"write {bare}" if bare.isascii() and bare.isdigit() else hours_hint(path, value)
         elif "array" in types and "object" not in types:
-            item = value if _PLAIN.fullmatch(value) else repr(value)
+            item = value if _PLAIN.fullmatch(value) and _is_text(value) else repr(value)
             hint = "write a list: [" + (item if len(value) < 30 else "…") + "]"
         elif path and path[-1] == "action":
             hint = f"write action: {{name: {value}}}"

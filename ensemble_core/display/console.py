@@ -22,7 +22,7 @@ from ensemble_core.display.text_style import (
     shorten,
 )
 from ensemble_core.engine.records import BY_OTHERS
-from ensemble_core.model.causes import reported_cause
+from ensemble_core.model.causes import cause_of, reported_cause
 from ensemble_core.model.decisions import (
     AddRule,
     Avoid,
@@ -550,7 +550,9 @@ class Narrator:
                 cancelled = event.context.get("type") == "cancel"
                 if not (cancelled and active.asked):
                     said = reported_cause(event.context)
-                    kind = said or str(event.context.get("type") or "exception")
+                    kind = str(event.context.get("type") or "exception")
+                    cause = said or cause_of(kind, None)
+                    kind = kind if cause == "unknown" else cause
                     if cancelled:
                         kind = f"cancelled by {event.context.get('by') or BY_OTHERS}"
                     active.why = kind

@@ -63,7 +63,7 @@ def check_format(version: int, path: str | Path) -> None:
         raise ExecutorError(
             f"{path} is from another version of Ensemble",
             hint="resume the run with the version that it was started with",
-            code="newer-version",
+            code="other-version",
         )
 
 

@@ -363,7 +363,7 @@ class Supervisor:
                 "the supervisor of this run's jobs belongs to another version of Ensemble",
                 cause=cause,
                 hint="resume the run with the version that it was started with",
-                code="newer-version",
+                code="other-version",
             )
         if hello["tag"] != self._tag or hello["state"] != self._state:
             return ExecutorError(

@@ -279,7 +279,7 @@ class _Builder:
         least, most = _TAKES.get(function, (1, 1))
         if not least <= given <= most:
             one, two = "one value", "two values or more"
-            wanted = one if most == 1 else two if least > 1 else "one or two"
+            wanted = one if most == 1 else two if least > 1 else "one or two values"
             hint = _COUNTS_HINTS.get(function, f"write {function}(x)")
             raise refused(f"{self._text!r}: {function}() takes {wanted}, and has {given}", hint)
 

@@ -131,7 +131,7 @@ def test_a_comparison_with_nothing_is_never_true() -> None:
         ("max(E) > 1", "max() takes two values or more, and has 1", "max.COLUMN"),
         ("log(E, 10) > 1", "log() takes one value, and has 2", "log(x) / log(base)"),
         ("sqrt() > 1", "sqrt() takes one value, and has 0", "write sqrt(x)"),
-        ("round(E, 1, 2) > 1", "round() takes one or two, and has 3", "write round(x)"),
+        ("round(E, 1, 2) > 1", "round() takes one or two values, and has 3", "write round(x)"),
     ],
 )
 def test_a_call_that_never_has_a_result_is_an_error(when: str, words: str, hint: str) -> None:

@@ -148,7 +148,8 @@ def test_key_of_another_program_gets_our_name_as_a_hint(key: str, right: str) ->
 
 @pytest.mark.parametrize(
     ("text", "right"),
-    [("scratch/", "[scratch/]"), ("'*.tmp'", "['*.tmp']"), ("'a, b'", "['a, b']"), ("''", "['']")],
+    [("scratch/", "[scratch/]"), ("'*.tmp'", "['*.tmp']"), ("'a, b'", "['a, b']"), ("''", "['']")]
+    + [(text, f"[{text}]") for text in ("'true'", "'123'", "'~'", "'1.5'", "'.inf'")],
 )
 def test_a_text_instead_of_a_list_is_answered_with_a_list(text: str, right: str) -> None:
     assert error(job=f"{{name: a, command: x, outputs: {text}}}").hint == f"write a list: {right}"

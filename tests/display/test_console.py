@@ -263,7 +263,7 @@ def test_job_with_a_fatal_exception_is_printed_once() -> None:
     note = "sleeep: not found"
     exception = job("exception", type="exec", severity=0, note=note)
     lines = told(submit(), exception, job("finish", status=127 << 8), job("clean"))[1:]
-    assert lines == [OutputLine(f"   failed sleep.0: exec: {note}", error=True)]
+    assert lines == [OutputLine(f"   failed sleep.0: submit: {note}", error=True)]
 
 
 def test_failure_is_printed_with_the_executors_cause() -> None:

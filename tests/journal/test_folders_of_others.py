@@ -213,7 +213,7 @@ def test_a_run_that_is_writable_by_its_group_is_not_private(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
-def test_strangers_run_shows_only_files_of_its_owner(tmp_path: Path) -> None:
+def test_a_run_of_another_user_shows_only_files_of_its_owner(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run-1")
     mine, theirs = tmp_path / "private", folder / "sim.0.out"
     mine.write_text("my secret")
@@ -279,7 +279,7 @@ def test_whose_run_it_is_does_not_change_while_it_is_open(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
-def test_logs_of_a_strangers_run_do_not_show_private_files(
+def test_logs_of_a_run_of_another_user_do_not_show_private_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from click.testing import CliRunner

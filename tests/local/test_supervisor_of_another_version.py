@@ -17,7 +17,7 @@ from ensemble_core.plugin.executor import Run
 
 REFUSAL = {
     "type": "error",
-    "code": "newer-version",
+    "code": "other-version",
     "what": "the supervisor of this run's jobs is of another version of Ensemble",
     "cause": "it speaks version 1 and not 2",
     "hint": "resume the run with the version that it was started with",

@@ -269,7 +269,8 @@ def test_output_on_another_machine_is_said_when_its_job_ends(
         limited.submit(each)
         limited.start(each, stdout=str(tmp_path / each.id))
     wait_until(lambda: len(limited.limit._measured) == 2)
-    time.sleep(0.1)
+    measured = limited.limit._measured["sim.1"]
+    wait_until(lambda: measured.missed >= measured.began + output_limit._PAUSE)
     assert not limited.events
     for each in (seen, unseen):
         limited.limit.event(JobEvent(time.time() + 1, each.id, "finish", {"status": 0}))
