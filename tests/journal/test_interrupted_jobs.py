@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,10 +36,14 @@ LIVES = {
 
 
 class Scripted(FakeExecutor):
-    """Queue in which the jobs live as above."""
+    """Queue in which the jobs live as above, and that reports it 100 s later."""
+
+    #: Lets 100 s pass on the clock of the run.
+    wait: Callable[[], None]
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        begun = self._clock() - 100
+        begun = self._clock()
+        self.wait()
         for job in jobs:
             self._send(JobEvent(begun, job.id, "submit"))
             for name, at in LIVES[job.id]:
@@ -56,12 +60,13 @@ def journal(tmp_path: Path) -> Path:
     writer.begin(1.0, {})
     runtime = Runtime(
         load_text(TEXT, REGISTRY),
-        Scripted(),
+        queue := Scripted(),
         actions=REGISTRY.actions,
         observers=REGISTRY.observers,
         folder=tmp_path / "output",
         journal=writer,
     )
+    queue.wait = lambda: setattr(runtime, "_wall", runtime._wall + 100)
     assert runtime.run().exit_code == 0
     writer.close()
     return tmp_path / NAME
