@@ -14,8 +14,10 @@ __all__ = ["launcher", "render", "sbatch_options", "wrong_memory"]
 #: Increase of ``nice`` for each step of ``urgency`` below the default of 16.
 _NICE = 100
 _MEBI = 1 << 20
-#: Options for which a job has the field ``memory_per_task``.
+#: Options for which a job has the field ``memory_per_task``, and those of ``sbatch`` that exclude
+#: one another.
 _MEMORY = ("mem", "mem_per_cpu")
+_EXTRA = ("--mem", "--mem-per-cpu", "--mem-per-gpu")
 
 
 def _nodes(job: Job) -> list[str]:
@@ -87,11 +89,17 @@ def sbatch_options(
 
 
 def wrong_memory(job: Job) -> str | None:
-    """Return an error if a job requests memory in two ways."""
-    both = [name for name in _MEMORY if name in job.options.get("slurm", {})]
-    if not (job.memory_per_task and both):
+    """Return an error if a job requests memory in several ways."""
+    options = job.options.get("slurm", {})
+    extra = [word.partition("=")[0] for word in options.get("extra", ())]
+    found = ["memory_per_task"] if job.memory_per_task else []
+    found += [name for name in _MEMORY if name in options]
+    found += [word for word in extra if word in _EXTRA]
+    if len(found) < 2:
         return None
-    return f"'memory_per_task' and the option {both[0]!r} both request memory: give only one"
+    *others, last = map(repr, found)
+    both = "both" if len(found) == 2 else "all"
+    return f"{', '.join(others)} and {last} {both} request memory: give only one"
 
 
 def launcher(job: Job) -> list[str]:

@@ -54,7 +54,7 @@ def test_two_requests_of_memory_are_rejected() -> None:
     job = Job(
         id="a.3", group="a", index=3, command=("sim",), memory_per_task=1 << 30, options=options
     )
-    assert "'memory_per_task' and the option 'mem'" in (SlurmExecutor().wrong(job) or "")
+    assert "'memory_per_task' and 'mem' both request memory" in (SlurmExecutor().wrong(job) or "")
 
 
 def test_the_job_around_this_process_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

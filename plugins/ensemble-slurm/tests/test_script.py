@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,12 @@ def test_unknown_options_and_invalid_values_are_rejected() -> None:
         ("memory_per_task: 1G, options: {slurm: {mem_per_cpu: '{M}G'}}", 1),
         ("memory_per_task: 1G, retry: {times: 1, with: {options: {slurm: {mem: 2G}}}}", 1),
         ("options: {slurm: {mem: 1G}}, retry: {times: 1, with: {memory_per_task: 2G}}", 1),
+        ("memory_per_task: 1G, options: {slurm: {extra: ['--mem-per-gpu=4G']}}", 1),
+        ("options: {slurm: {mem: 4G, mem_per_cpu: 1G}}", 1),
+        ("options: {slurm: {mem: 4G, extra: [--mem-per-gpu=4G]}}", 1),
         ("memory_per_task: 1G, options: {slurm: {mem: null, nice: 1}}", 0),
+        ("memory_per_task: 1G, options: {slurm: {extra: [--mem-bind=local]}}", 0),
+        ("options: {slurm: {extra: [--mem=0]}}", 0),
         ("memory_per_task: 1G", 0),
     ],
 )
@@ -213,7 +219,8 @@ def test_memory_that_is_requested_in_two_ways_is_refused_before_the_start(
     assert done.exit_code == (2 if line else 0), done.output
     if line:
         assert done.output.startswith(f"{file}:{line}:")
-        assert "'memory_per_task' and the option 'mem" in done.output
+        named = "'(memory_per_task|mem)' and '(mem|mem_per_cpu|--mem-per-gpu)' both request memory"
+        assert re.search(named, done.output)
         assert "hint: remove one of them; 'memory_per_task: null'" in done.output
 
 
