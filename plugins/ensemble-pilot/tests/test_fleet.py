@@ -591,7 +591,7 @@ class FleetMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def recall_job(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.fleet.placed)))
-        if name in self.fleet.members:
+        if name in self.fleet.members or name in self.fleet._since:
             with pytest.raises(ValueError, match="has started"):
                 self.fleet.recalled(name, self.now)
         else:
