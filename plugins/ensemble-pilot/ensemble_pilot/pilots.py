@@ -250,8 +250,10 @@ class Pilots:
         elif event.name == "exception":
             kind, note = event.context.get("type"), event.context.get("note", "")
             self._notes[number] = f"{kind}: {note}" if note else f"{kind}"
+        elif event.name == "finish":
+            pilot.ends = min(event.timestamp, pilot.until(self._turn.clock()))
         elif event.name == "clean":
-            self.on_ended(number, event.timestamp)
+            self.on_ended(number)
 
     def _on_submitted(self, pilot: Pilot, queue_id: str) -> None:
         record = self._turn.ledger.pilots.get(pilot.number)
@@ -315,15 +317,12 @@ class Pilots:
         """Forbid every start in a pilot that the run, which is over, leaves behind."""
         set_fence(self.folder(number) / "fence")
 
-    def on_ended(self, number: int, when: float = math.inf) -> None:
-        """Handle the end of a pilot, as far as the outer queue knows: set its fence, and read.
-
-        ``when`` is the time of the end, if the queue says it.
-        """
+    def on_ended(self, number: int) -> None:
+        """Handle the end of a pilot, as far as the outer queue knows: set its fence, and read."""
         pilot = self._fleet.pilots.get(number)
         if pilot is None or pilot.state in ("ended", "fenced"):
             return
-        pilot.ends = min(when, pilot.until(self._turn.clock()))
+        pilot.ends = pilot.until(self._turn.clock())
         self._fleet.drain(pilot, "ended")
         self._nodes.drop(pilot)
         placed = self._fleet.placed

@@ -232,8 +232,8 @@ def test_a_pilot_ends_when_the_queue_says_that_it_has_ended(folder: Path) -> Non
         session.run(session.job("true"))
         when = time.time()
         time.sleep(2.0)
-        end = JobEvent(when, "pilot.1", "clean")
-        controller(session).request(lambda c: c.pilots.on_outer([end]))
+        said = [JobEvent(when, "pilot.1", "finish"), JobEvent(time.time(), "pilot.1", "clean")]
+        controller(session).request(lambda c: c.pilots.on_outer(said))
         ledger = folder / "state" / session.tag / "pilots.log"
         wait_until(lambda: 1 in Records(ledger).past, 60.0)
         record = Records(ledger).past[1]
