@@ -65,8 +65,10 @@ def _never(group: JobGroup, _: Mapping[str, Any]) -> tuple[str, str, str] | None
     from ensemble_slurm.sbatch import wrong_memory
 
     why = next(filter(None, map(wrong_memory, group.sizes)), None)
-    hint = "remove one of them; 'memory_per_task: null' removes that of a profile"
-    return None if why is None else ("memory_per_task", why.partition(": ")[0], hint)
+    if why is None:
+        return None
+    profile = "; 'memory_per_task: null' removes that of a profile" * ("_task" in why)
+    return "memory_per_task", why.partition(": ")[0], f"remove one of them{profile}"
 
 
 @hookimpl
