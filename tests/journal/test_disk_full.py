@@ -435,7 +435,10 @@ def test_one_sigterm_ends_a_run_on_a_full_disk(tmp_path: Path) -> None:
         assert set(submits(tmp_path)) >= set(lines(tmp_path, "clean"))
 
 
-def test_jobs_that_a_stop_on_a_full_disk_has_cancelled_run_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_jobs_that_a_stop_on_a_full_disk_has_cancelled_run_again(
+    tmp_path: Path, killed: bool
+) -> None:
     go = tmp_path / "go"
 
     def running() -> list[Path]:
@@ -451,8 +454,14 @@ def test_jobs_that_a_stop_on_a_full_disk_has_cancelled_run_again(tmp_path: Path)
         wait_until(lambda: len(running()) == 2)
         filler = fill(disk)
         command.process.send_signal(signal.SIGTERM)
-        assert command.wait() == 143, command.said.read_text()
+        if killed:
+            wait_until(lambda: [*disk.rglob("stop-cancels")])
+            command.process.kill()
+        assert command.wait() == (-signal.SIGKILL if killed else 143), command.said.read_text()
         filler.unlink()
+        jobs = Command(tmp_path, disk / "state", "jobs", "last")
+        assert jobs.wait() == 0
+        assert "is not recorded, and it has no controller" in jobs.said.read_text()
         go.touch()
         again = Command(tmp_path, disk / "state", "resume", "last")
         code = again.wait()

@@ -98,5 +98,10 @@ def jobs(
                 there = {name: value for name, value in known if value is not None}
                 return condition.holds(None, there, lambda path: None)
 
+            if kept.state == "interrupted":
+                kept.warn(
+                    f"the end of run {kept.tag} is not recorded, and it has no controller\n"
+                    f"  hint: 'ensemble resume {kept.tag}' asks the queue for its unfinished jobs"
+                )
             batches = asked if chosen or condition is not None else history.batches
             write_table(history.names, batches, form, output, TIMES, history.kinds)
