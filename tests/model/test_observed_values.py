@@ -349,12 +349,12 @@ def test_a_message_may_name_any_column(registry: Registry) -> None:
     told = begun(
         registry,
         "{id: r, trigger: observed, name: sim, action: {name: log, "
-        "message: '{job}: {c_msd[4]} {Temp.mean} {{Temp.mean}} {a.b}'}}",
+        "message: '{job}: {c_msd[4]} {Temp.mean} {{Temp.mean}}'}}",
         "{columns: [Temp, 'c_msd[4]'], mean: true}",
     )
     decided = told.observe("sim.0", {"c_msd[4]": 0.7, "Temp.mean": 2.0})
     assert [one.message for one in decided if isinstance(one, Log)] == [
-        "sim.0: 0.7 2 {Temp.mean} {a.b}"
+        "sim.0: 0.7 2 {Temp.mean}"
     ]
     error = complaint(
         registry,

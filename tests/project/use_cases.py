@@ -314,7 +314,11 @@ USE_CASES: Mapping[str, Study] = {
         kills=1,
     ),
     "retrain/online": Study(online, file="retrain/online.yaml", racing=True, kills=1),
-    "branches": Study(branches, file="branches/ensemble.yaml", kills=1),
+    # Which of two repeated swings gets which index depends on the ends of jobs, and the analyses name
+    # a swing by its index.
+    "branches": Study(
+        branches, file="branches/ensemble.yaml", groups=frozenset({"swing"}), kills=1
+    ),
     "parameters/bisect": Study(bisect, file="parameters/bisect.yaml", kills=1),
     "parameters/function": Study(function, file="parameters/function.yaml", kills=1),
     "parameters/optimise": Study(optimise, file="parameters/optimise.yaml", kills=1),
