@@ -342,14 +342,15 @@ def _keeps_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any])
 
 def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
     """Report a group whose jobs are too large for the executor, so that they could never run."""
-    executor = context.executor
-    if executor is None or context.known.options is None:
+    executor, options = context.executor, context.known.options
+    if executor is None or options is None:
         return
     begins = context.known.purpose == "run"
     for method in ("never", "never_here") if begins else ("never",):
         if getattr(executor, method) is None:
             continue
-        fault = ask_executor(context, method, group, f"say whether jobs of {group.name!r} can run")
+        task = f"say whether jobs of {group.name!r} can run"
+        fault = ask_executor(executor, options, method, group, task)
         if fault is not None:
             key, why, hint = fault
             where = (*path, key) if key in spec else path

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.errors import call_plugin, did_you_mean
+from ensemble_core.plugin.records import ExecutorPlugin
 
 __all__ = ["ask_executor", "bind_kinds", "check_kind_of_group"]
 
@@ -36,7 +38,8 @@ def bind_kinds(context: Context, given: Any) -> None:
         return
     wrong = False
     for name in options["kinds"]:
-        found = ask_executor(context, "check_kind", name, f"check the kind of pilot {name!r}")
+        task = f"check the kind of pilot {name!r}"
+        found = ask_executor(executor, options, "check_kind", name, task)
         if found is not None:
             key, why, hint = found
             at: Path = ("pilots", name, key)
@@ -48,19 +51,18 @@ def bind_kinds(context: Context, given: Any) -> None:
 
 
 def ask_executor(
-    context: Context, method: str, given: object, task: str
+    executor: ExecutorPlugin, options: Mapping[str, Any], method: str, given: object, task: str
 ) -> tuple[str, str, str] | None:
     """Call ``never``, ``never_here`` or ``check_kind`` of the executor's record.
 
     Return the key that is wrong, the reason and a hint, or ``None``. ``task`` describes the call in
     the error that is raised if it fails.
     """
-    assert context.executor is not None
-    whose = f"executor {context.executor.name!r}"
+    whose = f"executor {executor.name!r}"
     found: tuple[str, str, str] | None = call_plugin(
-        getattr(context.executor, method),
+        getattr(executor, method),
         given,
-        context.known.options,
+        options,
         returns=(tuple, NoneType),
         method=method,
         whose=whose,

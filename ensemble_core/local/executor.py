@@ -220,10 +220,10 @@ class LocalExecutor(Executor):
         self._client: SupervisorClient | None = None
         self._started: StartedSupervisor | None = None
 
-    def never(self, group: JobGroup) -> tuple[str, str, str] | None:
-        """Return why jobs of this group can never start here, as :meth:`Slots.never` does."""
-        slots = Slots(*self._sizes, self._gpus, memory=self._memory)
-        return next(filter(None, map(slots.never, group.sizes)), None)
+    @property
+    def slots(self) -> Slots:
+        """The slots of this machine with these options, all of them free."""
+        return Slots(*self._sizes, self._gpus, memory=self._memory)
 
     def prepare(self, tag: str, state: Path | None, run_id: str) -> None:
         """Start the supervisor early. It exits if no controller connects to it."""
@@ -332,8 +332,14 @@ def _build(options: Mapping[str, Any]) -> Executor:
     return LocalExecutor(**options)
 
 
+#: The slots with the options of the last check, which come again for each group of a file.
+_known_slots: list[tuple[Mapping[str, Any], Slots]] = []
+
+
 def _never_here(group: JobGroup, options: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    return LocalExecutor(**options).never(group)
+    if not _known_slots or _known_slots[0][0] is not options:
+        _known_slots[:] = [(options, LocalExecutor(**options).slots)]
+    return next(filter(None, map(_known_slots[0][1].never, group.sizes)), None)
 
 
 def _remains(tag: str, state: Path, end: bool) -> int:

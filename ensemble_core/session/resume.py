@@ -6,9 +6,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ensemble_core.engine.job_states import NOT_HANDED_OVER
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.database import complete
 from ensemble_core.journal.earlier_results import results_of
@@ -187,6 +189,8 @@ def _prepare(
         if record.kinds and ensemble.kinds != before:
             past.warn("'pilots' has changed, which has no effect on a run that has begun")
         _adopt(engine, ensemble, past)
+    if stop_first is None:
+        _check_sizes(engine, record, options)
     # The last connection that is closed cleans up SQLite's files, so it must be the writer's.
     past.journal.close()
     writer = JournalWriter(past.journal.path)
@@ -220,6 +224,32 @@ def _prepare(
         reopened=reopened,
         request=request,
     )
+
+
+def _check_sizes(engine: Engine, record: ExecutorPlugin, options: _Options) -> None:
+    """Raise :class:`UsageError` if jobs that will be submitted again can never run, because this
+    machine is smaller than the one on which the run began.
+    """
+    if record.never_here is None:
+        return
+    from ensemble_core.config.kinds import ask_executor
+
+    sources = {
+        id(one.source): one.source
+        for one in engine.state.table.records.values()
+        if one.state in NOT_HANDED_OVER or one.cancel == "stopping" or not one.newest
+    }
+    for source in filter(None, sources.values()):
+        task = f"say whether jobs of {source.name!r} can run"
+        part = replace(source, more=())
+        fault = ask_executor(record, options, "never_here", part, task)
+        if fault is not None:
+            raise UsageError(
+                f"unfinished jobs of {source.name!r} can never run here",
+                cause=fault[1],
+                hint=f"resume it where they fit, or with --set jobs.{source.name}.{fault[0]}=…",
+                code="cannot-hold",
+            )
 
 
 def _load(past: KeptRun, text: FileVersion) -> Ensemble:

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from ensemble_testing import wait_until
 
 import ensemble_core
 from ensemble_core.cli.main import main
+from ensemble_core.config import load_text
 from ensemble_core.errors import FileErrors
+from ensemble_core.local import executor
+from ensemble_core.plugin.discovery import discover
 
 STUDY = """\
 jobs:
@@ -104,3 +108,50 @@ def test_a_node_that_is_avoided_cannot_be_this_one(file: Path) -> None:
     done = run(file)
     assert done.exit_code == 2
     assert "study.yaml:5:12: large: the job must avoid" in done.output
+
+
+UNFINISHED = """\
+jobs: [{name: large, command: "sh -c 'touch began; sleep 60'", tasks: 2, count: 2}]
+rules: [{trigger: start, action: {name: submit, label: large}}]
+"""
+
+
+@pytest.mark.parametrize("words", [[], ["--accept-changes"]])
+def test_a_resume_on_a_smaller_machine_is_refused_and_keeps_the_jobs(
+    file: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(UNFINISHED)
+    cores = {0, 1}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    begun = ensemble_core.run(
+        file, executor="local", options={"bind": False}, state="s", tag="t", wait=False
+    )
+    wait_until(Path("began").exists)
+    begun.stop()
+    begun.wait(60)
+    cores.remove(1)
+    if words:
+        file.write_text(UNFINISHED.replace("sleep 60", "sleep 61"))
+    done = call("resume", "--state", "s", "t", *words)
+    assert done.exit_code == 2, done.output
+    assert "unfinished jobs of 'large' can never run here" in done.output
+    assert "2 tasks need 2 cores, but there are 1 here" in done.output
+    assert "--set jobs.large.tasks=" in done.output
+    # A larger machine, or a smaller request, still runs all of them.
+    file.write_text(UNFINISHED.replace("sleep 60", "true").replace("tasks: 2", "tasks: 1"))
+    done = call("resume", "--state", "s", "t", "--accept-changes", "-q")
+    assert done.exit_code == 0, done.output
+
+
+def test_many_groups_measure_this_machine_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = "".join(f"  - {{name: g{n}, command: x}}\n" for n in range(50))
+    rules = "".join(
+        f"  - {{trigger: start, action: {{name: submit, label: g{n}}}}}\n" for n in range(50)
+    )
+    registry, measured = discover(), []
+    measure = executor.machine_memory
+    monkeypatch.setattr(executor, "machine_memory", lambda: measured.append(1) or measure())
+    text = f"jobs:\n{groups}rules:\n{rules}"
+    record = registry.lookup("executor", "local")
+    load_text(text, registry, executor=record, options={"slots": 2}, purpose="run")
+    assert len(measured) == 1
