@@ -92,6 +92,7 @@ def run_text(
         must_begin=not allow_idle,
         purpose="check" if dry_run else "run",
         profile=choice.profile,
+        is_named=choice.named,
     )
     if display.show is not None:
         from ensemble_core.cli.live_table import check_table
@@ -100,7 +101,10 @@ def run_text(
     check_environment(ensemble)
     if dry_run:
         from ensemble_core.cli.dry_run import dry_run as show
+        from ensemble_core.cli.error_format import print_warning
 
+        for warning in () if display.as_json else ensemble.warnings:
+            print_warning(warning)
         begun = ensemble.begun(tag or new_tag(fit(ensemble.name)), os.getcwd())
         return show(begun, choice, as_json=display.as_json, every=display.debug)
     new = new_run(

@@ -95,6 +95,9 @@ class Known:
     reads: bool = False
     #: Why the file is read. The purpose decides whether code that the file names may be loaded.
     purpose: Purpose = "check"
+    #: Whether the user or the profile named the executor. If not, a check accepts a file that is
+    #: for another one.
+    is_named: bool = True
     #: All words in rules, tables and functions. A parameter whose name is one of these words is
     #: used.
     words_in_use: frozenset[str] = frozenset()
@@ -618,10 +621,16 @@ class Context:
             return True
         executors = self.registry.executors
         able = [f"--executor {name}" for name in executors.names if executors[name].kinds]
+        what = f"{text!r} can never have a value: the executor {executor.name!r} has no pilots"
+        hint = f"run it with {' or '.join(able) or 'an executor that has pilots'}"
+        if self.known.purpose == "check" and not self.known.is_named:
+            where = self.document.at_text(path, text)
+            self.warnings.append(f"{f'{where}: ' if where else ''}{what}\n  hint: {hint}")
+            return True
         self.report(
             path,
-            f"{text!r} can never have a value: the executor {executor.name!r} has no pilots",
-            hint=f"run it with {' or '.join(able) or 'an executor that has pilots'}",
+            what,
+            hint=hint,
             code="no-such-metric",
             where=self.document.at_text(path, text),
         )

@@ -127,6 +127,7 @@ def load_text(
     must_begin: bool = False,
     purpose: Purpose = "check",
     profile: Profile | None = None,
+    is_named: bool = True,
 ) -> Ensemble:
     """Check the text of an ensemble file. See :func:`load`.
 
@@ -135,10 +136,12 @@ def load_text(
     - ``attached``: the texts of the files that ``text`` names, or ``None`` to read these files.
     - ``functions``: functions that are available in addition to those under ``custom:``.
     - ``purpose``: why the file is loaded; decides whether classes that it names are loaded.
+    - ``is_named``: whether the user or the profile named the executor.
     """
     with use_registry(registry):
         context, whole = _expand_file(text, registry, file, executor, overrides, attached, here)
         context.known.purpose, context.known.options = purpose, options
+        context.known.is_named = is_named
         if whole:
             apply_profile(context, profile)
             if context.document.data.get("generators"):

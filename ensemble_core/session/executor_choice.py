@@ -53,6 +53,8 @@ class ExecutorChoice:
     why: str
     options: Mapping[str, object] = field(default_factory=dict)
     profile: Profile | None = None
+    #: False if neither the user nor a profile named the executor.
+    named: bool = True
 
     def __str__(self) -> str:
         # Options take precedence over the environment, which the record describes.
@@ -179,7 +181,7 @@ def _choose(registry: Registry, name: str | None, profile: Profile | None) -> Ex
     else:
         others = ", ".join(each for each in able if each != best)
         why = f"preferred to {others}; --executor chooses another"
-    return ExecutorChoice(best, record, detail, why + _surroundings(registry, record))
+    return ExecutorChoice(best, record, detail, why + _surroundings(registry, record), named=False)
 
 
 def _inside(record: ExecutorPlugin) -> str:

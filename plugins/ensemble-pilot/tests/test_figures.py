@@ -24,6 +24,7 @@ from pilot_sessions import controller, new_session
 
 from ensemble_core import Job, JobEvent, Resources
 from ensemble_core.cli.main import main
+from ensemble_core.plugin.records import ExecutorPlugin
 
 (PLUGIN,) = ensemble_executors()
 SMALL = ("-o", 'options={"slots": 8, "pool": "none"}', "-o", "cores=1", "-o", "most=2")
@@ -61,6 +62,25 @@ def test_other_executors_have_no_pilots_and_one_error_says_so(use: str, tmp_path
     assert done.output.count("can never have a value: the executor 'local' has no pilots") == 1
     assert "hint: run it with --executor pilot" in done.output
     assert done.output.count("hint:") == 1, done.output
+
+
+@pytest.mark.parametrize("use", ["trigger", "metric()", "message", "statistic"])
+def test_a_dry_run_on_a_laptop_accepts_a_file_for_pilots_with_a_warning(
+    use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validate(tmp_path, USES[use], "pilot", "pilots: {big: {cores: 4}}\n")
+    monkeypatch.setattr("ensemble_core.session.executor_choice.probe", only_local)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["run", "--dry-run", "e.yaml"])
+    assert done.exit_code == 0, done.output
+    assert done.output.count("can never have a value: the executor 'local' has no pilots") == 1
+    for words in (["--dry-run", "--executor", "local"], ["--state", "s"]):
+        done = CliRunner().invoke(main, ["run", *words, "e.yaml"])
+        assert done.exit_code == 2, done.output
+
+
+def only_local(record: ExecutorPlugin) -> tuple[bool, str]:
+    return record.name == "local", ""
 
 
 def test_until_of_a_generator_can_use_the_figures_of_pilots(tmp_path: Path) -> None:
