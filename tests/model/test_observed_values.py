@@ -353,9 +353,7 @@ def test_a_message_may_name_any_column(registry: Registry) -> None:
         "{columns: [Temp, 'c_msd[4]'], mean: true}",
     )
     decided = told.observe("sim.0", {"c_msd[4]": 0.7, "Temp.mean": 2.0})
-    assert [one.message for one in decided if isinstance(one, Log)] == [
-        "sim.0: 0.7 2 {Temp.mean}"
-    ]
+    assert [one.message for one in decided if isinstance(one, Log)] == ["sim.0: 0.7 2 {Temp.mean}"]
     error = complaint(
         registry,
         "{trigger: observed, name: sim, action: {name: log, message: 'at {Temp.maen}'}}",
