@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.group_changes import check_merge, known_at_load
-from ensemble_core.config.groups import change_group, restore_spelling
+from ensemble_core.config.groups import change_group, check_used, restore_spelling
 from ensemble_core.config.phases import check_learns, check_phase
 from ensemble_core.config.placeholders import report_unfilled, report_unpaired
 from ensemble_core.config.schema import defaults
@@ -116,6 +116,9 @@ def bind_action(
     check = OptionCheck(context, record.options, _with_rows(context, record, given, matched))
     options = check.options(path, given)
     _check_values(context, path, record, given, check.group)
+    used = check.group and context.known.groups.get(check.group.name)
+    if used and check.group and "submit" in record.needs and used.sizes == check.group.sizes:
+        check_used(context, used.name)
     if not context.is_valid(path):
         return None
     return BoundAction(
@@ -568,7 +571,9 @@ class OptionCheck:
         now = known_at_load(path, fields, self._check_deferred)
         targets = self._targets(around, properties)
         if _merges(self._schema, around):
-            check_merge(context, path, now, targets, single=False)
+            changed = check_merge(context, path, now, targets, single=False)
+            if self.group is not None and changed is not None:
+                self.group = changed
         elif self._schema.get("x-ensemble-retries"):
             check_merge(context, path, now, targets, single=True)
         elif len(targets) == 1:

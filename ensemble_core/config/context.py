@@ -103,6 +103,8 @@ class Known:
     words_in_use: frozenset[str] = frozenset()
     tables: dict[str, Table] = field(default_factory=dict)
     generators: dict[str, GeneratorSpec | None] = field(default_factory=dict)
+    #: Job groups that no submit has used yet as they are, each with the places of its entries.
+    unused: dict[str, list[tuple[Path, Mapping[str, Any], JobGroup]]] = field(default_factory=dict)
     #: Job groups whose fields rules may change during the run.
     changing: frozenset[str] = frozenset()
 

@@ -11,6 +11,7 @@ from typing import Any
 from ensemble_core.config.actions import MatchContext, OptionCheck
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path, shown
+from ensemble_core.config.groups import check_used
 from ensemble_core.config.scoped_names import scoped_names
 from ensemble_core.config.search_space import earlier_points, read_first_points, read_variables
 from ensemble_core.config.sweeps import MOST_JOBS
@@ -123,6 +124,7 @@ def _bind_entry(context: Context, path: Path, spec: Mapping[str, Any]) -> Genera
         return None
     _check_group(context, path, spec, group)
     _check_size(context, path, spec, group)
+    check_used(context, group.name)
     _check_conditional(context, path, variables, record)
     prune = _prune(context, path, spec, record)
     vocs = Vocs(

@@ -32,7 +32,7 @@ from ensemble_core.model.retry_policy import RetryPolicy
 from ensemble_core.model.sizes import memory_bytes
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["change_group", "make_group", "restore_spelling"]
+__all__ = ["change_group", "check_used", "make_group", "restore_spelling"]
 
 #: Fields that are mappings. A change of a group is merged with them.
 _MAPPINGS = ("environment", "options", "parameters", "warn")
@@ -317,7 +317,9 @@ def _check_whole_group(
             f"{group.name}: 'memory_per_task' has no effect with the executor "
             f"{context.executor.name}: {context.executor.memory}"
         )
-    if old is None or group.sizes != old.sizes:
+    if old is None:
+        context.known.unused.setdefault(group.name, []).append((path, spec, group))
+    elif group.sizes != old.sizes:
         _check_size(context, path, spec, group)
     check_avoided(context, path, spec)
     check_warning(context, path, spec, group)
@@ -338,6 +340,15 @@ def _keeps_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any])
         and old.points.keys() == group.points.keys()
         and not has_formats(group, group.parameters)
     )
+
+
+def check_used(context: Context, name: str) -> None:
+    """Check the size of a group that is submitted as it is.
+
+    A group may be too large for this machine if each submit makes it smaller.
+    """
+    for path, spec, group in context.known.unused.pop(name, ()):
+        _check_size(context, path, spec, group)
 
 
 def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:

@@ -103,6 +103,22 @@ def test_what_options_make_room_for_or_a_retry_computes_runs(
     assert Path("began").exists()
 
 
+def test_a_group_that_is_only_submitted_smaller_or_by_no_rule_is_accepted(file: Path) -> None:
+    more = "  - {name: unused, command: x, tasks: 64}\nrules:"
+    text = STUDY.format(field="tasks: 64", change=", with: {tasks: 1}").replace("rules:", more)
+    file.write_text(text)
+    done = run(file)
+    assert done.exit_code == 0, done.output
+    # One of its submits needs all tasks.
+    again = (
+        "  - {trigger: idle, name: large, action: {name: submit, label: large, with: {count: 2}}}\n"
+    )
+    file.write_text(text + again)
+    done = run(file)
+    assert done.exit_code == 2, done.output
+    assert done.output.count("64 tasks need 64 cores, but there are 2 here") == 1
+
+
 def test_a_node_that_is_avoided_cannot_be_this_one(file: Path) -> None:
     file.write_text(STUDY.format(field=f"avoid: [{os.uname().nodename}]", change=""))
     done = run(file)
