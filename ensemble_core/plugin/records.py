@@ -83,7 +83,7 @@ class ExecutorPlugin:
       ever run, it returns the key that is too large, why, and what to do, as an imperative. Such
       files are rejected.
     - ``never_here`` is the same for what depends on this machine. It is called only when a run
-      begins.
+      begins or is resumed.
     - ``kinds`` is a JSON Schema of an entry under ``pilots:``, if the executor runs jobs inside
       allocations that it requests. Its option ``kinds`` has these entries by name. A job group
       selects one by its key ``executor``.
