@@ -56,6 +56,7 @@ from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Emit, Executor, Run
+from ensemble_core.posix import sync_folder
 from ensemble_core.runtime.controller import Runtime
 
 TEXT = """
@@ -228,14 +229,7 @@ class RecordedOs:
         self.fsync(fd)
 
     def fsync(self, fd: int) -> None:
-        name = self._names.get(fd)
-        if name is None:  # the folder
-
-            def sync_names(disk: Disk) -> None:
-                disk.synced = dict(disk.names)
-
-            self.recorder.add(sync_names)
-            return
+        name = self._names[fd]
         content = os.pread(fd, 1 << 30, 0)
 
         def sync(disk: Disk) -> None:
@@ -244,6 +238,14 @@ class RecordedOs:
             disk.names[name].sync()
 
         self.recorder.add(sync)
+
+    def sync_folder(self, folder: str) -> None:
+        sync_folder(folder)
+
+        def sync_names(disk: Disk) -> None:
+            disk.synced = dict(disk.names)
+
+        self.recorder.add(sync_names)
 
     def replace(self, old: str, new: str) -> None:
         os.replace(old, new)
@@ -502,7 +504,7 @@ def one_round(base: Path, seed: int, cuts: int) -> Round:
     first = base / f"{seed}"
     first.mkdir(parents=True)
     kind = Queue if seed % 2 else InProcess
-    ledger_module.boot = lambda: f"{seed}-0"
+    set_boot(f"{seed}-0")
     recorder = Recorder()
     if wrong := play(first, recorder, kind):
         found.other.append(wrong)
@@ -517,7 +519,7 @@ def one_round(base: Path, seed: int, cuts: int) -> Round:
         disk = recorder.disk(at)
         last, ledger, note = cut_power(source, folder, disk, chance)
         before = job_events(folder)
-        ledger_module.boot = lambda number=number: f"{seed}-{number}"
+        set_boot(f"{seed}-{number}")
         again = Recorder(last, ledger, disk.allotted, note, disk.queue)
         if wrong := play(folder, again, kind):
             found.other.append(f"{folder.name}: {wrong}")
@@ -530,9 +532,16 @@ def one_round(base: Path, seed: int, cuts: int) -> Round:
     return found
 
 
+def set_boot(name: str) -> None:
+    """Give this machine another boot id, as after a power cut."""
+    assert ledger_module.boot_id
+    ledger_module.boot_id = lambda: name
+
+
 def instrument() -> None:
     """Record the steps of ledger, journal and launcher, with more frequent writes."""
-    ledger_module.os = RECORDED
+    assert ledger_module.sync_folder
+    ledger_module.os, ledger_module.sync_folder = RECORDED, RECORDED.sync_folder
     ledger_module.SMALL = 2000
     writer_module._PAUSE = 0.002
     write, noted, spawn = JournalWriter._write, JournalWriter._note, Launcher.spawn
