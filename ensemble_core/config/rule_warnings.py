@@ -1,4 +1,4 @@
-"""Warns about rules that are probably mistakes, such as a condition that is never true."""
+"""Warns about rules that are probably mistakes, such as a count of jobs that is never reached."""
 
 from __future__ import annotations
 
