@@ -116,9 +116,8 @@ def bind_action(
     check = OptionCheck(context, record.options, _with_rows(context, record, given, matched))
     options = check.options(path, given)
     _check_values(context, path, record, given, check.group)
-    used = check.group and context.known.groups.get(check.group.name)
-    if used and check.group and "submit" in record.needs and used.sizes == check.group.sizes:
-        check_used(context, used.name)
+    if "submit" in record.needs:
+        _check_submitted(context, record, check.group)
     if not context.is_valid(path):
         return None
     return BoundAction(
@@ -191,6 +190,18 @@ def check_capabilities(context: Context, path: Path, name: str, record: ActionPl
             hint=f"{can} can" if able else f"no installed executor can {need}",
             code="cannot-" + need,
         )
+
+
+def _check_submitted(context: Context, record: ActionPlugin, group: JobGroup | None) -> None:
+    """Check the size of the groups that an action submits as they are."""
+    groups = context.known.groups
+    if group is not None:
+        used = groups.get(group.name)
+        names = [group.name] if used is not None and used.sizes == group.sizes else []
+    else:  # without a group, an action takes the event's job or submits every group
+        names = [] if "x-ensemble-job-unless" in record.options else [*groups]
+    for name in names:
+        check_used(context, name)
 
 
 def _check_job(

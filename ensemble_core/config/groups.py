@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from dataclasses import fields as dataclass_fields
-from typing import Any
+from typing import Any, Literal
 
 from ensemble_core.config.avoided_nodes import check_avoided, read_avoided
 from ensemble_core.config.context import Context
@@ -319,8 +319,10 @@ def _check_whole_group(
         )
     if old is None:
         context.known.unused.setdefault(group.name, []).append((path, spec, group))
-    elif group.sizes != old.sizes:
-        _check_size(context, path, spec, group)
+    if old is None or group.sizes != old.sizes:
+        _check_size(context, path, spec, group, "never")
+    if old is not None and group.sizes != old.sizes:
+        _check_size(context, path, spec, group, "never_here")
     check_avoided(context, path, spec)
     check_warning(context, path, spec, group)
     check_visible(context, path, spec)
@@ -343,29 +345,33 @@ def _keeps_placeholders(old: JobGroup, group: JobGroup, spec: Mapping[str, Any])
 
 
 def check_used(context: Context, name: str) -> None:
-    """Check the size of a group that is submitted as it is.
+    """Check whether this machine can run a group that is submitted as it is.
 
     A group may be too large for this machine if each submit makes it smaller.
     """
     for path, spec, group in context.known.unused.pop(name, ()):
-        _check_size(context, path, spec, group)
+        _check_size(context, path, spec, group, "never_here")
 
 
-def _check_size(context: Context, path: Path, spec: Mapping[str, Any], group: JobGroup) -> None:
+def _check_size(
+    context: Context,
+    path: Path,
+    spec: Mapping[str, Any],
+    group: JobGroup,
+    method: Literal["never", "never_here"],
+) -> None:
     """Report a group whose jobs are too large for the executor, so that they could never run."""
     executor, options = context.executor, context.known.options
-    if executor is None or options is None:
+    if executor is None or options is None or getattr(executor, method) is None:
         return
-    begins = context.known.purpose == "run"
-    for method in ("never", "never_here") if begins else ("never",):
-        if getattr(executor, method) is None:
-            continue
-        task = f"say whether jobs of {group.name!r} can run"
-        fault = ask_executor(executor, options, method, group, task)
-        if fault is not None:
-            key, why, hint = fault
-            where = (*path, key) if key in spec else path
-            context.report(where, f"{group.name}: {why}", hint=hint, code="cannot-hold")
+    if method == "never_here" and context.known.purpose != "run":
+        return
+    task = f"say whether jobs of {group.name!r} can run"
+    fault = ask_executor(executor, options, method, group, task)
+    if fault is not None:
+        key, why, hint = fault
+        where = (*path, key) if key in spec else path
+        context.report(where, f"{group.name}: {why}", hint=hint, code="cannot-hold")
 
 
 def _check_executor(context: Context, path: Path, group: str, name: str) -> None:

@@ -73,6 +73,17 @@ def test_a_group_larger_than_this_machine_is_refused_before_anything_starts(
         ensemble_core.run(file, executor="local", options={"slots": 2, "memory": "4G", "gpus": 0})
 
 
+def test_a_submit_without_a_label_submits_every_group(file: Path) -> None:
+    file.write_text(
+        "jobs: [{name: small, command: touch began}, {name: large, command: x, tasks: 64}]\n"
+        "rules: [{trigger: start, action: submit}]\n"
+    )
+    done = run(file)
+    assert done.exit_code == 2, done.output
+    assert "large: 64 tasks need 64 cores, but there are 2 here" in done.output
+    assert not Path("began").exists()
+
+
 def test_a_file_for_a_cluster_is_valid_on_a_laptop(file: Path) -> None:
     file.write_text(STUDY.format(field="tasks: 64\n    memory_per_task: 9T", change=""))
     for words in ([], ["--executor", "local"], ["--executor", "local", "-o", "slots=2"]):
