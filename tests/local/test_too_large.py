@@ -76,7 +76,7 @@ def test_a_group_larger_than_this_machine_is_refused_before_anything_starts(
 def test_a_submit_without_a_label_submits_every_group(file: Path) -> None:
     file.write_text(
         "jobs: [{name: small, command: touch began}, {name: large, command: x, tasks: 64}]\n"
-        "rules: [{trigger: start, action: submit}]\n"
+        "rules: [{trigger: start, action: {name: submit}}]\n"
     )
     done = run(file)
     assert done.exit_code == 2, done.output
