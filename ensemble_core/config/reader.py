@@ -6,11 +6,7 @@ dates are strings. Keys are always strings. A duplicate key is an error.
 
 from __future__ import annotations
 
-import re
-import sys
-import threading
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 from ensemble_core.config.document import Document, Path
@@ -38,31 +34,6 @@ _FLOAT = late_pattern(
     r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?\Z"
 )
 _SPECIAL = late_pattern(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
-#: Held while ``re.compile`` is replaced, because several threads may read a first file.
-_IMPORT = threading.Lock()
-_UNUSUAL = late_pattern(r"[^\t\n\r -~]")
-
-
-def _yaml() -> Any:
-    """Import PyYAML, whose patterns are then compiled when they are first used.
-
-    Nearly no file needs them, and compiling them took 6 ms of the start of each command.
-    """
-    with _IMPORT:
-        if "yaml" in sys.modules:
-            return import_module("yaml")
-        at_once = re.compile
-
-        def late(pattern: Any, flags: Any = 0) -> Any:
-            caller = sys._getframe(1)  # noqa: SLF001  (other threads may import modules, too)
-            of_yaml = caller.f_globals.get("__name__", "").startswith("yaml.")
-            return (late_pattern if of_yaml else at_once)(pattern, flags)
-
-        re.compile = late
-        try:
-            return import_module("yaml")
-        finally:
-            re.compile = at_once
 
 
 def read_text(text: str, file: str) -> Document:
@@ -210,11 +181,11 @@ class _Parser:
 
     def _scan(self) -> None:
         """Collect the events of the document, and check depth, tags and aliases."""
-        yaml = _yaml()
+        import yaml
+
         text, file = self._document.text, self._document.file
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        odd = _UNUSUAL.search(text)
-        bad = None if odd is None else yaml.reader.Reader.NON_PRINTABLE.search(text)
+        bad = yaml.reader.Reader.NON_PRINTABLE.search(text)
         if bad is not None:
             raise _fault(
                 "the file has a character that YAML does not allow",

@@ -191,12 +191,14 @@ class Task:
 
     def _drain(self) -> None:
         """Let the supervisor end its jobs, once there is one."""
-        if not self._drained and not self._folder_exists():
-            # The supervisor's address was there, and nobody will read how its jobs ended.
+        if self._drained:
+            return
+        if not self._folder_exists():
+            # The supervisor cannot be addressed without its file in this folder, and nobody will
+            # read how its jobs ended.
             kill_descendants()
             self._drained = True
-        pid = 0 if self._drained else supervisor_pid(Path(self._state))
-        if pid:
+        elif pid := supervisor_pid(Path(self._state)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
             self._drained = True

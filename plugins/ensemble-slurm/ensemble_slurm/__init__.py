@@ -68,7 +68,7 @@ def _never(group: JobGroup, _: Mapping[str, Any]) -> tuple[str, str, str] | None
     if why is None:
         return None
     profile = "; 'memory_per_task: null' removes that of a profile" * ("_task" in why)
-    return "memory_per_task", why.partition(": ")[0], f"remove one of them{profile}"
+    return "memory_per_task", why, f"remove one of them{profile}"
 
 
 @hookimpl

@@ -89,7 +89,7 @@ def sbatch_options(
 
 
 def wrong_memory(job: Job) -> str | None:
-    """Return an error if a job requests memory in several ways."""
+    """Return what is wrong if a job requests memory in several ways."""
     options = job.options.get("slurm", {})
     extra = [word.partition("=")[0] for word in options.get("extra", ())]
     found = ["memory_per_task"] if job.memory_per_task else []
@@ -99,7 +99,7 @@ def wrong_memory(job: Job) -> str | None:
         return None
     *others, last = map(repr, found)
     both = "both" if len(found) == 2 else "all"
-    return f"{', '.join(others)} and {last} {both} request memory: give only one"
+    return f"{', '.join(others)} and {last} {both} request memory"
 
 
 def launcher(job: Job) -> list[str]:
