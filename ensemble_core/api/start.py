@@ -23,7 +23,7 @@ from ensemble_core.session.executor_choice import (
 )
 from ensemble_core.session.new_run import new_run
 from ensemble_core.session.plugins import find_plugins
-from ensemble_core.session.profiles import find_profile
+from ensemble_core.session.profile_files import find_profile
 from ensemble_core.session.tag_check import check_tag
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ensemble_core.cli.error_format import errors_as_json
-from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.options import complete_names, json_option, run_argument, state_option
 from ensemble_core.cli.run_names import switchable
 from ensemble_core.display.text_style import format_fields, printable

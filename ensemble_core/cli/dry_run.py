@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.json_output import to_json
 from ensemble_core.display.text_style import count_of, print_line, printable
 from ensemble_core.session.executor_choice import ExecutorChoice
 
@@ -28,7 +28,7 @@ def dry_run(
     from ensemble_core.engine.engine import Engine
     from ensemble_core.model.decisions import Call, Submit
     from ensemble_core.model.events import Started
-    from ensemble_core.runtime.environments import wrapped
+    from ensemble_core.runtime.environment_wrapper import wrapped
 
     engine = Engine(ensemble, shared=choice.record.shared)
     decisions = engine.handle(Started(time.time(), {}))

@@ -98,7 +98,7 @@ def errors_as_json(as_json: bool) -> Iterator[None]:
         yield
     except EnsembleError as error:
         if as_json:
-            from ensemble_core.cli.json_lines import to_json
+            from ensemble_core.cli.json_output import to_json
 
             for each in flatten(error):
                 print_line(to_json({**each.to_dict(), "exit_code": error.exit_code}))

@@ -206,7 +206,7 @@ def _complete_profiles(
 ) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    from ensemble_core.session.profiles import known_profiles
+    from ensemble_core.session.profile_files import known_profiles
 
     names = known_profiles(load_plugins((), warn=False))
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import click
 
-from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.options import Display
 from ensemble_core.display.console import Narrator, OutputLine
 from ensemble_core.display.feed import Feed

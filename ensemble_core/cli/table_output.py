@@ -14,7 +14,7 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from ensemble_core.cli.error_format import print_warning
-from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.replaced_file import draft_of
 from ensemble_core.display.column_types import Batch
 from ensemble_core.display.text_style import (

@@ -51,7 +51,7 @@ from ensemble_core.cli.command_group import CommandGroup as CommandGroup
 from ensemble_core.cli.error_format import errors_as_json as errors_as_json
 from ensemble_core.cli.error_format import print_error as print_error
 from ensemble_core.cli.error_format import print_warning as print_warning
-from ensemble_core.cli.json_lines import to_json as to_json
+from ensemble_core.cli.json_output import to_json as to_json
 from ensemble_core.cli.options import Display as Display
 from ensemble_core.cli.options import KeptRun as KeptRun
 from ensemble_core.cli.options import complete_runs as complete_runs
@@ -85,7 +85,7 @@ from ensemble_core.session.executor_choice import build_resizer as build_resizer
 from ensemble_core.session.executor_choice import choose_executor as choose_executor
 from ensemble_core.session.executor_choice import read_options as read_options
 from ensemble_core.session.executor_choice import rendered as rendered
-from ensemble_core.session.profiles import find_profile as find_profile
+from ensemble_core.session.profile_files import find_profile as find_profile
 
 if TYPE_CHECKING:
     from ensemble_core.cli.queue_run import resume_instead as resume_instead
@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     from ensemble_core.config.schema import defaults
     from ensemble_core.config.source import read
     from ensemble_core.config.writer import write_yaml as write_yaml
-    from ensemble_core.journal.codec import JournalRow as JournalRow
+    from ensemble_core.journal.event_encoding import JournalRow as JournalRow
     from ensemble_core.journal.ownership import is_private as is_private
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
@@ -165,7 +165,7 @@ else:
         "ensemble_core.config.schema": "Validators option_defaults=defaults",
         "ensemble_core.config.source": "read_file=read",
         "ensemble_core.config.writer": "write_yaml",
-        "ensemble_core.journal.codec": "JournalRow",
+        "ensemble_core.journal.event_encoding": "JournalRow",
         "ensemble_core.journal.ownership": "is_private",
         "ensemble_core.journal.reader": "Journal JournalError",
         "ensemble_core.journal.replay": "Replay",

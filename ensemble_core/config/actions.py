@@ -16,7 +16,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.group_changes import check_merge, known_at_load
 from ensemble_core.config.groups import change_group, check_used, restore_spelling
 from ensemble_core.config.phases import check_learns, check_phase
-from ensemble_core.config.placeholders import report_unfilled, report_unpaired
+from ensemble_core.config.placeholder_check import report_unfilled, report_unpaired
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.scoped_names import Over, scoped_names
 from ensemble_core.config.table_references import check_rows

@@ -13,12 +13,12 @@ from typing import Any, Literal
 from ensemble_core.config.avoided_nodes import check_avoided, read_avoided
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.environments import check_within, read_within
+from ensemble_core.config.job_environments import check_within, read_within
 from ensemble_core.config.job_files import check_discard, check_visible, read_discard, read_outputs
 from ensemble_core.config.job_options import check_filled_options, read_options
 from ensemble_core.config.job_signals import check_warning, read_warning
 from ensemble_core.config.kinds import ask_executor, check_kind_of_group
-from ensemble_core.config.placeholders import check_placeholders, has_formats
+from ensemble_core.config.placeholder_check import check_placeholders, has_formats
 from ensemble_core.config.schema import RESET_BY_NULL, defaults
 from ensemble_core.config.shell_warnings import shell_warnings
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points

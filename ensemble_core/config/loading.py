@@ -29,7 +29,7 @@ from ensemble_core.config.listed_sources import ResolvedValue, resolved_values
 from ensemble_core.config.name_clashes import warn_of_rows_meant
 from ensemble_core.config.output_collisions import warn_of_shared_files
 from ensemble_core.config.overrides import apply
-from ensemble_core.config.placeholders import TEXTS, words_of
+from ensemble_core.config.placeholder_check import TEXTS, words_of
 from ensemble_core.config.profile import Profile, apply_profile
 from ensemble_core.config.reader import read_text
 from ensemble_core.config.results_and_retries import bind_fail_if, bind_result, bind_retry

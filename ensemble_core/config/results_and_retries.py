@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ensemble_core.config.actions import MatchContext, OptionCheck
-from ensemble_core.config.conditions import check_causes, check_sense
+from ensemble_core.config.condition_check import check_causes, check_sense
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.scoped_names import scoped_names

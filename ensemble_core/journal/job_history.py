@@ -11,7 +11,7 @@ from typing import Any
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.job_states import exit_code
 from ensemble_core.engine.records import BY_OTHERS
-from ensemble_core.journal.codec import JournalRow
+from ensemble_core.journal.event_encoding import JournalRow
 from ensemble_core.journal.job_rows import FIELDS, with_interruption
 from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.replay import Loading, Replay

@@ -2,7 +2,7 @@
 
 - Events are numbered from 1, in the order in which the engine handled them.
 - A row of the table ``event_lists`` contains events that were written together, as JSON (see
-  ``journal.codec``). The columns ``first`` and ``last`` have the first and last number.
+  ``journal.event_encoding``). The columns ``first`` and ``last`` have the first and last number.
 - An event and its decisions are on disk before any of the decisions is carried out.
 """
 
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.journal.checksums import SUMMED, list_checksum, row_checksum, wrong_job
-from ensemble_core.journal.codec import JournalRow, rows_of
 from ensemble_core.journal.database import (
     DAMAGED,
     LISTED,
@@ -30,6 +29,7 @@ from ensemble_core.journal.database import (
     read_progress,
     storable,
 )
+from ensemble_core.journal.event_encoding import JournalRow, rows_of
 from ensemble_core.journal.job_rows import Layout, read_layouts
 from ensemble_core.quick_dataclass import dataclass
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.codec import JournalRow, decisions_text
 from ensemble_core.journal.earlier_results import renamed_results, stale_groups, with_results
+from ensemble_core.journal.event_encoding import JournalRow, decisions_text
 from ensemble_core.journal.reader import DAMAGED, FileVersion, Journal, JournalError
 from ensemble_core.journal.snapshot import FORMAT, load
 from ensemble_core.model.decisions import Decision

@@ -26,7 +26,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ensemble_core.journal.checksums import add_functions, list_checksum, sum_of
-from ensemble_core.journal.codec import event_text, list_text
 from ensemble_core.journal.database import (
     LOCK_WAIT,
     PERFORMED,
@@ -37,6 +36,7 @@ from ensemble_core.journal.database import (
     read_progress,
     storable,
 )
+from ensemble_core.journal.event_encoding import event_text, list_text
 from ensemble_core.journal.job_rows import JobRow, JobRowWriter, read_layouts
 from ensemble_core.journal.names import STOP_MARK
 from ensemble_core.journal.reader import FileVersion, Snapshot, digest

@@ -67,7 +67,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ensemble_core.errors import EnsembleError, ExecutorError, UsageError
-from ensemble_core.local.allocation import in_allocation
+from ensemble_core.local.inside_allocation import in_allocation
 from ensemble_core.local.launch import LINEAGE
 from ensemble_core.local.slots import (
     Slots,

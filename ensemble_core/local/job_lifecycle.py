@@ -7,8 +7,8 @@ import os
 import signal
 import time
 
-from ensemble_core.local.allocation import ALLOCATION_END
 from ensemble_core.local.event_log import EventLog
+from ensemble_core.local.inside_allocation import ALLOCATION_END
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, code_of, describe
 from ensemble_core.local.memory_kills import MemoryKills
 from ensemble_core.local.memory_limits import MemoryLimits

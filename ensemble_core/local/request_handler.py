@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ensemble_core.local.event_log import EventLog
 from ensemble_core.local.job_lifecycle import JobLifecycle
+from ensemble_core.local.killed_supervisor import LINES_LOST
 from ensemble_core.local.ledger_lines import LedgerJob
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase
 from ensemble_core.local.poller import Poller, PollerTimer
@@ -21,7 +22,6 @@ from ensemble_core.local.protocol import (
     line,
 )
 from ensemble_core.local.queue import Queue
-from ensemble_core.local.recovery import LINES_LOST
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.starter import Starter
 from ensemble_core.local.terminator import Token

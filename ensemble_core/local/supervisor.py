@@ -50,7 +50,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.allocation import ALLOCATION_END, allocation_process
+from ensemble_core.local.inside_allocation import ALLOCATION_END, allocation_process
 from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.process_tree import become_subreaper, kill_descendants
 from ensemble_core.local.protocol import JOB_FIELDS, TIE, VERSION, Splitter, line, to_job

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.allocation import ALLOCATION_END
+from ensemble_core.local.inside_allocation import ALLOCATION_END
 from ensemble_core.plugin.executor import job_environment
 
 __all__ = ["SECRET", "StartedSupervisor", "address", "cannot_start"]

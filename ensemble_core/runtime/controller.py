@@ -56,7 +56,7 @@ from ensemble_core.quick_dataclass import replace
 from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.discard import Discarder
 from ensemble_core.runtime.ended_jobs import EndedJobs
-from ensemble_core.runtime.environments import Environments
+from ensemble_core.runtime.environment_wrapper import Environments
 from ensemble_core.runtime.event_check import Admission, usual
 from ensemble_core.runtime.event_order import TIMED, OrderCheck
 from ensemble_core.runtime.executor_guard import ExecutorGuard

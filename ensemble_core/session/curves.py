@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ensemble_core.journal.codec import JournalRow
+    from ensemble_core.journal.event_encoding import JournalRow
 
 __all__ = ["Curves", "thinned"]
 

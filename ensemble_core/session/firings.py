@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ensemble_core.journal.codec import JournalRow
+    from ensemble_core.journal.event_encoding import JournalRow
 
 __all__ = ["Firings"]
 

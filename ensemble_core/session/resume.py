@@ -29,7 +29,7 @@ from ensemble_core.session.executor_choice import (
     check_environment,
     webhook_errors,
 )
-from ensemble_core.session.leftover_jobs import check_not_lost
+from ensemble_core.session.lost_journal import check_not_lost
 from ensemble_core.session.prepared_run import PreparedRun
 from ensemble_core.session.run_control import ControlledRun
 

@@ -12,7 +12,7 @@ from ensemble_core.journal.ownership import is_own
 from ensemble_core.journal.reader import NAME, Journal, JournalError
 from ensemble_core.journal.removal import remove
 from ensemble_core.journal.run_store import is_taken, state_folder
-from ensemble_core.session.leftover_jobs import check_not_lost
+from ensemble_core.session.lost_journal import check_not_lost
 
 if TYPE_CHECKING:
     from ensemble_core.session.plugins import FindPlugins

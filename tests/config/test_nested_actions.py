@@ -17,7 +17,7 @@ from ensemble_core import Action, ActionPlugin, Decision, Firing, JobGroup
 from ensemble_core.cli.main import main
 from ensemble_core.config import load_text, schema
 from ensemble_core.errors import EnsembleError, FileErrors, PluginError
-from ensemble_core.journal.codec import decisions_text
+from ensemble_core.journal.event_encoding import decisions_text
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Call, Cancel, Log, Submit
 from ensemble_core.model.ensemble import Ensemble

@@ -8,7 +8,7 @@ import pytest
 from ensemble_testing import Story
 
 from ensemble_core.errors import EnsembleError, FileErrors
-from ensemble_core.journal.codec import event_text, list_text, rows_of
+from ensemble_core.journal.event_encoding import event_text, list_text, rows_of
 from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.events import JobEvent

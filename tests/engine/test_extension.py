@@ -12,7 +12,7 @@ from ensemble_testing import Story
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal import snapshot
-from ensemble_core.journal.codec import decisions_text
+from ensemble_core.journal.event_encoding import decisions_text
 from ensemble_core.model.decisions import Decision, Log, Submit
 from ensemble_core.model.events import Event, Requested, Resumed
 

@@ -18,7 +18,7 @@ from ensemble_core import FileErrors
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.table_work import GroupedWork
-from ensemble_core.journal.codec import decisions_text
+from ensemble_core.journal.event_encoding import decisions_text
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Submit
 from ensemble_core.model.events import JobEvent, Observed

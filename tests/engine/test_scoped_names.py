@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ensemble_testing import Story
 
-from ensemble_core.journal.codec import decisions_text
+from ensemble_core.journal.event_encoding import decisions_text
 
 GROUPS = """
 jobs:

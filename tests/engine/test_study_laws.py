@@ -21,7 +21,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.names import all_fields, named_fields
 from ensemble_core.engine.records import Match, Slice
 from ensemble_core.engine.rule_index import RuleState
-from ensemble_core.journal.codec import decisions_text
+from ensemble_core.journal.event_encoding import decisions_text
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.metrics.store import COUNTS
 from ensemble_core.model.conditions import parse

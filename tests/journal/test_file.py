@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from ensemble_core.journal import database as journal_module
-from ensemble_core.journal.codec import decisions_text, event_text, to_list
 from ensemble_core.journal.database import FORMAT, NAME, JournalError, complete, connect
+from ensemble_core.journal.event_encoding import decisions_text, event_text, to_list
 from ensemble_core.journal.lock_owner import LOCK, this_process
 from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.writer import JournalWriter

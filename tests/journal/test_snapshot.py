@@ -21,7 +21,7 @@ import ensemble_core
 from ensemble_core.builtin.statistics import EXACT
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
-from ensemble_core.journal.codec import decisions_text
+from ensemble_core.journal.event_encoding import decisions_text
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.journal.writer import JournalWriter

@@ -20,8 +20,8 @@ from ensemble_testing.allocation import Allocation
 from ensemble_testing.session import Session, wait_until
 
 from ensemble_core.cli.main import main
-from ensemble_core.local.allocation import allocation_process
 from ensemble_core.local.executor import LocalExecutor
+from ensemble_core.local.inside_allocation import allocation_process
 from ensemble_core.local.process_tree import parent_of
 
 #: Jobs that last until the file ``go`` exists. They react to SIGTERM in four ways: they end, exit

@@ -17,7 +17,7 @@ from ensemble_core.cli.main import main
 from ensemble_core.config import load_text
 from ensemble_core.engine.rule_trace import RuleTracer
 from ensemble_core.errors import FileErrors
-from ensemble_core.journal.codec import decisions_text, event_text, list_text, rows_of
+from ensemble_core.journal.event_encoding import decisions_text, event_text, list_text, rows_of
 from ensemble_core.model.conditions import parse
 from ensemble_core.model.decisions import Cancel, Log
 from ensemble_core.model.ensemble import Ensemble

@@ -23,7 +23,7 @@ from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.request_files import post_request, requester
 from ensemble_core.journal.run_store import LEAVE, STOP, find, read_info, state_folder
 from ensemble_core.model.events import StopRequested
-from ensemble_core.session.leftover_jobs import leftover_jobs
+from ensemble_core.session.lost_journal import leftover_jobs
 
 __all__ = ["cancel"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from ensemble_core.cli.error_format import errors_as_json, print_warning
-from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.options import (
     KeptRun,
     complete_runs,
@@ -28,7 +28,7 @@ from ensemble_core.journal.removal import is_run, remove
 from ensemble_core.journal.run_store import RunInfo, find, folders, read_info, state_folder
 from ensemble_core.model.durations import seconds
 from ensemble_core.quick_dataclass import dataclass
-from ensemble_core.session.leftover_jobs import leftover_jobs
+from ensemble_core.session.lost_journal import leftover_jobs
 
 __all__ = ["clean"]
 

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from ensemble_core.cli.error_format import usage_errors
-from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.options import load_plugins, plugin_option
 from ensemble_core.display.text_style import count_of, format_table, printable, style_of
 from ensemble_core.errors import UsageError, call_plugin, raised_at

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ensemble_core.cli.error_format import print_error
-from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.options import KeptRun, kept_run_options
 from ensemble_core.display.summary import report_lines
 from ensemble_core.display.text_style import (

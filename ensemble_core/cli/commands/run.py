@@ -26,7 +26,7 @@ from ensemble_core.cli.options import (
 from ensemble_core.cli.queue_run import resume_instead, run_text
 from ensemble_core.config.source import read
 from ensemble_core.session.executor_choice import choose_executor, profile_options, read_options
-from ensemble_core.session.profiles import find_profile
+from ensemble_core.session.profile_files import find_profile
 
 __all__ = ["run"]
 

@@ -9,7 +9,7 @@ import time
 import click
 
 from ensemble_core.cli.error_format import errors_as_json
-from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.options import json_option, state_option
 from ensemble_core.display.text_style import (
     TextStyle,

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ensemble_core.cli.commands.runs import format_length, style_of_state
-from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.options import KeptRun, kept_run_options
 from ensemble_core.display.summary import report_lines, resume_command
 from ensemble_core.display.text_style import (

@@ -89,7 +89,7 @@ def validate(
         profile_options,
         read_options,
     )
-    from ensemble_core.session.profiles import find_profile
+    from ensemble_core.session.profile_files import find_profile
 
     registry = load_plugins(plugins)
     settings = find_profile(registry, profile)

@@ -14,7 +14,7 @@ import click
 
 from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
-from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.options import (
     executor_option,
     json_option,

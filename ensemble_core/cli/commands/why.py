@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from ensemble_core.cli.error_format import print_error
-from ensemble_core.cli.json_lines import to_json
+from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.options import KeptRun, complete_names, kept_run_options
 from ensemble_core.cli.run_names import rules
 from ensemble_core.cli.why_text import Span, Story, conclude, describe_rule, describe_span

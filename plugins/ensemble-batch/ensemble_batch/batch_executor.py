@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from ensemble_batch import timing
+from ensemble_batch.active_jobs import QueueRun
 from ensemble_batch.batch_run import BatchRun
 from ensemble_batch.executor import QueueExecutor
 from ensemble_batch.listener import Listener
-from ensemble_batch.queue_run import QueueRun
 from ensemble_batch.records import Records
 from ensemble_batch.report_run import ReportRun
 from ensemble_batch.report_spool import ReportSpool

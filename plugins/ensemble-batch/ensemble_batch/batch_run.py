@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from ensemble_batch import timing
+from ensemble_batch.active_jobs import WrappedRun
 from ensemble_batch.hooks import QueueHooks, QueueJob
 from ensemble_batch.job_life import JobLife
 from ensemble_batch.job_script import script_of
 from ensemble_batch.output_files import Place
-from ensemble_batch.queue_run import WrappedRun
 from ensemble_batch.records import Records, Sent
 from ensemble_batch.spool import CLAIMED, Spool
 from ensemble_core import Emit, Job, Run

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
-from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, recovery, timing
+from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, reattach, timing
 from ensemble_batch.report_spool import VOIDED, ReportSpool
 from ensemble_testing import Session, wait_until
 
@@ -520,7 +520,7 @@ def test_a_job_that_begins_just_before_its_batch_is_given_up_runs_once(
                 (tmp_path / "void").rename(path)
 
     with later(node, first, tmp_path) as second:
-        monkeypatch.setattr(recovery.time, "sleep", sleep)
+        monkeypatch.setattr(reattach.time, "sleep", sleep)
         found = node.reattach({job.id: 0.0})
         monkeypatch.undo()
         assert found == {job.id: True}

@@ -16,8 +16,8 @@ from ensemble_batch import (
     BatchExecutor,
     QueueJob,
     Records,
+    active_jobs,
     queries_and_lost_jobs,
-    queue_run,
     timing,
 )
 from ensemble_batch.batch_run import BatchRun
@@ -72,7 +72,7 @@ class Watched:
         self.queue = Clockwork(period)
         clock = SimpleNamespace(monotonic=lambda: self.queue.now)
         patch.setattr(queries_and_lost_jobs, "time", clock)
-        patch.setattr(queue_run, "time", clock)
+        patch.setattr(active_jobs, "time", clock)
         run = Run("r", folder, lambda: self.queue.now)
         self.told: list[JobEvent] = []
         spool = Spool(str(folder / "spool"), {})

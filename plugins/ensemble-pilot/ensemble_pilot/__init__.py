@@ -45,7 +45,7 @@ def _status(folder: Path) -> tuple[Sequence[str], Any]:
 
 
 def _remains(_: str, folder: Path, end: bool) -> int:
-    from ensemble_pilot.leftover import leftover
+    from ensemble_pilot.leftover_jobs import leftover
 
     return leftover(folder, end=end)
 

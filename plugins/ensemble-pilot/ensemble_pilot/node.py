@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core import job_environment
-from ensemble_core.local.allocation import ALLOCATION_END
+from ensemble_core.local.inside_allocation import ALLOCATION_END
 from ensemble_core.local.ledger_reader import read_ledger
 from ensemble_core.local.leftover_jobs import supervisor_pid
 from ensemble_core.local.process_tree import become_subreaper, kill_descendants

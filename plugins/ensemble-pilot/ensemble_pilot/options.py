@@ -12,7 +12,7 @@ from ensemble_batch import address_option
 from ensemble_core import EnsembleError, ExecutorPlugin, JobGroup, UsageError, executor_record
 from ensemble_core.cli.toolkit import option_defaults, parse_duration, parse_size
 from ensemble_core.local.slots import machine_cores
-from ensemble_pilot.allocation import Allocation, allocation
+from ensemble_pilot.current_allocation import Allocation, allocation
 from ensemble_pilot.node import RANKS
 from ensemble_pilot.pilot import AT_END, Kind, never_any
 from ensemble_pilot.schema import OPTIONS

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ensemble_pilot import ensemble_executors
-from ensemble_pilot.allocation import Allocation, allocation
+from ensemble_pilot.current_allocation import Allocation, allocation
 from ensemble_pilot.options import read_options
 from pilot_sessions import WORK, new_session
 
@@ -166,7 +166,8 @@ def test_allocations_of_pbs_and_grid_engine_are_read_from_their_commands(
 ) -> None:
     said = {"qstat": QSTAT_PBS}
     monkeypatch.setattr(
-        "ensemble_pilot.allocation._output", lambda what, *_, **environment: (said[what], "")
+        "ensemble_pilot.current_allocation._output",
+        lambda what, *_, **environment: (said[what], ""),
     )
     nodes = tmp_path / "nodes"
     nodes.write_text("n1\nn1\n")

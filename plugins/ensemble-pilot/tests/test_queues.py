@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from ensemble_pilot import ensemble_executors
-from ensemble_pilot.allocation import allocation
 from ensemble_pilot.controller import Controller
+from ensemble_pilot.current_allocation import allocation
 from ensemble_pilot.node import without_queue
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
@@ -302,9 +302,7 @@ def test_queue_here_in_flux_needs_an_instance_that_is_the_allocation(
     assert "is the instance of a whole cluster" in str(refused.value)
     assert "flux batch" in str(refused.value)
     # The same instance is the allocation of the program that 'flux start' has started.
-    code = (
-        "import os; from ensemble_pilot.allocation import allocation; print(allocation(os.environ))"
-    )
+    code = "import os; from ensemble_pilot.current_allocation import allocation; print(allocation(os.environ))"
     words = ["flux", "start", "--test-size=3", sys.executable, "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert "nodes=3" in done.stdout

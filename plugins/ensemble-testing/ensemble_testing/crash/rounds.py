@@ -31,7 +31,7 @@ from ensemble_core.cli.main import main as ensemble
 from ensemble_core.cli.options import KeptRun
 from ensemble_core.display import console, output, summary  # noqa: F401  (the same)
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.codec import JournalRow
+from ensemble_core.journal.event_encoding import JournalRow
 from ensemble_core.journal.replay import Replay
 from ensemble_core.model.decisions import Fired, Submit
 from ensemble_core.model.events import Problem

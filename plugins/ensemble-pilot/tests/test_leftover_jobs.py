@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from ensemble_pilot.ledger import PilotLedger
-from ensemble_pilot.leftover import leftover
+from ensemble_pilot.leftover_jobs import leftover
 from ensemble_testing.session import alive, wait_until
 
 from ensemble_core import ExecutorError
@@ -95,7 +95,7 @@ def test_pilots_of_a_run_without_a_journal_are_reported_and_can_be_ended(left: L
 def test_pilots_of_which_nothing_is_known_are_named_with_their_jobs_in_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_pilot.leftover._ENDING", 0.3)
+    monkeypatch.setattr("ensemble_pilot.leftover_jobs._ENDING", 0.3)
     ledger = PilotLedger(tmp_path / "pilots.log", "0" * 16)
     for number in (1, 2, 3):
         ledger.add(["n", number, 1.0], ["s", number, f"47{number}"], ["b", number, 2.0])

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TypeVar
 
 from ensemble_batch import timing
+from ensemble_batch.active_jobs import QueueRun
 from ensemble_batch.job_life import JobLife
-from ensemble_batch.queue_run import QueueRun
 from ensemble_batch.records import Sent
 from ensemble_core import ExecutorError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from ensemble_core import UsageError
-from ensemble_core.local.allocation import allocation_process
+from ensemble_core.local.inside_allocation import allocation_process
 
 __all__ = ["Allocation", "allocation"]
 

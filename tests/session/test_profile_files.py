@@ -237,7 +237,7 @@ def test_unknown_profile_lists_the_known_ones(home: Home, monkeypatch: pytest.Mo
     assert "--profile lap: error: there is no profile 'lap'" in done.output
     assert "did you mean 'lab'?; known profiles: lab, other" in done.output
     home.user.unlink()
-    monkeypatch.setattr("ensemble_core.session.profiles._SITE", str(home.site / "nothing"))
+    monkeypatch.setattr("ensemble_core.session.profile_files._SITE", str(home.site / "nothing"))
     monkeypatch.delenv("ENSEMBLE_SITE_CONFIG")
     assert f"define it in {home.user}" in home.run("--profile", "lab").output
 
