@@ -23,7 +23,7 @@ from typing import Any
 
 from ensemble_core.cli import (  # noqa: F401  (so that children need not)
     error_format,
-    json_lines,
+    json_output,
     run_session,
 )
 from ensemble_core.cli.commands import cancel, resume, run  # noqa: F401  (the same)
