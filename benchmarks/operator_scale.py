@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
-from ensemble_operator.schema import definition as ensembles
+from ensemble_operator.crd_schema import definition as ensembles
 from kubernetes_stand_in import Cluster, definition
 from kubernetes_stand_in.kinds import EXTENSIONS
 
@@ -31,7 +31,7 @@ OPERATOR = """
 import asyncio, sys, time, kopf
 from ensemble_operator.changes import Figures
 from ensemble_operator.settings import Settings
-from ensemble_operator.watch import Operator
+from ensemble_operator.kopf_watch import Operator
 
 class Asking:
     async def __call__(self, key, target):

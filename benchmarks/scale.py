@@ -31,7 +31,7 @@ from ensemble_simulate.forecast import Study, play
 from ensemble_simulate.model_file import read
 
 from ensemble_core.config import load_text
-from ensemble_core.config.reader import read_text
+from ensemble_core.config.yaml_reader import read_text
 from ensemble_core.plugin.discovery import discover
 
 WAVE = 1_000

@@ -25,7 +25,7 @@ from ensemble_simulate.model_file import read
 from ensemble_simulate.virtual_runtime import VirtualRuntime
 
 from ensemble_core.config import load_text
-from ensemble_core.config.reader import read_text
+from ensemble_core.config.yaml_reader import read_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import discover

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ensemble_core.api.start import open_run as open_run
     from ensemble_core.api.start import run as run
     from ensemble_core.config.document import Document as Document
-    from ensemble_core.config.reader import read_yaml as read_yaml
+    from ensemble_core.config.yaml_reader import read_yaml as read_yaml
     from ensemble_core.errors import EnsembleError as EnsembleError
     from ensemble_core.errors import ExecutorError as ExecutorError
     from ensemble_core.errors import FileErrors as FileErrors
@@ -106,7 +106,7 @@ else:
         "api.rows": "Rows",
         "api.start": "load open_run run",
         "config.document": "Document",
-        "config.reader": "read_yaml",
+        "config.yaml_reader": "read_yaml",
         "errors": (
             "EnsembleError ExecutorError FileErrors Location PluginError UsageError closest "
             "did_you_mean no_such raised_at"

@@ -80,7 +80,7 @@ SLOW: Mapping[str, int] = {
     "ensemble-kubernetes/tests/test_contract.py": 69_000,
     "ensemble-operator/tests/test_access.py": 44_000,
     "ensemble-operator/tests/test_chaos.py": 24_000,
-    "ensemble-operator/tests/test_plan.py": 6_000,
+    "ensemble-operator/tests/test_reconcile.py": 6_000,
     "ensemble-operator/tests/test_plan_properties.py": 20_000,
     "ensemble-operator/tests/test_render.py": 26_000,
     "ensemble-service/tests/test_contract.py": 63_000,

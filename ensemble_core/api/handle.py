@@ -15,12 +15,12 @@ from ensemble_core.api.rows import Rows
 from ensemble_core.config.document import plain
 from ensemble_core.errors import UsageError, no_such
 from ensemble_core.journal.job_rows import TIMES
-from ensemble_core.session.plugins import FindPlugins, find_plugins
+from ensemble_core.session.installed_plugins import FindPlugins, find_plugins
 
 if TYPE_CHECKING:
     from ensemble_core.api.task import Task
     from ensemble_core.engine.engine import Engine
-    from ensemble_core.engine.report import Report
+    from ensemble_core.engine.run_report import Report
     from ensemble_core.journal.run_store import RunInfo
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.program import Program

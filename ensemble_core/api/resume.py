@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 
 from ensemble_core.api.handle import EnsembleRun
-from ensemble_core.api.source import Source
+from ensemble_core.api.mapping_source import Source
 from ensemble_core.api.task import Task
-from ensemble_core.config.reader import read_text
+from ensemble_core.config.yaml_reader import read_text
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import FileVersion
 from ensemble_core.journal.run_store import read_info
+from ensemble_core.session.installed_plugins import find_plugins
 from ensemble_core.session.kept_run import KeptRun
-from ensemble_core.session.plugins import find_plugins
 from ensemble_core.session.resume import NewTables, prepare_resume
 from ensemble_core.session.tag_check import remove_if_never_began
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.api.handle import EnsembleRun
+from ensemble_core.api.mapping_source import Source, source_of
 from ensemble_core.api.notebook import in_notebook
-from ensemble_core.api.source import Source, source_of
 from ensemble_core.config import load_text
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.run_store import find, state_folder
@@ -21,8 +21,8 @@ from ensemble_core.session.executor_choice import (
     profile_options,
     read_options,
 )
+from ensemble_core.session.installed_plugins import find_plugins
 from ensemble_core.session.new_run import new_run
-from ensemble_core.session.plugins import find_plugins
 from ensemble_core.session.profile_files import find_profile
 from ensemble_core.session.tag_check import check_tag
 

@@ -13,7 +13,7 @@ from typing import TextIO, cast
 
 from ensemble_core.display.console import Narrator
 from ensemble_core.display.feed import Feed
-from ensemble_core.display.output import Output
+from ensemble_core.display.output_thread import Output
 from ensemble_core.display.text_style import TextStyle
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.request_files import RequestInbox

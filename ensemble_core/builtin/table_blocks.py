@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from ensemble_core.builtin.line_observer import Fields
-from ensemble_core.builtin.table import Table
+from ensemble_core.builtin.table_observer import Table
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.observer import Row
 

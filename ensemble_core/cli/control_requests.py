@@ -92,7 +92,7 @@ def given_values(texts: Sequence[str], example: str, origin: str = "") -> dict[s
 
     Errors show ``origin``, such as the option. Raises :class:`UsageError`.
     """
-    from ensemble_core.config.reader import read_value
+    from ensemble_core.config.yaml_reader import read_value
 
     found: dict[str, Any] = {}
     for text in texts:

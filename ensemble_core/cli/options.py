@@ -124,10 +124,10 @@ def _complete_overrides(
 ) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
+    from ensemble_core.config.file_text import read
     from ensemble_core.config.overrides import keys
-    from ensemble_core.config.reader import read_text
     from ensemble_core.config.schema import compose
-    from ensemble_core.config.source import read
+    from ensemble_core.config.yaml_reader import read_text
     from ensemble_core.errors import EnsembleError
 
     first = next((each.name for each in ctx.command.params if each.nargs == 1), None)

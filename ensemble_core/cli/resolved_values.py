@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ensemble_core import config
+from ensemble_core.config.file_text import read
 from ensemble_core.config.listed_sources import BUILT_IN, ResolvedValue
 from ensemble_core.config.schema import defaults
-from ensemble_core.config.source import read
 from ensemble_core.display.text_style import format_table, print_line, printable, style_of
 from ensemble_core.model.option_values import leaves
 

@@ -11,7 +11,7 @@ import click
 
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.options import load_plugins
-from ensemble_core.config.source import read
+from ensemble_core.config.file_text import read
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.run_store import is_taken, read_info, state_folder

@@ -16,7 +16,7 @@ from ensemble_core.cli.options import Display
 from ensemble_core.display.console import Narrator, OutputLine
 from ensemble_core.display.feed import Feed
 from ensemble_core.display.live import LiveTable, can_be_live
-from ensemble_core.display.output import Output
+from ensemble_core.display.output_thread import Output
 from ensemble_core.display.summary import kept_secrets, resume_command, summary
 from ensemble_core.display.text_style import count_of, format_time, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine

@@ -88,9 +88,9 @@ from ensemble_core.session.executor_choice import rendered as rendered
 from ensemble_core.session.profile_files import find_profile as find_profile
 
 if TYPE_CHECKING:
-    from ensemble_core.cli.queue_run import resume_instead as resume_instead
-    from ensemble_core.cli.queue_run import run_text as run_text
     from ensemble_core.cli.run_session import RunSession as RunSession
+    from ensemble_core.cli.run_text import resume_instead as resume_instead
+    from ensemble_core.cli.run_text import run_text as run_text
     from ensemble_core.cli.why_text import Span, Story
     from ensemble_core.cli.why_text import conclude as conclude
     from ensemble_core.cli.why_text import conclusions as conclusions
@@ -101,14 +101,14 @@ if TYPE_CHECKING:
     from ensemble_core.config.document import Document as Document
     from ensemble_core.config.document import Path
     from ensemble_core.config.document import shown as shown
+    from ensemble_core.config.file_text import read
     from ensemble_core.config.loading import load
     from ensemble_core.config.loading import load_text as load_text
     from ensemble_core.config.profile import Profile as Profile
-    from ensemble_core.config.reader import read_text
     from ensemble_core.config.schema import Validators as Validators
     from ensemble_core.config.schema import defaults
-    from ensemble_core.config.source import read
-    from ensemble_core.config.writer import write_yaml as write_yaml
+    from ensemble_core.config.yaml_reader import read_text
+    from ensemble_core.config.yaml_writer import write_yaml as write_yaml
     from ensemble_core.journal.event_encoding import JournalRow as JournalRow
     from ensemble_core.journal.ownership import is_private as is_private
     from ensemble_core.journal.reader import Journal as Journal
@@ -150,7 +150,7 @@ else:
     #: Names that are imported when they are first used, because journals need SQLite and decisions
     #: need the whole model. ``NAME=ORIGINAL`` means that the module calls this name ORIGINAL.
     _HOMES = {
-        "ensemble_core.cli.queue_run": "resume_instead run_text",
+        "ensemble_core.cli.run_text": "resume_instead run_text",
         "ensemble_core.session.prepared_run": "PreparedRun",
         "ensemble_core.session.run_control": "ControlledRun",
         "ensemble_core.cli.run_session": "RunSession",
@@ -161,10 +161,10 @@ else:
         "ensemble_core.config.document": "Document DocumentPath=Path shown",
         "ensemble_core.config.loading": "load_file=load load_text",
         "ensemble_core.config.profile": "Profile",
-        "ensemble_core.config.reader": "read_document=read_text",
+        "ensemble_core.config.yaml_reader": "read_document=read_text",
         "ensemble_core.config.schema": "Validators option_defaults=defaults",
-        "ensemble_core.config.source": "read_file=read",
-        "ensemble_core.config.writer": "write_yaml",
+        "ensemble_core.config.file_text": "read_file=read",
+        "ensemble_core.config.yaml_writer": "write_yaml",
         "ensemble_core.journal.event_encoding": "JournalRow",
         "ensemble_core.journal.ownership": "is_private",
         "ensemble_core.journal.reader": "Journal JournalError",

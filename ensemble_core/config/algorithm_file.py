@@ -14,11 +14,11 @@ from typing import Any
 from ensemble_core.config.attached_files import read_attachment, sibling_path
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Document, Path
-from ensemble_core.config.reader import read_text
+from ensemble_core.config.yaml_reader import read_text
 from ensemble_core.errors import FileErrors, Location, PluginError, UsageError
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment
-from ensemble_core.plugin.validation import check_record
+from ensemble_core.plugin.record_validation import check_record
 
 __all__ = ["is_file", "read_algorithm"]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.source import LARGEST, read
+from ensemble_core.config.file_text import LARGEST, read
 from ensemble_core.errors import UsageError
 
 __all__ = ["read_attachment", "sibling_path"]

@@ -20,6 +20,7 @@ from ensemble_core.config.custom_source import functions_of, source_of
 from ensemble_core.config.cycle_warnings import warn_of_cycles
 from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.expansion import expand_sources
+from ensemble_core.config.file_text import read
 from ensemble_core.config.groups import change_group, make_group
 from ensemble_core.config.instances import check_uses, expand_uses, expanded_data
 from ensemble_core.config.job_options import convert_options
@@ -31,7 +32,6 @@ from ensemble_core.config.output_collisions import warn_of_shared_files
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.placeholder_check import TEXTS, words_of
 from ensemble_core.config.profile import Profile, apply_profile
-from ensemble_core.config.reader import read_text
 from ensemble_core.config.results_and_retries import bind_fail_if, bind_result, bind_retry
 from ensemble_core.config.rule_warnings import (
     actions_of,
@@ -44,11 +44,11 @@ from ensemble_core.config.rule_warnings import (
 )
 from ensemble_core.config.schema import Validators
 from ensemble_core.config.schema_check import check_shape
-from ensemble_core.config.source import read
 from ensemble_core.config.startup_check import check_can_start
 from ensemble_core.config.statistics import bind_statistics
 from ensemble_core.config.sweeps import check_functions
 from ensemble_core.config.tables import bind_tables
+from ensemble_core.config.yaml_reader import read_text
 from ensemble_core.errors import EnsembleError, FileErrors, closest
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import parse_path

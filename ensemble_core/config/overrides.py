@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ensemble_core.config.document import Document, Path
-from ensemble_core.config.reader import read_value
+from ensemble_core.config.yaml_reader import read_value
 from ensemble_core.errors import EnsembleError, Location, UsageError, did_you_mean
 
 __all__ = ["apply", "keys"]

@@ -22,7 +22,7 @@ from ensemble_core.model.placeholders import (
     placeholders,
     unpaired_braces,
 )
-from ensemble_core.model.sweeps import Range
+from ensemble_core.model.sweep_values import Range
 
 __all__ = [
     "TEXTS",

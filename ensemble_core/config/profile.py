@@ -16,9 +16,9 @@ from typing import Any
 from ensemble_core.config.context import Context, Known
 from ensemble_core.config.document import Document, Path, shown
 from ensemble_core.config.limits import WHOLE_RUN
-from ensemble_core.config.reader import read_text
 from ensemble_core.config.schema import PROFILE_FIELDS, Validators
 from ensemble_core.config.schema_check import check_shape
+from ensemble_core.config.yaml_reader import read_text
 from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError, did_you_mean
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.option_values import merged, nodes

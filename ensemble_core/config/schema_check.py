@@ -13,7 +13,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Document, Path, shown
 from ensemble_core.config.limits import hours_hint
 from ensemble_core.config.observer_fields import may_rename, renamed, turned_round
-from ensemble_core.config.reader import read_text
+from ensemble_core.config.yaml_reader import read_text
 from ensemble_core.errors import closest, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.registry import Kind, Registry

@@ -15,7 +15,7 @@ from ensemble_core.metrics.store import (
     parse_path,
 )
 from ensemble_core.model.rules import BoundRule, Trigger
-from ensemble_core.plugin.validation import CORE_EVENTS
+from ensemble_core.plugin.record_validation import CORE_EVENTS
 
 __all__ = ["check_can_start"]
 

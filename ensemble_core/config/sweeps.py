@@ -15,7 +15,7 @@ from ensemble_core.errors import Location, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.numbers import read_number
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
-from ensemble_core.model.sweeps import GivenBy, Range, by_count, by_step
+from ensemble_core.model.sweep_values import GivenBy, Range, by_count, by_step
 
 __all__ = [
     "MOST_COUNTED",

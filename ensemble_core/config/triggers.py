@@ -15,7 +15,7 @@ from ensemble_core.metrics.store import MetricPath
 from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
-from ensemble_core.plugin.validation import meant_event
+from ensemble_core.plugin.record_validation import meant_event
 
 __all__ = ["BoundTrigger", "bind_trigger"]
 

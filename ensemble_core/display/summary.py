@@ -17,7 +17,13 @@ from ensemble_core.display.text_style import (
     shorten,
 )
 from ensemble_core.display.verdict_words import held_back_words
-from ensemble_core.engine.report import GroupReport, InstanceReport, Progress, Report, RuleReport
+from ensemble_core.engine.run_report import (
+    GroupReport,
+    InstanceReport,
+    Progress,
+    Report,
+    RuleReport,
+)
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.model.ensemble import amount

@@ -99,10 +99,10 @@ from ensemble_core.engine.progress import report_of
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.records import JobRecord, Match, Steps
 from ensemble_core.engine.repeated_rows import report_repeated_rows
-from ensemble_core.engine.report import Report
 from ensemble_core.engine.requests import carry_out
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
 from ensemble_core.engine.rule_index import RuleState
+from ensemble_core.engine.run_report import Report
 from ensemble_core.engine.state import State
 from ensemble_core.engine.stopping import Stopping
 from ensemble_core.engine.table_rows import Tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from ensemble_core.engine.names import JobFields, host_of, named_fields
+from ensemble_core.engine.name_values import JobFields, host_of, named_fields
 from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.points import PointJobs
 from ensemble_core.engine.records import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from ensemble_core.engine.names import named_fields
+from ensemble_core.engine.name_values import named_fields
 from ensemble_core.engine.records import BY_RUN, JobRecord, Match
 from ensemble_core.engine.state import State
 from ensemble_core.model.conditions import Condition

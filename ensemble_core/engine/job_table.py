@@ -19,8 +19,8 @@ from ensemble_core.engine.changed_jobs import (
 )
 from ensemble_core.engine.counters import Counters
 from ensemble_core.engine.done_jobs import DoneJobs
-from ensemble_core.engine.gauges import OwnGauges
 from ensemble_core.engine.group_state import Change, GroupState
+from ensemble_core.engine.job_gauges import OwnGauges
 from ensemble_core.engine.job_states import (
     HANDED_OVER,
     INDEX,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ensemble_core.engine.places import AT_ONCE
-from ensemble_core.engine.report import GroupReport, Progress, Report, RuleReport
 from ensemble_core.engine.rule_index import RuleState
+from ensemble_core.engine.run_report import GroupReport, Progress, Report, RuleReport
 from ensemble_core.engine.state import State
 from ensemble_core.metrics.store import COMMITTED, USED
 from ensemble_core.model.filters import ALL

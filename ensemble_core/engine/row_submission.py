@@ -15,7 +15,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.model.filters import ALL, split_condition
 from ensemble_core.model.jobs import Job, JobGroup
 from ensemble_core.model.retry_policy import changed_fields
-from ensemble_core.model.sweeps import without_noise
+from ensemble_core.model.sweep_values import without_noise
 
 __all__ = ["of_rows", "rows_of"]
 

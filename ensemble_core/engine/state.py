@@ -11,7 +11,7 @@ from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.foreign_jobs import ForeignJobs
 from ensemble_core.engine.generator_state import GeneratorState
 from ensemble_core.engine.job_table import JobTable
-from ensemble_core.engine.names import all_fields, named_fields
+from ensemble_core.engine.name_values import all_fields, named_fields
 from ensemble_core.engine.node_failures import NodeFailures
 from ensemble_core.engine.past_submits import same_sweep
 from ensemble_core.engine.rate_limit import RateLimit

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
 from ensemble_core.engine.budget import Budget, Usage
-from ensemble_core.engine.gauges import OwnGauges
 from ensemble_core.engine.group_state import GroupState
+from ensemble_core.engine.job_gauges import OwnGauges
 from ensemble_core.engine.job_states import ATTEMPT, HANDED_OVER, AttemptState
 from ensemble_core.engine.places import Places
 from ensemble_core.engine.records import JobRecord

@@ -12,7 +12,7 @@ from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job, JobGroup
-from ensemble_core.model.sweeps import GivenBy
+from ensemble_core.model.sweep_values import GivenBy
 
 __all__ = ["combinations", "expand_variation", "varied_group"]
 

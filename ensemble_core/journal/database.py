@@ -13,10 +13,10 @@ from typing import NamedTuple
 from zlib import crc32
 
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
+from ensemble_core.journal.file_names import NAME, PERFORMED, JournalError
 from ensemble_core.journal.filesystem import read_note, shared_storage
 from ensemble_core.journal.job_rows import TABLES
 from ensemble_core.journal.lock_owner import LOCK, describe_owner, holder, is_this_process, may_live
-from ensemble_core.journal.names import NAME, PERFORMED, JournalError
 from ensemble_core.journal.views import VIEWS
 
 __all__ = [

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ensemble_core.journal.file_names import JournalError
 from ensemble_core.journal.lock_owner import (
     LOCK,
     describe_owner,
@@ -20,7 +21,6 @@ from ensemble_core.journal.lock_owner import (
     same_step,
     this_process,
 )
-from ensemble_core.journal.names import JournalError
 from ensemble_core.posix import lock_within
 
 __all__ = ["Lock", "taken_error"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ensemble_core.errors import UsageError
-from ensemble_core.journal.names import NAME
+from ensemble_core.journal.file_names import NAME
 
 __all__ = ["RunFiles", "is_own", "is_private", "is_trusted", "require_own"]
 

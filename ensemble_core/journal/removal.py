@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ensemble_core.journal.file_names import NAME, PERFORMED, STOP_MARK
 from ensemble_core.journal.filesystem import read_note
-from ensemble_core.journal.names import NAME, PERFORMED, STOP_MARK
 from ensemble_core.journal.run_store import BEGAN, HALT, LEAVE, LOCK, STOP
 
 __all__ = ["is_run", "remove"]

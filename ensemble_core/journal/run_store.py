@@ -17,10 +17,10 @@ from typing import Any, Literal
 from zlib import crc32
 
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
+from ensemble_core.journal.file_names import NAME, PERFORMED, JournalError
 from ensemble_core.journal.filesystem import private_folder, read_note
 from ensemble_core.journal.lock import Lock, taken_error
 from ensemble_core.journal.lock_owner import LOCK
-from ensemble_core.journal.names import NAME, PERFORMED, JournalError
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [

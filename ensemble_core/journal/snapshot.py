@@ -38,12 +38,13 @@ FORMAT = 29
 
 #: Modules that define the classes of the state.
 _MODULES = (
-    "engine.budget engine.counters engine.done_jobs engine.state engine.foreign_jobs engine.gauges "
-    "engine.generator_state engine.group_state engine.job_table engine.for_duration "
-    "engine.node_failures engine.past_submits engine.places engine.rate_limit engine.recent_rows "
-    "engine.records engine.replicas engine.rule_index engine.rule_set engine.samples "
-    "engine.shared_files engine.silence engine.timers metrics.recent_counts metrics.series "
-    "metrics.store model.decisions model.events model.generators model.jobs model.sweeps"
+    "engine.budget engine.counters engine.done_jobs engine.state engine.foreign_jobs "
+    "engine.job_gauges engine.generator_state engine.group_state engine.job_table "
+    "engine.for_duration engine.node_failures engine.past_submits engine.places "
+    "engine.rate_limit engine.recent_rows engine.records engine.replicas engine.rule_index "
+    "engine.rule_set engine.samples engine.shared_files engine.silence engine.timers "
+    "metrics.recent_counts metrics.series metrics.store model.decisions model.events "
+    "model.generators model.jobs model.sweep_values"
 )
 _CLASSES: dict[str, type[Any]] = {
     f"{found.__module__.rpartition('.')[2]}.{name}": found

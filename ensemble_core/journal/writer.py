@@ -37,8 +37,8 @@ from ensemble_core.journal.database import (
     storable,
 )
 from ensemble_core.journal.event_encoding import event_text, list_text
+from ensemble_core.journal.file_names import STOP_MARK
 from ensemble_core.journal.job_rows import JobRow, JobRowWriter, read_layouts
-from ensemble_core.journal.names import STOP_MARK
 from ensemble_core.journal.reader import FileVersion, Snapshot, digest
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event

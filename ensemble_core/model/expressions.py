@@ -29,7 +29,7 @@ from ensemble_core.model.compiler import (
 from ensemble_core.model.formula_mistakes import suggested_formula
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format, placeholders
 from ensemble_core.model.plain_numbers import whole
-from ensemble_core.model.sweeps import rounded, without_noise
+from ensemble_core.model.sweep_values import rounded, without_noise
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.filters import filter_of
-from ensemble_core.model.sweeps import Range
+from ensemble_core.model.sweep_values import Range
 from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:

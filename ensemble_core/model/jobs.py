@@ -13,7 +13,7 @@ from ensemble_core.model.codec import NOTHING, Record, quick_to_make
 from ensemble_core.model.option_values import fill_options, has_braces
 from ensemble_core.model.placeholders import REQUESTS, fill, placeholders
 from ensemble_core.model.signals import SIGNALS
-from ensemble_core.model.sweeps import GivenBy
+from ensemble_core.model.sweep_values import GivenBy
 from ensemble_core.quick_dataclass import dataclass, replace
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from ensemble_core.errors import Location, PluginError, closest, did_you_mean, i
 from ensemble_core.plugin import hookspecs
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normalize
 from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin, ObserverPlugin
+from ensemble_core.plugin.record_validation import HOOKS, check_records
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
 from ensemble_core.plugin.stdout_guard import stdout_to_stderr
-from ensemble_core.plugin.validation import HOOKS, check_records
 
 __all__ = [
     "GROUP",

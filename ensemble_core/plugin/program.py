@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.model.rules import Trigger
+from ensemble_core.plugin.record_validation import check_records
 from ensemble_core.plugin.records import ActionPlugin, StatisticPlugin, TriggerPlugin
 from ensemble_core.plugin.registry import LoadedPlugin, Named, Registry
-from ensemble_core.plugin.validation import check_records
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["Program"]

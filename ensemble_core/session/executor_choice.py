@@ -94,7 +94,7 @@ def profile_options(
     Raises :class:`FileErrors` if the executor rejects options.
     """
     from ensemble_core.errors import FileErrors
-    from ensemble_core.plugin.validation import plain
+    from ensemble_core.plugin.record_validation import plain
 
     if profile is None or not _is_meant(registry, record, profile):
         return {}
@@ -301,8 +301,8 @@ def read_options(
 
     Raises :class:`UsageError` if the schema rejects an option.
     """
+    from ensemble_core.plugin.record_validation import plain
     from ensemble_core.plugin.records import ExecutorPlugin
-    from ensemble_core.plugin.validation import plain
 
     whose = f"{'executor' if isinstance(record, ExecutorPlugin) else 'resizer'} {record.name!r}"
     schema = plain(record.options)

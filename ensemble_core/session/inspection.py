@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.session.capacity import Capacity
-from ensemble_core.session.curves import Curves, thinned
 from ensemble_core.session.failure_kinds import LOOKED, count_ends, failure_kinds
 from ensemble_core.session.firings import Firings
+from ensemble_core.session.job_curves import Curves, thinned
 from ensemble_core.session.job_timeline import (
     running_and_waiting,
     running_and_waiting_by_events,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.records import JobRecord
-    from ensemble_core.engine.report import Report
+    from ensemble_core.engine.run_report import Report
     from ensemble_core.journal.replay import Replay
     from ensemble_core.journal.stored_jobs import StoredJobs
     from ensemble_core.session.jobs_in_memory import JobColumns

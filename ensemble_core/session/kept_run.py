@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.named_code import Purpose
     from ensemble_core.plugin.program import Program
     from ensemble_core.plugin.registry import Registry
-    from ensemble_core.session.plugins import FindPlugins
+    from ensemble_core.session.installed_plugins import FindPlugins
 
 __all__ = ["KeptRun", "versions"]
 

@@ -13,7 +13,7 @@ from ensemble_core.session.run_control import EXECUTOR
 
 if TYPE_CHECKING:
     from ensemble_core.plugin.records import ExecutorPlugin
-    from ensemble_core.session.plugins import FindPlugins
+    from ensemble_core.session.installed_plugins import FindPlugins
 
 __all__ = ["check_not_lost", "leftover_jobs"]
 

@@ -49,7 +49,7 @@ def new_run(
     folders: tuple[str, ...] = ()
     earlier = None
     if any(each.first_from for each in ensemble.generators.values()):
-        from ensemble_core.session.first_points import with_earlier_points
+        from ensemble_core.session.earlier_points import with_earlier_points
 
         told: list[str] = []
         ensemble = with_earlier_points(ensemble, state, told.append)

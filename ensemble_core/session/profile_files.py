@@ -89,8 +89,8 @@ def _is_named(path: Path) -> bool:
 
 
 def _read(registry: Registry) -> list[Document]:
+    from ensemble_core.config.file_text import read
     from ensemble_core.config.profile import read_config
-    from ensemble_core.config.source import read
 
     files = []
     for path in _found():

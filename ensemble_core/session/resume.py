@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.records import ExecutorPlugin
+    from ensemble_core.session.installed_plugins import FindPlugins
     from ensemble_core.session.kept_run import KeptRun
-    from ensemble_core.session.plugins import FindPlugins
 
 __all__ = ["NewTables", "prepare_resume"]
 
@@ -256,7 +256,7 @@ def _load(past: KeptRun, text: FileVersion) -> Ensemble:
     """Return the ensemble of a changed file."""
     ensemble = past.loading_new("run")(text)
     if any(each.first_from for each in ensemble.generators.values()):
-        from ensemble_core.session.first_points import with_earlier_points
+        from ensemble_core.session.earlier_points import with_earlier_points
 
         kept_texts = past.journal.texts()[-1].attached or {}
         ensemble = with_earlier_points(ensemble, past.folder.parents[1], past.warn, kept_texts)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.file_names import NAME
 from ensemble_core.journal.filesystem import shared_storage
 from ensemble_core.journal.lock import Lock
-from ensemble_core.journal.names import NAME
 from ensemble_core.journal.run_store import new_folder, write_began
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry

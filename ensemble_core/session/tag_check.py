@@ -15,7 +15,7 @@ from ensemble_core.journal.run_store import is_taken, state_folder
 from ensemble_core.session.lost_journal import check_not_lost
 
 if TYPE_CHECKING:
-    from ensemble_core.session.plugins import FindPlugins
+    from ensemble_core.session.installed_plugins import FindPlugins
 
 __all__ = ["check_tag", "remove_if_never_began"]
 

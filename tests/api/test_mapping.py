@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ensemble_core as ensemble
-from ensemble_core.api.source import source_of
+from ensemble_core.api.mapping_source import source_of
 from ensemble_core.plugin.program import Program
 
 START = {"trigger": "start", "action": {"name": "submit", "label": "sim"}}

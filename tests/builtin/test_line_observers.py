@@ -14,7 +14,7 @@ from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.observers import ensemble_observers
 from ensemble_core.builtin.patterns import Patterns
-from ensemble_core.builtin.table import Table
+from ensemble_core.builtin.table_observer import Table
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.observer import Observer, Row

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from ensemble_core.cli.main import main
 from ensemble_core.errors import PluginError
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
-from ensemble_core.plugin.validation import check_record
+from ensemble_core.plugin.record_validation import check_record
 
 FILE = 'rules: [{trigger: start, action: {name: submit, label: a}}]\njobs: [{name: a, command: "true"}]\n'
 QUEUES = """

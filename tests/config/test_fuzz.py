@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ensemble_core.config import load_text
-from ensemble_core.config.source import decode
+from ensemble_core.config.file_text import decode
 from ensemble_core.errors import EnsembleError
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import Registry

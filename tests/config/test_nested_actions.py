@@ -23,8 +23,8 @@ from ensemble_core.model.decisions import Call, Cancel, Log, Submit
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallReturned
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.record_validation import check_record
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.plugin.validation import check_record
 
 PLUGIN = """
 import time

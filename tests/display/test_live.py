@@ -14,9 +14,9 @@ import pytest
 
 from ensemble_core.display.console import OutputLine
 from ensemble_core.display.live import LiveTable, can_be_live
-from ensemble_core.display.output import Output
+from ensemble_core.display.output_thread import Output
 from ensemble_core.display.text_style import TextStyle
-from ensemble_core.engine.report import GroupReport, Report
+from ensemble_core.engine.run_report import GroupReport, Report
 from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import Event
 
@@ -257,7 +257,7 @@ def test_lines_that_come_close_together_are_written_at_once(
             self.writes += 1
             return super().write(text)
 
-    monkeypatch.setattr("ensemble_core.display.output._GATHER", 3600.0)
+    monkeypatch.setattr("ensemble_core.display.output_thread._GATHER", 3600.0)
     out = Counted()
     with Output(words, out, out) as output:
         for number in range(3):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ensemble_core.engine.job_states import ATTEMPT, INDEX, ImpossibleMove
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.records import Index, JobRecord
-from ensemble_core.engine.validation import InconsistentState, validate
+from ensemble_core.engine.state_validation import InconsistentState, validate
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.events import (
     CallFailed,

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.names import all_fields, named_fields
+from ensemble_core.engine.name_values import all_fields, named_fields
 from ensemble_core.engine.records import Match, Slice
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.journal.event_encoding import decisions_text

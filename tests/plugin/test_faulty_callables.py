@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from ensemble_core.cli.main import main
 from ensemble_core.plugin import fragments, records
-from ensemble_core.plugin.validation import _FUNCTIONS
+from ensemble_core.plugin.record_validation import _FUNCTIONS
 
 #: A plugin with one record, which has a faulty function ``odd``.
 PLUGIN = """

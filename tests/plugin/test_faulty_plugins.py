@@ -28,8 +28,8 @@ from ensemble_core.errors import EnsembleError, FileErrors, PluginError
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.record_validation import CORE_EVENTS, check_record
 from ensemble_core.plugin.registry import LoadedPlugin, Named, Registry
-from ensemble_core.plugin.validation import CORE_EVENTS, check_record
 
 INSTALLED = discover()
 PLAIN = TextStyle(unicode=True)

@@ -42,8 +42,8 @@ from ensemble_core.model.decisions import Log
 from ensemble_core.model.rules import Action
 from ensemble_core.plugin import hookspecs
 from ensemble_core.plugin.discovery import discover
+from ensemble_core.plugin.record_validation import HOOKS
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.plugin.validation import HOOKS
 
 
 def examples(hook: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.display.output import Output
+from ensemble_core.display.output_thread import Output
 from ensemble_core.plugin.stdout_guard import stdout_to_stderr
 
 FILE = """

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ensemble_core
-from ensemble_core.plugin.validation import HOOKS
+from ensemble_core.plugin.record_validation import HOOKS
 
 HEAVY = (
     "river", "numpy", "scipy", "pandas", "rich", "jsonschema_rs", "yaml", "grpc",

@@ -174,7 +174,7 @@ def test_the_layers_of_the_engine_hold_for_type_only_imports() -> None:
             assert reached[module].isdisjoint(above), f"{module} imports upwards"
 
 
-#: Modules of the core that a plugin imports besides the public names.
+#: Modules of the core that a plugin imports besides the public job_names.
 PUBLIC = ("ensemble_core", "ensemble_core.cli.toolkit")
 MORE = {
     # The nodes of pilots run the supervisor of the local executor.
@@ -251,7 +251,7 @@ def test_the_core_imports_no_plugin() -> None:
         "from ensemble_core.engine import engine",
         "from ensemble_core.cli import options",
         "def f():\n    import ensemble_core.errors",
-        "try:\n    from ensemble_slurm import names\nexcept ImportError: pass",
+        "try:\n    from ensemble_slurm import job_names\nexcept ImportError: pass",
     ],
 )
 def test_a_forbidden_import_of_a_plugin_is_detected(line: str) -> None:

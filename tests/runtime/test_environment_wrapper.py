@@ -15,7 +15,7 @@ from ensemble_core.errors import EnsembleError, PluginError
 from ensemble_core.model.causes import ENVIRONMENT_FAILED
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.identity import Source, identity_of, parts_of
-from ensemble_core.plugin.validation import check_record
+from ensemble_core.plugin.record_validation import check_record
 from ensemble_core.runtime.environment_wrapper import Environments, wrapped
 
 #: Two environments: ``tool`` appends to a variable, ``shelf`` does so as well.

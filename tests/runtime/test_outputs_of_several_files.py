@@ -16,11 +16,11 @@ import pytest
 from ensemble_testing import wait_until
 
 from ensemble_core.builtin.key_value import KeyValue
-from ensemble_core.builtin.table import Table
+from ensemble_core.builtin.table_observer import Table
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.runtime.tail import Follower, opening, parts, read_position
-from ensemble_core.runtime.tail import file as tail_file
-from ensemble_core.runtime.tail.file import File
+from ensemble_core.runtime.tail import output_file as tail_file
+from ensemble_core.runtime.tail.output_file import File
 from ensemble_core.runtime.tail.parts import in_order
 
 

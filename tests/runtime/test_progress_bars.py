@@ -13,7 +13,7 @@ from ensemble_testing import wait_until
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import Row
-from ensemble_core.runtime.tail import Follower, file, observer_feed
+from ensemble_core.runtime.tail import Follower, observer_feed, output_file
 from ensemble_core.runtime.tail.rewritten_lines import newest_updates
 
 
@@ -125,7 +125,7 @@ def test_no_update_is_cut() -> None:
 def test_an_observer_that_falls_behind_continues_at_the_end(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "MOST_BEHIND", 1 << 20)
+    monkeypatch.setattr(output_file, "MOST_BEHIND", 1 << 20)
     monkeypatch.setattr(observer_feed, "_LONGEST_CATCH_UP", 0.0)
     watched.path.write_bytes(b"".join(b"x=%d\n" % n for n in range(1_000_000)))
     watched.begin()

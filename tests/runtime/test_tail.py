@@ -16,7 +16,7 @@ from ensemble_testing import wait_until
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import Observer, Row
 from ensemble_core.runtime.tail import Follower
-from ensemble_core.runtime.tail.file import File
+from ensemble_core.runtime.tail.output_file import File
 
 PATIENCE = 60.0
 
@@ -569,7 +569,7 @@ def test_the_end_of_a_file_is_retried_without_descriptors(
         return opened(name, *more, **others)
 
     path.write_text("1\n2\n")
-    monkeypatch.setattr("ensemble_core.runtime.tail.file._PATIENCE", 0.2)
+    monkeypatch.setattr("ensemble_core.runtime.tail.output_file._PATIENCE", 0.2)
     monkeypatch.setattr(os, "open", refused)
     watched.follower.watch("j.0", "lines", Lines(), path)
     watched.finish()

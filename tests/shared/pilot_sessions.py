@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ensemble_pilot import ensemble_executors
-from ensemble_pilot.controller import Controller
+from ensemble_pilot.pilot_controller import Controller
 from ensemble_pilot.turn import Turn
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until

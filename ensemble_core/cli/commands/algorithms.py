@@ -13,7 +13,7 @@ from ensemble_core.cli.commands.plugins import describe
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.options import load_plugins, plugin_option
 from ensemble_core.display.text_style import format_table, print_table, printable, style_of
-from ensemble_core.plugin.validation import plain
+from ensemble_core.plugin.record_validation import plain
 
 __all__ = ["algorithms"]
 
@@ -83,7 +83,7 @@ def show(
         if as_json:
             click.echo(json.dumps(data, indent=2))
             return
-        from ensemble_core.config.writer import write_yaml
+        from ensemble_core.config.yaml_writer import write_yaml
 
         click.echo(write_yaml(data), nl=False)
         return
@@ -103,7 +103,7 @@ def _expanded_entry(
     """Return the entry under ``use:`` with all its rules, for the groups that its options name."""
     from ensemble_core import config
     from ensemble_core.cli.control_requests import given_values
-    from ensemble_core.config.writer import write_yaml
+    from ensemble_core.config.yaml_writer import write_yaml
 
     options = given_values(given, "group=sim", "--with")
     record = registry.algorithms.get(name)

@@ -176,7 +176,7 @@ def _group(
 ) -> JobGroup | None:
     """Return a job group with the observers to use, or ``None`` if no option names them."""
     if given is not None:
-        from ensemble_core.config.reader import read_value
+        from ensemble_core.config.yaml_reader import read_value
 
         data, _ = read_value(given, "--with")
         if isinstance(data, str):

@@ -27,7 +27,7 @@ from ensemble_core.cli.options import (
     wall_option,
 )
 from ensemble_core.cli.run_session import RunSession
-from ensemble_core.config.source import read
+from ensemble_core.config.file_text import read
 from ensemble_core.display.text_style import printable
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import FileVersion

@@ -23,8 +23,8 @@ from ensemble_core.cli.options import (
     state_option,
     wall_option,
 )
-from ensemble_core.cli.queue_run import resume_instead, run_text
-from ensemble_core.config.source import read
+from ensemble_core.cli.run_text import resume_instead, run_text
+from ensemble_core.config.file_text import read
 from ensemble_core.session.executor_choice import choose_executor, profile_options, read_options
 from ensemble_core.session.profile_files import find_profile
 

@@ -214,8 +214,8 @@ def _print_expanded(
 ) -> int:
     """Print a file with its sources and instances expanded. Raises :class:`EnsembleError`."""
     from ensemble_core import config
-    from ensemble_core.config.source import read
-    from ensemble_core.config.writer import write_yaml
+    from ensemble_core.config.file_text import read
+    from ensemble_core.config.yaml_writer import write_yaml
 
     if len(files) > 1:
         raise click.UsageError("--expanded takes a single file")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ensemble_core.journal.filesystem import filesystem
-from ensemble_core.runtime.tail.file import File
+from ensemble_core.runtime.tail.output_file import File
 from ensemble_core.runtime.tail.poll_interval import CACHING, LOCAL, PollInterval
 
 if TYPE_CHECKING:

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ensemble_batch.batch_executor import BatchExecutor
+    from ensemble_batch.event_sequence import JobEvents
     from ensemble_batch.executor import QueueExecutor
-    from ensemble_batch.hooks import CannotTake, InvalidJob, QueueJob, reshaped
-    from ensemble_batch.job_events import JobEvents
     from ensemble_batch.job_script import Batch, job_lines, job_table, quote
     from ensemble_batch.listener import address_option
     from ensemble_batch.outlet import Outlet
     from ensemble_batch.output_files import OutputFiles, Place
-    from ensemble_batch.records import Records, Sent
+    from ensemble_batch.queue_hooks import CannotTake, InvalidJob, QueueJob, reshaped
     from ensemble_batch.reports import status_of
     from ensemble_batch.shared_folder import script_of_batch
+    from ensemble_batch.submission_records import Records, Sent
 
 __all__ = [
     "Batch",
@@ -52,13 +52,13 @@ __all__ = [
 _HOMES = {
     "batch_executor": "BatchExecutor",
     "executor": "QueueExecutor",
-    "hooks": "CannotTake InvalidJob QueueJob reshaped",
-    "job_events": "JobEvents",
+    "queue_hooks": "CannotTake InvalidJob QueueJob reshaped",
+    "event_sequence": "JobEvents",
     "job_script": "Batch job_lines job_table quote",
     "listener": "address_option",
     "outlet": "Outlet",
     "output_files": "OutputFiles Place",
-    "records": "Records Sent",
+    "submission_records": "Records Sent",
     "reports": "status_of",
     "shared_folder": "script_of_batch",
 }

@@ -13,13 +13,13 @@ from functools import partial
 
 from ensemble_batch import timing
 from ensemble_batch.active_jobs import QueueRun
+from ensemble_batch.batch_submission import Submission
 from ensemble_batch.command import QueueCommands
-from ensemble_batch.hooks import QueueHooks, QueueJob
 from ensemble_batch.job_life import JobLife
 from ensemble_batch.queries_and_lost_jobs import Inquiry
+from ensemble_batch.queue_hooks import QueueHooks, QueueJob
 from ensemble_batch.reattach import find_again
-from ensemble_batch.records import Records
-from ensemble_batch.submission import Submission
+from ensemble_batch.submission_records import Records
 from ensemble_core import (
     Emit,
     ExecutorError,

@@ -10,8 +10,8 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_batch.hooks import QueueJob
-from ensemble_batch.job_events import JobEvents
+from ensemble_batch.event_sequence import JobEvents
+from ensemble_batch.queue_hooks import QueueJob
 from ensemble_batch.reports import Report
 from ensemble_core import Cause, JobEvent
 

@@ -18,7 +18,7 @@ from ensemble_batch.output_files import Place
 from ensemble_core import Job
 
 if TYPE_CHECKING:
-    from ensemble_batch.hooks import QueueHooks
+    from ensemble_batch.queue_hooks import QueueHooks
 
 __all__ = ["Batch", "job_lines", "job_table", "quote", "report_script_of", "script_of"]
 

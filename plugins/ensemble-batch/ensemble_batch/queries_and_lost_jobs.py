@@ -12,8 +12,8 @@ from functools import partial
 from ensemble_batch import timing
 from ensemble_batch.absence_warnings import Absences
 from ensemble_batch.active_jobs import QueueRun
-from ensemble_batch.hooks import QueueJob
 from ensemble_batch.job_life import JobLife
+from ensemble_batch.queue_hooks import QueueJob
 from ensemble_core import ExecutorError
 
 __all__ = ["Inquiry"]

@@ -10,7 +10,7 @@ from typing import TypeVar
 from ensemble_batch import timing
 from ensemble_batch.active_jobs import QueueRun
 from ensemble_batch.job_life import JobLife
-from ensemble_batch.records import Sent
+from ensemble_batch.submission_records import Sent
 from ensemble_core import ExecutorError
 
 __all__ = ["find_again"]

@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ensemble_batch.active_jobs import WrappedRun
-from ensemble_batch.hooks import QueueHooks, QueueJob
 from ensemble_batch.job_life import JobLife
 from ensemble_batch.job_script import report_script_of
 from ensemble_batch.listener import Listener, address_towards
 from ensemble_batch.output_files import Place
-from ensemble_batch.records import Records
+from ensemble_batch.queue_hooks import QueueHooks, QueueJob
 from ensemble_batch.report_spool import VOIDED, ReportSpool
 from ensemble_batch.reports import Report, read_report
+from ensemble_batch.submission_records import Records
 from ensemble_core import Emit, ExecutorError, Job, Run
 
 __all__ = ["ReportRun"]

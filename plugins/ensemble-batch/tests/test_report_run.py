@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 
 import pytest
 from ensemble_batch import Batch, BatchExecutor, Place, QueueJob, Records, Sent, report_spool
+from ensemble_batch.batch_submission import Submission, _PendingBatch
 from ensemble_batch.job_life import JobLife
 from ensemble_batch.queries_and_lost_jobs import Inquiry
 from ensemble_batch.report_run import ReportRun
 from ensemble_batch.report_spool import ReportSpool
 from ensemble_batch.reports import Report
-from ensemble_batch.submission import Submission, _PendingBatch
 
 from ensemble_core import Event, Job, JobEvent, Run
 

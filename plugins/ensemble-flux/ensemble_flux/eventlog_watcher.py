@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from ensemble_core import JobEvent
-from ensemble_flux.journal import Journal, tag_of
+from ensemble_flux.event_translation import Journal, tag_of
 from ensemble_flux.reactor import Reactor, error_text
 
 __all__ = ["EventlogWatcher"]

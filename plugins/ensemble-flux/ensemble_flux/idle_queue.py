@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ensemble_flux.journal import Journal
-from ensemble_flux.nodes import Nodes
+from ensemble_flux.event_translation import Journal
+from ensemble_flux.node_usage import Nodes
 from ensemble_flux.reactor import Reactor
 
 __all__ = ["IdleQueue"]

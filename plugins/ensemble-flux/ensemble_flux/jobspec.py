@@ -13,7 +13,7 @@ from signal import Signals
 from typing import Any
 
 from ensemble_core import Job
-from ensemble_flux.journal import TAG
+from ensemble_flux.event_translation import TAG
 
 __all__ = ["JobspecError", "Jobspecs", "limits"]
 

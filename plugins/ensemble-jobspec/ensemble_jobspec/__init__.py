@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ensemble_jobspec.reader import read as read
+    from ensemble_jobspec.jobspec_reader import read as read
     from ensemble_jobspec.workload import Workload as Workload
 
 __all__ = ["Workload", "read"]
@@ -17,7 +17,7 @@ __all__ = ["Workload", "read"]
 
 def __getattr__(name: str) -> object:
     if name == "read":
-        from ensemble_jobspec.reader import read
+        from ensemble_jobspec.jobspec_reader import read
 
         return read
     if name == "Workload":

@@ -77,7 +77,7 @@ def validate(files: tuple[str, ...], form: str | None, as_json: bool) -> int:
     The exit code is 2 if there are mistakes.
     """
     from ensemble_jobspec.conversion import convert as converted
-    from ensemble_jobspec.reader import read_jobspec
+    from ensemble_jobspec.jobspec_reader import read_jobspec
 
     code = 0
     for file in files:
@@ -192,8 +192,8 @@ def run(
         )
         if code is not None:
             return code
+    from ensemble_jobspec.format_writer import as_yaml
     from ensemble_jobspec.output_follower import Follower
-    from ensemble_jobspec.writer import as_yaml
 
     registry = load_plugins(plugins)
     name = executor or transform
@@ -264,7 +264,7 @@ def convert(
     For executors, only the first replica of a task is shown. The target 'ensemble' writes a
     complete ensemble file for 'ensemble run'.
     """
-    from ensemble_jobspec.writer import OWN, written
+    from ensemble_jobspec.format_writer import OWN, written
 
     registry = load_plugins(plugins)
     workload = read_workload(file, how["form"])

@@ -87,7 +87,7 @@ def conversion_options(function: Callable[..., int]) -> Callable[..., int]:
 
 def read_workload(file: str, form: str | None) -> Workload:
     """Return the workload of a file. Raises :class:`~ensemble_core.FileErrors`."""
-    from ensemble_jobspec.reader import read_jobspec
+    from ensemble_jobspec.jobspec_reader import read_jobspec
 
     return read_jobspec(read_file(file), file, form)  # type: ignore[arg-type]
 
@@ -126,7 +126,7 @@ def run_options(
     how: Mapping[str, Any],
 ) -> Options:
     """Return the options for running a workload, with the queue's gauges if it needs them."""
-    from ensemble_jobspec.gauges import needs_gauges, read_gauges
+    from ensemble_jobspec.queue_capacity import needs_gauges, read_gauges
 
     name = choice.record.name
     return replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ensemble_jobspec.faults import Faults
+from ensemble_jobspec.jobspec_errors import Faults
 from ensemble_jobspec.shared_parts import command, request_of_list, system
 from ensemble_jobspec.workload import Task, Vertex, Workload
 

@@ -20,6 +20,6 @@ def ensemble_actions() -> Iterable[ActionPlugin]:
 @hookimpl
 def ensemble_sources() -> Iterable[SourcePlugin]:
     """Return the source ``jobspec``."""
-    from ensemble_jobspec.source import SOURCE
+    from ensemble_jobspec.jobspec_entries import SOURCE
 
     return [SOURCE]

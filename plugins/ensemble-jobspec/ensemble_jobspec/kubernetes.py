@@ -14,7 +14,7 @@ from typing import Any
 
 from ensemble_core import unescape_braces
 from ensemble_jobspec.conversion import Converted
-from ensemble_jobspec.plan import Unit
+from ensemble_jobspec.unit_order import Unit
 
 __all__ = ["as_documents", "manifests"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ensemble_jobspec.plan import plan
 from ensemble_jobspec.resource_shapes import compute_shape
+from ensemble_jobspec.unit_order import plan
 from ensemble_jobspec.workload import Attributes, Group, Request, Script, Task, Vertex, Workload
 
 __all__ = ["as_nextgen"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ensemble_jobspec.plan import Mode, Unit
 from ensemble_jobspec.resource_shapes import Copies, Shape
+from ensemble_jobspec.unit_order import Mode, Unit
 
 __all__ = ["Converted", "Options"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ensemble_core import EnsembleError, did_you_mean
 from ensemble_core.cli.toolkit import parse_duration
-from ensemble_jobspec.faults import Faults, Path
+from ensemble_jobspec.jobspec_errors import Faults, Path
 from ensemble_jobspec.workload import Attributes, Request, Script, Vertex
 
 __all__ = ["attributes", "command", "inside", "request_of_list", "requirement", "system", "vertex"]

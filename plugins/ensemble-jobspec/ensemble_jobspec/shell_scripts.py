@@ -8,7 +8,7 @@ from typing import Any
 
 from ensemble_core import Job, as_text, shell_line, unescape_braces
 from ensemble_jobspec.conversion import Converted
-from ensemble_jobspec.plan import Unit
+from ensemble_jobspec.unit_order import Unit
 
 __all__ = ["flux_script", "script"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ensemble_core import FileErrors
 from ensemble_core.cli.toolkit import read_document
-from ensemble_jobspec.faults import Faults
+from ensemble_jobspec.jobspec_errors import Faults
 
 __all__ = ["read_site"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ensemble_core import UsageError, escape_braces
-from ensemble_jobspec.plan import Unit
 from ensemble_jobspec.resource_shapes import Shape
+from ensemble_jobspec.unit_order import Unit
 
 __all__ = ["stage_files"]
 

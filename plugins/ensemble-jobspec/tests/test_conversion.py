@@ -11,11 +11,11 @@ import yaml
 from click.testing import CliRunner, Result
 from ensemble_jobspec import conversion, read
 from ensemble_jobspec.conversion import Options, convert
+from ensemble_jobspec.format_writer import as_yaml
 from ensemble_jobspec.nextgen import as_nextgen
 from ensemble_jobspec.resource_shapes import Shape, choose_shape, compute_shape
 from ensemble_jobspec.scripts import script_words
 from ensemble_jobspec.workload import Request, Script, Vertex, Workload
-from ensemble_jobspec.writer import as_yaml
 from ensemble_testing import Story
 from hypothesis import given, settings
 from hypothesis import strategies as st

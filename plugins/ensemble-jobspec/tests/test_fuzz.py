@@ -7,11 +7,11 @@ from typing import Any
 
 from ensemble_jobspec import read
 from ensemble_jobspec.conversion import Options, convert
+from ensemble_jobspec.format_writer import as_yaml
 from ensemble_jobspec.kubernetes import manifests
 from ensemble_jobspec.nextgen import as_nextgen
 from ensemble_jobspec.shell_scripts import flux_script, script
 from ensemble_jobspec.workload import Workload
-from ensemble_jobspec.writer import as_yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

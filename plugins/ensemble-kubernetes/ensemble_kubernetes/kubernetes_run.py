@@ -27,7 +27,7 @@ from ensemble_core import (
 )
 from ensemble_kubernetes.api import Api, ApiError, Kind
 from ensemble_kubernetes.deletions import Deletions
-from ensemble_kubernetes.life import Life
+from ensemble_kubernetes.job_state import Life
 from ensemble_kubernetes.log_copy import LogCopy
 from ensemble_kubernetes.manifest import INDEX, JOB, RUN, Settings, job_name, manifest, wrong
 from ensemble_kubernetes.pods import Failure, read_pod

@@ -16,8 +16,8 @@ from conftest import ACCESS, IMAGE, MISSING
 from ensemble_kubernetes import kubernetes_run
 from ensemble_kubernetes.api import Api
 from ensemble_kubernetes.executor import KubernetesExecutor
+from ensemble_kubernetes.job_state import Life
 from ensemble_kubernetes.kubernetes_run import KubernetesRun
-from ensemble_kubernetes.life import Life
 from ensemble_kubernetes.log_copy import LogCopy
 from ensemble_kubernetes.manifest import Settings, manifest
 from ensemble_kubernetes.pods import Pod, read_pod

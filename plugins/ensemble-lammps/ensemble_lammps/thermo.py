@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from ensemble_core import Observer, Row
-from ensemble_lammps import tables
+from ensemble_lammps import thermo_tables
 from ensemble_lammps.log_facts import MEMORY, Facts
 
 __all__ = ["KEYWORDS", "TIMES", "ThermoReader"]
@@ -28,7 +28,7 @@ Pxx Pyy Pzz Pxy Pxz Pyz Fmax Fnorm Cella Cellb Cellc CellAlpha CellBeta CellGamm
 """
 KEYWORDS = (TIMES - {"NonFinite"}) | {*_PHYSICS.split()}
 _REFERENCE = re.compile(r"[cfv]_\w+(\[[^\[\]]+\])*")
-_NUMBER = re.compile(tables.NUMBER.decode())
+_NUMBER = re.compile(thermo_tables.NUMBER.decode())
 _SPACES = re.compile(r"\s{2,}")
 _YAML_HEAD = re.compile(r"keywords: \['(.*)'[, ]*\]\s*")
 
@@ -70,7 +70,7 @@ class ThermoReader(Observer):
     """
 
     def __init__(self, columns: Collection[str] | None = None, path: str | None = None) -> None:
-        self._keeper = tables.Keeper(columns)
+        self._keeper = thermo_tables.Keeper(columns)
         self._path = path
         self.truncated()
 
@@ -83,7 +83,7 @@ class ThermoReader(Observer):
         self._facts = Facts()
         #: Whether the header may be the next line.
         self._expecting = False
-        self._table: tables.Table | None = None
+        self._table: thermo_tables.Table | None = None
         #: Columns of the last table, which the next table may repeat.
         self._known: tuple[str, ...] = ()
         #: Last header as printed. A run without preparation (``pre no``) prints it again.
@@ -97,7 +97,9 @@ class ThermoReader(Observer):
         if lines:
             lines[0] = bytes(self._rest) + lines[0]
             self._rest.clear()
-        lines = [line.removesuffix(b"\r") for line in lines if len(line) <= tables.LONGEST_LINE]
+        lines = [
+            line.removesuffix(b"\r") for line in lines if len(line) <= thermo_tables.LONGEST_LINE
+        ]
         at = 0
         while at < len(lines):
             if self._table is not None:
@@ -106,7 +108,7 @@ class ThermoReader(Observer):
                 self._line(line, rows)
             at += 1
         # A longer line is not kept, but known to be too long.
-        self._rest += rest[: tables.LONGEST_LINE + 1 - len(self._rest)]
+        self._rest += rest[: thermo_tables.LONGEST_LINE + 1 - len(self._rest)]
         return rows
 
     def finish(self) -> list[Row]:
@@ -121,7 +123,7 @@ class ThermoReader(Observer):
                 return
         elif self._facts.read_summary(line):
             return
-        if not line or line.isspace() or line.startswith(tables.NOISE):
+        if not line or line.isspace() or line.startswith(thermo_tables.NOISE):
             return
         self._add_row(rows, self._facts.take())
         if line.startswith(MEMORY):
@@ -131,13 +133,13 @@ class ThermoReader(Observer):
             names = () if self._table is None else self._table.names
             self._end_table(rows)
             self._facts.loop(line, atoms="Atoms" not in names)
-        elif tables.MULTI_HEAD.fullmatch(line.rstrip()):
-            self._begin_table(table := tables.MultiTable(self._keeper), rows)
+        elif thermo_tables.MULTI_HEAD.fullmatch(line.rstrip()):
+            self._begin_table(table := thermo_tables.MultiTable(self._keeper), rows)
             table.line(line, rows)
         elif line.startswith(b"keywords: ["):
             self._yaml(line, rows)
         elif line.startswith(b"..."):
-            if isinstance(self._table, tables.YamlTable):
+            if isinstance(self._table, thermo_tables.YamlTable):
                 self._end_table(rows)
         elif not line.startswith(b"---"):
             facts = self._facts.other(line)
@@ -149,7 +151,7 @@ class ThermoReader(Observer):
 
     # Where tables begin and end
 
-    def _begin_table(self, table: tables.Table, rows: list[Row]) -> None:
+    def _begin_table(self, table: thermo_tables.Table, rows: list[Row]) -> None:
         self._end_table(rows)
         self._table, self._known, self._step = table, table.names, None
 
@@ -171,14 +173,14 @@ class ThermoReader(Observer):
         known = names == self._known or (len(names) > 1 and all(map(_is_column, names)))
         if expected or (known and text[-1:] == " "):
             spaced = tuple(_SPACES.split(text.strip())) if expected else names
-            self._begin_table(tables.OneTable(names, spaced, self._keeper), rows)
+            self._begin_table(thermo_tables.OneTable(names, spaced, self._keeper), rows)
             self._header_line = line
 
     def _yaml(self, line: bytes, rows: list[Row]) -> None:
         self._end_table(rows)
         if match := _YAML_HEAD.fullmatch(line.decode("utf-8", "replace")):
             names = tuple(match[1].split("', '"))
-            self._begin_table(tables.YamlTable(names, self._keeper), rows)
+            self._begin_table(thermo_tables.YamlTable(names, self._keeper), rows)
 
     # Values outside of tables
 

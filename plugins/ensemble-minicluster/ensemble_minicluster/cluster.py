@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ensemble_core import EnsembleError, Resized
-from ensemble_minicluster.nodes import MARK, Look, Nodes, shown
+from ensemble_minicluster.node_states import MARK, Look, Nodes, shown
 
 __all__ = ["LAST", "SOON", "Cluster", "Ended", "Patience", "Service"]
 

@@ -22,9 +22,9 @@ from ensemble_core import (
     executor_record,
 )
 from ensemble_minicluster.cluster import Cluster, Patience, Service
+from ensemble_minicluster.member_names import member_name
 from ensemble_minicluster.mock import MockService, check_bounds
-from ensemble_minicluster.naming import member_name
-from ensemble_minicluster.nodes import MARK, Nodes
+from ensemble_minicluster.node_states import MARK, Nodes
 from ensemble_minicluster.options import OPTIONS, PASSED_ON
 from ensemble_minicluster.request_log import RequestLog
 from ensemble_minicluster.resizing import Resizing

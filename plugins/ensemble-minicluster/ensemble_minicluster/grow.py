@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ensemble_core import Resized
 from ensemble_minicluster.cluster import Cluster, Ended
-from ensemble_minicluster.nodes import shown
+from ensemble_minicluster.node_states import shown
 from ensemble_minicluster.request_log import ResizeRequest
 
 __all__ = ["denied", "grow", "shortfall_reason"]

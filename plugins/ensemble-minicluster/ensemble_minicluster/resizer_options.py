@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from ensemble_core import UsageError
-from ensemble_minicluster.naming import member_name
+from ensemble_minicluster.member_names import member_name
 
 __all__ = ["check_namespace", "fixed_of", "names_of"]
 

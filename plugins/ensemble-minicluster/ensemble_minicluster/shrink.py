@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ensemble_core import EnsembleError, Resized
 from ensemble_minicluster.cluster import LAST, SOON, Cluster, Ended
 from ensemble_minicluster.grow import denied, shortfall_reason
-from ensemble_minicluster.nodes import Look, shown
+from ensemble_minicluster.node_states import Look, shown
 from ensemble_minicluster.request_log import ResizeRequest
 
 if TYPE_CHECKING:

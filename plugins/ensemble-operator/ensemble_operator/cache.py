@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .names import LABEL, Object
-from .schema import KIND
+from .crd_schema import KIND
+from .object_names import LABEL, Object
 
 __all__ = ["Cache", "Key"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .names import Object
+from .object_names import Object
 from .resource import Reference
 
 __all__ = [

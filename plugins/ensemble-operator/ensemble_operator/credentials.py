@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from .names import Object, child
+from .object_names import Object, child
 from .resource import Ensemble
 from .service_objects import address, tls_secret, tokens_secret
 from .token_holders import (

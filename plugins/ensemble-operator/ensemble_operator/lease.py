@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from .api import MERGE, Api, ApiError
-from .names import KINDS
+from .object_names import KINDS
 
 __all__ = ["Lease"]
 

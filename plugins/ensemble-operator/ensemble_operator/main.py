@@ -39,13 +39,13 @@ def crd_text() -> str:
     """Return the text of ``crd.yaml``."""
     import yaml
 
-    from ensemble_operator.schema import definition
+    from ensemble_operator.crd_schema import definition
 
     class Plain(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
-    head = "# Made by 'ensemble-operator crd' from ensemble_operator/schema.py: do not edit.\n"
+    head = "# Made by 'ensemble-operator crd' from ensemble_operator/crd_schema.py: do not edit.\n"
     return head + yaml.dump(definition(), Dumper=Plain, sort_keys=False, width=100)
 
 
@@ -73,7 +73,7 @@ def _ensembles(file: str) -> list[dict[str, Any]]:
     """Return the Ensembles in a file. Raises :class:`UsageError`."""
     import yaml
 
-    from ensemble_operator.schema import KIND
+    from ensemble_operator.crd_schema import KIND
 
     try:
         documents = list(yaml.safe_load_all(Path(file).read_text(encoding="utf-8")))
@@ -126,7 +126,7 @@ def render(files: tuple[str, ...]) -> int:
     """
     import yaml
 
-    from ensemble_operator.names import without_none
+    from ensemble_operator.object_names import without_none
 
     errors: list[EnsembleError] = []
     documents: list[dict[str, Any]] = []
@@ -149,7 +149,7 @@ def _objects(found: dict[str, Any]) -> list[dict[str, Any]]:
     Ensemble files in ConfigMaps are unknown here and treated as empty.
     """
     from ensemble_operator.member_objects import member_objects, run_objects
-    from ensemble_operator.names import content
+    from ensemble_operator.object_names import content
     from ensemble_operator.resource import read
     from ensemble_operator.service_objects import service_objects
     from ensemble_operator.settings import Settings
@@ -234,8 +234,8 @@ def run(
     if kubeconfig:
         os.environ["KUBECONFIG"] = kubeconfig
     _log_to_stderr(log_format)
+    from ensemble_operator.kopf_watch import Operator
     from ensemble_operator.settings import Settings
-    from ensemble_operator.watch import Operator
 
     own = _own_namespace()
     settings = Settings(restricted=restrict_members, user=None if any_user else Settings.user)

@@ -7,7 +7,17 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from .names import FILE, RUN, TEMPLATE, Object, child, content, labels_of, member_object, run_tag
+from .object_names import (
+    FILE,
+    RUN,
+    TEMPLATE,
+    Object,
+    child,
+    content,
+    labels_of,
+    member_object,
+    run_tag,
+)
 from .resource import Ensemble, Member
 from .service_objects import RESTRICTED, address, pod_security
 from .settings import Settings

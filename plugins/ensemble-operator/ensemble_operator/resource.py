@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .rules import RULES, Rule
-from .schema import GROUP, KIND, SPEC, VERSION
+from .crd_schema import GROUP, KIND, SPEC, VERSION
+from .validation_rules import RULES, Rule
 
 __all__ = [
     "Ensemble",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .names import Object, child, labels_of, member_object
+from .object_names import Object, child, labels_of, member_object
 from .resource import Ensemble
 from .settings import Settings
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .changes import Note, Observed
+from .member_reconcile import PartPlan
 from .member_state import trouble_of
-from .names import is_owned
-from .pod_plan import PartPlan
+from .object_names import is_owned
 from .resource import Ensemble
 from .times import format_time
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .crd_schema import GROUP
 from .member_objects import RUNNER, token_secret
-from .names import Object, is_owned, member_object
+from .object_names import Object, is_owned, member_object
 from .resource import Ensemble
-from .schema import GROUP
 from .service_objects import tls_secret, tokens_secret
 
 __all__ = [

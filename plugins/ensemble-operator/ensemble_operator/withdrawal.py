@@ -11,7 +11,7 @@ import copy
 from .changes import Observed
 from .member_objects import RUNNER, wrap_script
 from .member_state import any_stopping, first_pods, job_failed, late_until, newest, pod_state
-from .names import FILE, RUN, WITHDRAWS, Object, child, is_owned, member_object
+from .object_names import FILE, RUN, WITHDRAWS, Object, child, is_owned, member_object
 from .resource import Ensemble
 
 __all__ = ["can_withdraw", "outcome", "run_to_withdraw", "withdrawal"]

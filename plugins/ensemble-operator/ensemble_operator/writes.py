@@ -10,8 +10,8 @@ from typing import Any
 from .api import JSON_PATCH, MERGE, Api, ApiError
 from .cache import Cache, Key
 from .changes import Change, Create, Delete, Disown, DryRun, Finalizer, Forget, Keys, Patch
-from .names import KINDS, ORPHAN, Object, without_none
-from .schema import KIND
+from .crd_schema import KIND
+from .object_names import KINDS, ORPHAN, Object, without_none
 
 __all__ = ["merge_patch", "object_of", "try_out", "write"]
 

@@ -20,7 +20,7 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     # On a busy machine, the test's process may stall for ten seconds. The operator would then lose
     # its Lease and exit, and no Deployment restarts it here.
     slow = partial(Lease, duration=600.0, renew=600.0)
-    monkeypatch.setattr("ensemble_operator.watch.Lease", slow)
+    monkeypatch.setattr("ensemble_operator.kopf_watch.Lease", slow)
     stand = Stand()
     yield stand
     stand.close()

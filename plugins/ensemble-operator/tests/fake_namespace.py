@@ -26,11 +26,11 @@ from ensemble_operator.changes import (
     Patch,
     Plan,
 )
+from ensemble_operator.crd_schema import SPEC
 from ensemble_operator.member_state import ended_jobs
-from ensemble_operator.names import HASH, ORPHAN, child, content, without_none
-from ensemble_operator.plan import files_of, plan
+from ensemble_operator.object_names import HASH, ORPHAN, child, content, without_none
+from ensemble_operator.reconcile import files_of, plan
 from ensemble_operator.resource import Ensemble, Reference, problems, read
-from ensemble_operator.schema import SPEC
 from ensemble_operator.service_objects import tls_secret, tokens_secret
 from ensemble_operator.settings import Settings
 from ensemble_operator.times import format_time

@@ -18,11 +18,11 @@ from typing import Any
 import kopf
 import yaml
 from ensemble_operator.changes import Figures
-from ensemble_operator.names import KINDS
-from ensemble_operator.schema import GROUP
-from ensemble_operator.schema import definition as ensembles
+from ensemble_operator.crd_schema import GROUP
+from ensemble_operator.crd_schema import definition as ensembles
+from ensemble_operator.kopf_watch import Operator
+from ensemble_operator.object_names import KINDS
 from ensemble_operator.settings import Settings
-from ensemble_operator.watch import Operator
 from ensemble_service import init_certificates
 from ensemble_testing import wait_until
 from kubernetes_stand_in import Cluster, Player, definition

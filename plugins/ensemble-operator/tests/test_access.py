@@ -10,7 +10,7 @@ import ensemble_operator.main
 import pytest
 import yaml
 from ensemble_operator.main import crd_text, main
-from ensemble_operator.names import KINDS
+from ensemble_operator.object_names import KINDS
 from ensemble_operator.resource import read
 from ensemble_operator.service_objects import service_objects
 from ensemble_operator.settings import Settings
@@ -127,8 +127,8 @@ def test_the_role_allows_a_whole_lifetime_and_nothing_more(
         return {(verb, what) for who, verb, what, _ in allowed if who == USER}
 
     # After a minute, the operator reads the reason why a pod waits.
-    monkeypatch.setattr("ensemble_operator.loop._STUCK", 1.0)
-    monkeypatch.setattr("ensemble_operator.plan._STUCK", 1.0)
+    monkeypatch.setattr("ensemble_operator.reconcile_loop._STUCK", 1.0)
+    monkeypatch.setattr("ensemble_operator.reconcile._STUCK", 1.0)
     stand.player.stuck["late-0"] = {"waiting": {"reason": "ContainerCreating"}}
     stand.apply(ensemble(name="late"))
     stand.until(lambda: ("list", "events") in requests())

@@ -16,7 +16,7 @@ os.getuid = lambda: 65532
 
 import asyncio, kopf
 from ensemble_operator.settings import Settings
-from ensemble_operator.watch import Operator
+from ensemble_operator.kopf_watch import Operator
 
 async def main():
     stop = asyncio.Event()

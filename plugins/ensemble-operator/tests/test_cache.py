@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from ensemble_operator.cache import Cache
-from ensemble_operator.names import LABEL
-from ensemble_operator.plan import plan
+from ensemble_operator.object_names import LABEL
+from ensemble_operator.reconcile import plan
 from fake_namespace import SETTINGS, running
 
 KEY = ("default", "study")

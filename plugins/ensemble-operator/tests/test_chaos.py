@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from ensemble_operator.api import ApiError
 from ensemble_operator.cache import Cache
-from ensemble_operator.loop import Loop, _EnsembleState
-from ensemble_operator.names import KINDS
+from ensemble_operator.object_names import KINDS
+from ensemble_operator.reconcile_loop import Loop, _EnsembleState
 from ensemble_operator.resource import read
 from ensemble_operator.settings import Settings
 from ensemble_testing import wait_until
@@ -101,7 +101,7 @@ def test_the_backoff_of_a_reconcile_that_progresses_does_not_grow(
     """Each Secret's read fails three times. If the failures of all Secrets were counted together,
     the ninth pause would exceed a minute.
     """
-    monkeypatch.setattr("ensemble_operator.loop._FIRST", 0.2)
+    monkeypatch.setattr("ensemble_operator.reconcile_loop._FIRST", 0.2)
     seen: Counter[str] = Counter()
 
     def busy(method: str, path: str) -> tuple[int, str] | None:

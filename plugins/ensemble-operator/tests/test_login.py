@@ -11,7 +11,7 @@ import kopf
 import pytest
 from ensemble_operator.api import Api
 from ensemble_operator.login import log_in
-from ensemble_operator.names import KINDS
+from ensemble_operator.object_names import KINDS
 from fake_namespace import ensemble
 from operator_cluster import Stand
 

@@ -11,7 +11,7 @@ from typing import NoReturn, cast
 import pytest
 from ensemble_operator.api import Api, ApiError
 from ensemble_operator.lease import Lease
-from ensemble_operator.loop import _event_time
+from ensemble_operator.reconcile_loop import _event_time
 from ensemble_operator.settings import Settings
 from fake_namespace import FILE, ensemble, member
 from operator_cluster import Stand
@@ -34,7 +34,7 @@ def test_deletion_needs_no_operator(stand: Stand) -> None:
 
 def test_a_lease_renewed_during_the_shutdown_does_not_keep_the_operator() -> None:
     """Before Python 3.12, ``wait_for`` may lose a cancellation."""
-    from ensemble_operator.watch import _end
+    from ensemble_operator.kopf_watch import _end
 
     async def main() -> int:
         cancelled = 0
@@ -91,7 +91,7 @@ def test_a_conflict_ends_when_the_other_object_is_deleted(stand: Stand) -> None:
 def test_a_conflict_ends_even_if_watches_missed_the_deletion(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_operator.watch._AGAIN", 0.2)
+    monkeypatch.setattr("ensemble_operator.kopf_watch._AGAIN", 0.2)
     stand.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "study"}})
     running = stand.start()
     stand.apply(ensemble())
@@ -108,7 +108,7 @@ def test_a_conflict_ends_even_if_watches_missed_the_deletion(
 def test_a_missing_flux_operator_is_reported_until_it_is_installed(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_operator.watch._AGAIN", 0.2)
+    monkeypatch.setattr("ensemble_operator.kopf_watch._AGAIN", 0.2)
     kinds, flux = stand.cluster.store.kinds, ("flux-framework.org", "miniclusters")
     definition = kinds.pop(flux)
     running = stand.start()
@@ -156,7 +156,7 @@ def test_unknown_fields_of_an_older_flux_operator_are_left_out(
 def test_the_reason_why_a_pod_waits_is_reported_after_a_minute(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_operator.loop._STUCK", 0.5)
+    monkeypatch.setattr("ensemble_operator.reconcile_loop._STUCK", 0.5)
     user = {"volumes": {"mine": {"secretName": "absent", "path": "/mine"}}}
     stand.start(settings=Settings(ask=0.2, resync=1.0))
     stand.apply(ensemble(member(spec={"containers": [{"image": "a", **user}]})))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ensemble_minicluster.kubernetes_plugin import RECORD
-from ensemble_operator.names import KINDS
+from ensemble_operator.object_names import KINDS
 from fake_namespace import ensemble, member
 from operator_cluster import Stand
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ensemble_operator.changes import Create, Delete
-from ensemble_operator.names import RUN, WITHDRAWS, Object
+from ensemble_operator.object_names import RUN, WITHDRAWS, Object
 from ensemble_operator.times import format_time
 from fake_namespace import FILE, World, ensemble, member, running
 from hypothesis import given

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core import Executor, ExecutorPlugin, JobGroup, VirtualPilots, hookimpl
-from ensemble_pilot.schema import KIND, OPTIONS
+from ensemble_pilot.option_schema import KIND, OPTIONS
 
 __all__ = ["ensemble_executors"]
 

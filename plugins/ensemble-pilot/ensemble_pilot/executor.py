@@ -24,10 +24,10 @@ from ensemble_core import (
     start_folder,
 )
 from ensemble_core.cli.toolkit import option_defaults
-from ensemble_pilot.controller import Controller
 from ensemble_pilot.fleet import Fleet
 from ensemble_pilot.ledger import PilotLedger
 from ensemble_pilot.options import read_options
+from ensemble_pilot.pilot_controller import Controller
 from ensemble_pilot.pilots import Settings
 
 __all__ = ["PilotExecutor"]

@@ -14,8 +14,8 @@ from ensemble_core.cli.toolkit import option_defaults, parse_duration, parse_siz
 from ensemble_core.local.slots import machine_cores
 from ensemble_pilot.current_allocation import Allocation, allocation
 from ensemble_pilot.node import RANKS
+from ensemble_pilot.option_schema import OPTIONS
 from ensemble_pilot.pilot import AT_END, Kind, never_any
-from ensemble_pilot.schema import OPTIONS
 
 __all__ = ["KindOptions", "PilotOptions", "check_kind", "never", "read_options"]
 

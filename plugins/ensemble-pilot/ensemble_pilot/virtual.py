@@ -13,9 +13,9 @@ from typing import Any
 from ensemble_core import Job, VirtualAnswer, VirtualTurn, WhenBusy
 from ensemble_core.cli.toolkit import count_of, format_duration
 from ensemble_pilot.fleet import Fleet
+from ensemble_pilot.grow_and_shrink import Answer, Resizes
 from ensemble_pilot.options import read_options
 from ensemble_pilot.pilot import AT_END, Pilot
-from ensemble_pilot.resizes import Answer, Resizes
 
 __all__ = ["Virtual"]
 

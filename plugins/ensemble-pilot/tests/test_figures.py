@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from ensemble_pilot import ensemble_executors
-from ensemble_pilot.controller import Controller
 from ensemble_pilot.fleet import Fleet, Kind
 from ensemble_pilot.ledger import PilotLedger, Records
+from ensemble_pilot.pilot_controller import Controller
 from ensemble_pilot.status import pilot_status, use_text
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from ensemble_pilot.demand import FAILURES, Demand
 from ensemble_pilot.fleet import TRANSITIONS, Fleet, Kind, Pilot
+from ensemble_pilot.grow_and_shrink import Resizes
 from ensemble_pilot.pilot import share
-from ensemble_pilot.resizes import Resizes
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from ensemble_pilot import ensemble_executors
-from ensemble_pilot.controller import Controller
 from ensemble_pilot.current_allocation import allocation
 from ensemble_pilot.node import without_queue
+from ensemble_pilot.pilot_controller import Controller
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 

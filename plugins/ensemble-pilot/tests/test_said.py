@@ -106,7 +106,7 @@ def test_use_of_pilots_is_recorded_while_jobs_run(tmp_path: Path) -> None:
 
 def test_pilots_that_do_not_end_are_named_when_the_run_leaves(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """They are fenced off: if the queue starts one later, it ends at once."""
-    monkeypatch.setattr("ensemble_pilot.controller._GIVING_BACK", 0.3)
+    monkeypatch.setattr("ensemble_pilot.pilot_controller._GIVING_BACK", 0.3)
     options = {"options": {"slots": 4, "pool": "none"}, "cores": 1, "least": 1, "orphan": 60}
     with Session(PLUGIN.build(options), tmp_path, 60.0) as session:
         controller = session.executor._controller  # type: ignore[attr-defined]

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ensemble_plot.curves import Curve, Point
 from ensemble_plot.run_history import Mark, RunHistory, Track
+from ensemble_plot.thinned_curve import Curve, Point
 
 __all__ = ["Axis", "Line", "Moment", "Panel", "Picture", "Spot", "compose"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ensemble_core import Decision, JobEvent, Observed
 from ensemble_core.cli.toolkit import AddRule, Fail, Fired, JournalError, Submit
-from ensemble_plot.curves import Curve, Point
+from ensemble_plot.thinned_curve import Curve, Point
 
 if TYPE_CHECKING:
     from ensemble_core.cli.toolkit import Journal, JournalRow

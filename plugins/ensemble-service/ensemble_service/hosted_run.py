@@ -24,11 +24,11 @@ from ensemble_core import (
     Run,
     private_folder,
 )
+from ensemble_service.agent_run_folder import RunFolder
 from ensemble_service.event_stream import MOST, Outbox
 from ensemble_service.kept_events import KeptEvents
 from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.run_folder import RunFolder
 from ensemble_service.wire import from_error, from_event, to_jobs
 
 __all__ = ["BLIND", "FOREIGN_JOBS", "HOME", "HostedRun"]

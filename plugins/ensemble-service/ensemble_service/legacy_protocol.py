@@ -16,7 +16,7 @@ from ensemble_service.proto import ensemble_operator_pb2 as old
 from ensemble_service.proto import ensemble_operator_pb2_grpc as api
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.refusal import Refused
-from ensemble_service.resizes import Resizes, check_delta
+from ensemble_service.resize_requests import Resizes, check_delta
 from ensemble_service.rpc_guard import caller
 from ensemble_service.servicer import EnsembleServicer
 

@@ -13,8 +13,8 @@ from http import HTTPStatus
 from typing import Any
 
 from ensemble_core import EnsembleError, UsageError
-from ensemble_service.counters import Counters
 from ensemble_service.router import Router
+from ensemble_service.service_counters import Counters
 
 __all__ = ["MetricsServer"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from ensemble_service.logs import tell
+from ensemble_service.service_log import tell
 
 __all__ = ["SerialThreads"]
 

@@ -14,13 +14,13 @@ from typing import Any
 from ensemble_service import streams
 from ensemble_service.access import Identity, is_run_name, runs_named
 from ensemble_service.access import member_name as _spelt
-from ensemble_service.logs import tell
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
 from ensemble_service.refusal import Refused
-from ensemble_service.resizes import Resizes, check_delta
+from ensemble_service.resize_requests import Resizes, check_delta
 from ensemble_service.router import MemberState, Router
 from ensemble_service.rpc_guard import caller
+from ensemble_service.service_log import tell
 
 __all__ = ["EnsembleServicer"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ensemble_core import EnsembleError, UsageError
 from ensemble_service.channel import load_grpc
-from ensemble_service.logs import tell
+from ensemble_service.service_log import tell
 
 __all__ = [
     "CA",

@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 import pytest
-from ensemble_service import certificate_authority, logs
+from ensemble_service import certificate_authority, service_log
 from ensemble_service.client import ServiceClient, open_channel
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
@@ -587,7 +587,7 @@ def test_cancel_reaches_the_member(world: World) -> None:
     assert caught.value.code == "invalid-argument"
 
 
-# -- health, reflection, logs, metrics, stop ---------------------------------------------------------
+# -- health, reflection, service_log, metrics, stop ---------------------------------------------------------
 
 
 def test_health_needs_no_credential_but_reflection_does(world: World) -> None:
@@ -615,7 +615,7 @@ def test_health_needs_no_credential_but_reflection_does(world: World) -> None:
 
 def test_the_log_is_json_and_never_has_a_token(tmp_path: Path, certificates: Path) -> None:
     log = io.StringIO()
-    logs.configure("json", "debug", log)
+    service_log.configure("json", "debug", log)
     try:
         with world_of(tmp_path, certificates) as world:
             token = world.token("member", "lab/one")
@@ -630,7 +630,7 @@ def test_the_log_is_json_and_never_has_a_token(tmp_path: Path, certificates: Pat
                 lambda: world.stub(token).GetStatus(pb.StatusRequest(member="lab/two"), timeout=150)
             )
     finally:
-        logs.configure(stream=io.StringIO())
+        service_log.configure(stream=io.StringIO())
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     events = [line["event"] for line in lines]
     assert events[0] == "listening"

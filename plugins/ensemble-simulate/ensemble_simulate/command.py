@@ -42,11 +42,17 @@ from ensemble_simulate.executor import Machine
 from ensemble_simulate.forecast import COST_NAMES, Figures, Study, simulate_all
 from ensemble_simulate.model_file import read
 from ensemble_simulate.models import Model, without_model
-from ensemble_simulate.pilots import simulator_for
 from ensemble_simulate.recorded_calls import Result
 from ensemble_simulate.recorded_model import learn
-from ensemble_simulate.report import compare_studies, figures_of, forecast_lines, once_lines, shown
+from ensemble_simulate.simulated_pilots import simulator_for
 from ensemble_simulate.simulated_run import run_simulated
+from ensemble_simulate.simulation_report import (
+    compare_studies,
+    figures_of,
+    forecast_lines,
+    once_lines,
+    shown,
+)
 
 __all__ = ["simulate"]
 

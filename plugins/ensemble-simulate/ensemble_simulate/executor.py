@@ -25,7 +25,6 @@ from ensemble_core import (
 )
 from ensemble_simulate.distributions import Draw
 from ensemble_simulate.models import NONE, Life, Model
-from ensemble_simulate.nodes import Demand, Nodes, demand_of
 from ensemble_simulate.queue_events import (
     CANCELLED,
     EXCEPTIONS,
@@ -34,6 +33,7 @@ from ensemble_simulate.queue_events import (
     arrival_events,
     refusal_events,
 )
+from ensemble_simulate.virtual_nodes import Demand, Nodes, demand_of
 from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
 
 __all__ = ["Machine", "Running", "Simulator"]

@@ -26,7 +26,7 @@ from ensemble_core.cli.toolkit import (
 )
 from ensemble_simulate.executor import Machine, Simulator
 from ensemble_simulate.models import Model
-from ensemble_simulate.pilots import simulator_for
+from ensemble_simulate.simulated_pilots import simulator_for
 from ensemble_simulate.virtual_runtime import VirtualRuntime
 
 __all__ = [

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Generic, Literal, TypeVar
 
 from ensemble_core import Job
-from ensemble_simulate.nodes import Demand, Nodes
+from ensemble_simulate.virtual_nodes import Demand, Nodes
 
 __all__ = ["Backfill", "Entry", "VirtualQueue"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ensemble_simulate.nodes import Demand, Nodes, demand_of
+from ensemble_simulate.virtual_nodes import Demand, Nodes, demand_of
 from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
 from hypothesis import given, settings
 from hypothesis import strategies as st

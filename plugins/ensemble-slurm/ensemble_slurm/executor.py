@@ -32,8 +32,8 @@ from ensemble_batch import (
 
 from ensemble_core import Cause, Emit, ExecutorError, Job, Run, job_environment, start_folder
 from ensemble_slurm.command_variables import query_environment, submit_environment
+from ensemble_slurm.job_names import COMMENT_LIMIT, Label, format_indices, mark_of, suffix_of
 from ensemble_slurm.jobcomp import Completions
-from ensemble_slurm.names import COMMENT_LIMIT, Label, format_indices, mark_of, suffix_of
 from ensemble_slurm.parse import (
     SACCT,
     SACCT_SCRIPT,

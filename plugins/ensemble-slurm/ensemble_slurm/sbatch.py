@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from ensemble_core import Job, shell_line
-from ensemble_slurm.names import Label
+from ensemble_slurm.job_names import Label
 
 __all__ = ["launcher", "render", "sbatch_options", "wrong_memory"]
 

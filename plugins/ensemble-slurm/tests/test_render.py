@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ensemble_slurm import ensemble_executors
 from ensemble_slurm.executor import SlurmExecutor
-from ensemble_slurm.names import Label
+from ensemble_slurm.job_names import Label
 from ensemble_slurm.sbatch import sbatch_options
 
 from ensemble_core import Job

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from ensemble_slurm.command_variables import query_environment, submit_environment
 from ensemble_slurm.executor import SCRIPT_LIMIT, SlurmExecutor
-from ensemble_slurm.names import COMMENT_LIMIT, Label, format_indices, parse_indices
+from ensemble_slurm.job_names import COMMENT_LIMIT, Label, format_indices, parse_indices
 from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
 from ensemble_slurm.sbatch import launcher, sbatch_options
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ensemble_core.plugin.validation import check_record
+from ensemble_core.plugin.record_validation import check_record
 
 __all__ = ["RecordContract"]
 

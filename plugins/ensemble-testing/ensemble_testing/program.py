@@ -12,7 +12,7 @@ import pytest
 
 from ensemble_core import Action, Job, Row
 from ensemble_core.plugin.hookspecs import CallContext
-from ensemble_core.plugin.validation import check_record
+from ensemble_core.plugin.record_validation import check_record
 from ensemble_testing.observer import are_equal
 
 if TYPE_CHECKING:

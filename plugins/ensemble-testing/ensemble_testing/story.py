@@ -23,7 +23,7 @@ from typing import Any
 
 from ensemble_core.cli.toolkit import load_text
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.validation import validate
+from ensemble_core.engine.state_validation import validate
 from ensemble_core.model.decisions import (
     Cancel,
     Decision,

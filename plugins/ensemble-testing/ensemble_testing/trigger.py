@@ -19,7 +19,7 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
-from ensemble_core.plugin.validation import CORE_EVENTS, meant_event
+from ensemble_core.plugin.record_validation import CORE_EVENTS, meant_event
 from ensemble_testing.options import RecordContract
 
 __all__ = ["TriggerContract"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from ensemble_operator.api import ApiError
-from ensemble_operator.schema import GROUP, PLURAL
+from ensemble_operator.crd_schema import GROUP, PLURAL
 from kubernetes_stand_in.node import Node, python
 from operator_cluster import Stand
 from story_cluster import DEFINITIONS, Place, real

@@ -153,8 +153,8 @@ def start(
     from ensemble_service.channel import load_grpc
 
     load_grpc()
-    from ensemble_service.logs import configure, tell
     from ensemble_service.server import Service, Settings, run
+    from ensemble_service.service_log import configure, tell
 
     if kubernetes and resizer not in (None, "kubernetes"):
         raise click.UsageError(f"--kubernetes cannot be combined with --resizer {resizer}")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.validation import validate
+from ensemble_core.engine.state_validation import validate
 from ensemble_core.journal import database, writer
 from ensemble_core.journal.lock import Lock
 from ensemble_core.model.events import Resumed

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from ensemble_flux.nodes import Nodes
+from ensemble_flux.node_usage import Nodes
 from ensemble_flux.notation import count_idset, f58, parse_f58, parse_idset
 
 

@@ -12,8 +12,8 @@ from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.generators import EarlierPoints, GeneratorSpec
+from ensemble_core.session.installed_plugins import find_plugins
 from ensemble_core.session.kept_run import KeptRun
-from ensemble_core.session.plugins import find_plugins
 
 __all__ = ["with_earlier_points"]
 

@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 from ensemble_core import UsageError
-from ensemble_jobspec.faults import nearest
+from ensemble_jobspec.jobspec_errors import nearest
 from ensemble_jobspec.workload import Group, Step, Task, Workload
 
 __all__ = ["Mode", "Unit", "find_group", "plan", "references"]

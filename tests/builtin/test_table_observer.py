@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ensemble_core.builtin.observers import ensemble_observers
-from ensemble_core.builtin.table import Table
+from ensemble_core.builtin.table_observer import Table
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job
 

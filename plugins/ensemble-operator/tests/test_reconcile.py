@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from ensemble_operator.changes import Create, Delete, Figures, Keys, Observed
-from ensemble_operator.names import WITHDRAWS, content
-from ensemble_operator.plan import plan
+from ensemble_operator.object_names import WITHDRAWS, content
+from ensemble_operator.reconcile import plan
 from ensemble_operator.resource import Reference
 from ensemble_operator.settings import Settings
 from ensemble_operator.times import format_time

@@ -12,7 +12,7 @@ from dataclasses import MISSING, field, fields
 from typing import Any
 
 from ensemble_core.config.document import Path, spelled
-from ensemble_core.config.source import read
+from ensemble_core.config.file_text import read
 from ensemble_core.errors import Location, UsageError
 from ensemble_core.model.expressions import Expression
 from ensemble_core.model.jobs import JobGroup

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ensemble_pilot.demand import Demand
 from ensemble_pilot.fleet import Fleet, Kind
-from ensemble_pilot.resizes import Resizes
+from ensemble_pilot.grow_and_shrink import Resizes
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 from ensemble_testing.executor_reattach import _run_and_kill

@@ -23,7 +23,7 @@ from .member_state import (
     pod_state,
     trouble_of,
 )
-from .names import FILE, RUN, TEMPLATE, WITHDRAWS, Object, is_owned
+from .object_names import FILE, RUN, TEMPLATE, WITHDRAWS, Object, is_owned
 from .resource import Ensemble
 from .times import format_time, seconds
 from .withdrawal import outcome, run_to_withdraw, withdrawal

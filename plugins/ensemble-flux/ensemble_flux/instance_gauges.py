@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ensemble_flux.journal import Journal
-from ensemble_flux.nodes import Nodes
+from ensemble_flux.event_translation import Journal
+from ensemble_flux.node_usage import Nodes
 from ensemble_flux.notation import parse_idset
 from ensemble_flux.reactor import Reactor, error_text
 

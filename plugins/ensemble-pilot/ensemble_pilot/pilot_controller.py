@@ -33,10 +33,10 @@ from ensemble_core.local.ledger_reader import LedgerReading
 from ensemble_pilot import credentials
 from ensemble_pilot.connections import Connections
 from ensemble_pilot.fleet import Fleet
+from ensemble_pilot.grow_and_shrink import Answer, Resize, Resizes
 from ensemble_pilot.ledger import Entry, PilotLedger
 from ensemble_pilot.pilot import Node, Pilot
 from ensemble_pilot.pilots import Pilots, Settings, read_node
-from ensemble_pilot.resizes import Answer, Resize, Resizes
 from ensemble_pilot.status import use_text
 from ensemble_pilot.tracking import Tracking
 from ensemble_pilot.turn import Turn

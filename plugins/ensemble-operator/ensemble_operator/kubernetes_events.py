@@ -9,8 +9,8 @@ from typing import Any
 
 from .api import MERGE, Api, ApiError
 from .changes import Note
-from .names import KINDS, MANAGER, Object
-from .schema import GROUP, KIND, VERSION
+from .crd_schema import GROUP, KIND, VERSION
+from .object_names import KINDS, MANAGER, Object
 from .times import format_time
 
 __all__ = ["Events"]

@@ -17,11 +17,11 @@ import kopf
 
 from .api import Api, ApiError
 from .cache import Cache
+from .crd_schema import KIND
 from .lease import Lease
 from .login import log_in
-from .loop import Loop
-from .names import KINDS, LABEL
-from .schema import KIND
+from .object_names import KINDS, LABEL
+from .reconcile_loop import Loop
 from .service_polling import ServicePoller
 from .settings import Settings
 

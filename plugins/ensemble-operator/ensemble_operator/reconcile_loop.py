@@ -14,15 +14,15 @@ from typing import Any
 from .api import MERGE, Api, ApiError
 from .cache import Cache, Key
 from .changes import Change, Create, DryRun, Figures, Finalizer, Keys, Observed, Patch, Plan
+from .crd_schema import KIND
 from .credentials import make_secrets
-from .events import Events
 from .file_check import FileChecks, option_errors
+from .kubernetes_events import Events
 from .member_objects import token_secret
 from .member_state import ended_jobs, is_set_up, waits_since
-from .names import HASH, KINDS, Object, content
-from .plan import empty_ensemble, files_of, plan
+from .object_names import HASH, KINDS, Object, content
+from .reconcile import empty_ensemble, files_of, plan
 from .resource import Ensemble, Reference, problems, read
-from .schema import KIND
 from .service_objects import address, tokens_secret
 from .service_polling import Target
 from .settings import Settings

@@ -37,7 +37,7 @@ def _installed_executors() -> frozenset[str]:
 
 def _expand(given: Mapping[str, Any], view: SourceView) -> Fragment:
     from ensemble_jobspec.conversion import Options, convert
-    from ensemble_jobspec.reader import read_jobspec
+    from ensemble_jobspec.jobspec_reader import read_jobspec
 
     name = given["jobspec"]
     workload = read_jobspec(view.read(name), view.called(name), given.get("form"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ensemble_core.config.reader import read_value
+from ensemble_core.config.yaml_reader import read_value
 
 __all__ = ["write_yaml"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from ensemble_core import Rendered, UsageError
 from ensemble_core.cli.toolkit import Registry, load_text, rendered
 from ensemble_jobspec.conversion import Converted
-from ensemble_jobspec.faults import nearest
+from ensemble_jobspec.jobspec_errors import nearest
 from ensemble_jobspec.workload import Workload
 
 __all__ = ["OWN", "as_yaml", "targets", "written"]

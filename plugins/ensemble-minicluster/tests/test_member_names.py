@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ensemble_minicluster import ensemble_executors
-from ensemble_minicluster.naming import member_name
+from ensemble_minicluster.member_names import member_name
 
 from ensemble_core import UsageError
 

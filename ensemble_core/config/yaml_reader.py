@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ensemble_core.config.document import Document, Path
-from ensemble_core.config.source import LARGEST, too_large
+from ensemble_core.config.file_text import LARGEST, too_large
 from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError
 from ensemble_core.late_pattern import late_pattern
 

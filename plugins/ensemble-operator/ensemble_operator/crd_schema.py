@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .rules import MEMBER_LIMIT, rules_at
+from .validation_rules import MEMBER_LIMIT, rules_at
 
 __all__ = ["GROUP", "KIND", "PLURAL", "SPEC", "VERSION", "definition"]
 

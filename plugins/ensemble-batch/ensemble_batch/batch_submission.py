@@ -22,7 +22,7 @@ from ensemble_batch.job_life import JobLife
 from ensemble_batch.job_script import Batch
 from ensemble_batch.output_files import Place
 from ensemble_batch.queries_and_lost_jobs import Inquiry
-from ensemble_batch.records import Sent
+from ensemble_batch.submission_records import Sent
 from ensemble_core import ExecutorError, Job
 
 __all__ = ["Submission"]

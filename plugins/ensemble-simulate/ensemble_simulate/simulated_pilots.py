@@ -18,7 +18,7 @@ from ensemble_core import (
 )
 from ensemble_simulate.executor import Machine, Running, Simulator
 from ensemble_simulate.models import Life, Model
-from ensemble_simulate.nodes import Demand
+from ensemble_simulate.virtual_nodes import Demand
 
 __all__ = ["PilotSimulator", "simulator_for"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ensemble_core import Cause, JobEvent, JobState
 from ensemble_flux.drain_record import INTERRUPTED
-from ensemble_flux.nodes import Nodes
+from ensemble_flux.node_usage import Nodes
 from ensemble_flux.notation import f58, parse_hostlist
 
 __all__ = ["END_OF_BACKLOG", "TAG", "Journal", "files_of", "nodes_of", "tag_of"]

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_service import resizes, serial_threads
+from ensemble_service import resize_requests, serial_threads
 from ensemble_service.access import Identity
-from ensemble_service.counters import Counters
 from ensemble_service.refusal import Refused
 from ensemble_service.resize_log import Entry, ResizeLog
+from ensemble_service.service_counters import Counters
 
 from ensemble_core import EnsembleError, Resized, Resizer
 
@@ -68,12 +68,12 @@ class Nodes(Resizer):
 def test_each_request_is_carried_out_once_in_all_circumstances(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resizes, "_FRESH", 0.001)
+    monkeypatch.setattr(resize_requests, "_FRESH", 0.001)
     chance = random.Random(seed)
     nodes, record = Nodes(chance), tmp_path / "resizes.sqlite"
     told: dict[tuple[str, str], Resized] = {}
 
-    async def one(line: resizes.Resizes) -> None:
+    async def one(line: resize_requests.Resizes) -> None:
         await asyncio.sleep(chance.random() * 0.2)
         member, request = f"lab/m{chance.randrange(5)}", f"r{chance.randrange(30)}"
         patience = chance.choice([0.0005, 0.002, 0.01, 5.0])
@@ -88,7 +88,7 @@ def test_each_request_is_carried_out_once_in_all_circumstances(
 
     async def all_of_them() -> None:
         answers = ResizeLog(record)
-        line = resizes.Resizes(nodes, answers, Counters())
+        line = resize_requests.Resizes(nodes, answers, Counters())
         await asyncio.gather(*(one(line) for _ in range(400)))
         await line.close(5)
 
@@ -151,7 +151,7 @@ def test_each_queued_request_is_recorded_before_it_is_carried_out_and_answered_a
     held = Held(record)
 
     async def ask() -> None:
-        line = resizes.Resizes(held, ResizeLog(record), Counters())
+        line = resize_requests.Resizes(held, ResizeLog(record), Counters())
         asked = [
             asyncio.ensure_future(line.ask(ADMIN, "lab/one", name, 1)) for name in ("a", "b", "c")
         ]
@@ -164,7 +164,9 @@ def test_each_queued_request_is_recorded_before_it_is_carried_out_and_answered_a
         assert not asked[1].done()
         # If the service is killed now, its successor repeats the first answer. It does not repeat
         # the second request, which may have taken effect. It does not know the third.
-        again = resizes.Resizes(Never(), ResizeLog(copied(record, tmp_path / "copy")), Counters())
+        again = resize_requests.Resizes(
+            Never(), ResizeLog(copied(record, tmp_path / "copy")), Counters()
+        )
         assert await again.ask(ADMIN, "lab/one", "a", 1) == await asked[0]
         assert (await again.ask(ADMIN, "lab/one", "b", 1)).code == "interrupted"
         assert (await again.ask(ADMIN, "lab/one", "c", 1)).code == "resizer-failed"
@@ -205,7 +207,7 @@ def test_if_the_disk_is_full_the_next_request_is_rejected_and_a_finished_one_ans
     held = Held(record)
 
     async def ask() -> None:
-        line = resizes.Resizes(held, ResizeLog(record), Counters())
+        line = resize_requests.Resizes(held, ResizeLog(record), Counters())
         first, second = (
             asyncio.ensure_future(line.ask(ADMIN, "lab/one", name, 1)) for name in ("a", "b")
         )
@@ -245,7 +247,7 @@ def test_an_invalid_answer_is_reported_as_the_resizers_fault(answer: Any, tmp_pa
             return told
 
     async def ask() -> list[Resized]:
-        line = resizes.Resizes(Odd(), ResizeLog(tmp_path / "record"), Counters())
+        line = resize_requests.Resizes(Odd(), ResizeLog(tmp_path / "record"), Counters())
         told = [await asyncio.wait_for(line.ask(ADMIN, "lab/one", "a", 1), PATIENCE)]
         told.append(await asyncio.wait_for(line.ask(ADMIN, "lab/one", "b", 1), PATIENCE))
         await line.close(1)
@@ -280,7 +282,7 @@ def test_a_resizer_that_never_blocks_is_called_without_a_thread(
     counting = Counting()
 
     async def ask() -> None:
-        line = resizes.Resizes(counting, ResizeLog(record), Counters())
+        line = resize_requests.Resizes(counting, ResizeLog(record), Counters())
         assert await line.look("lab/one") == 1
         asked = [("a", 1), ("b", 2), ("a", 1), ("c", 13), ("d", 4)]
         told = await asyncio.gather(*(line.ask(ADMIN, "lab/one", *each) for each in asked))
@@ -308,7 +310,7 @@ def test_an_unknown_size_is_not_looked_up_each_time() -> None:
     resizer, now = Unknown(), [100.0]
 
     async def look() -> None:
-        line = resizes.Resizes(resizer, ResizeLog(None), Counters(), lambda: now[0])
+        line = resize_requests.Resizes(resizer, ResizeLog(None), Counters(), lambda: now[0])
         for _ in range(3):
             assert await line.look("lab/one") is None
         assert resizer.looks == 1
@@ -335,7 +337,7 @@ def test_a_request_waits_if_the_system_cannot_start_a_thread(
 
     async def ask() -> tuple[Resized, Resized]:
         nodes = Nodes(random.Random(5))
-        line = resizes.Resizes(nodes, ResizeLog(None), Counters())
+        line = resize_requests.Resizes(nodes, ResizeLog(None), Counters())
         monkeypatch.setattr(threading.Thread, "start", scarce)
         answers = await asyncio.wait_for(
             asyncio.gather(*(line.ask(ADMIN, name, "a", 1) for name in ("lab/one", "lab/two"))),
@@ -364,7 +366,7 @@ def test_a_resizer_that_exits_is_at_fault_and_the_next_request_is_answered(
             raise SystemExit("no configuration")
 
     async def ask() -> list[str]:
-        line = resizes.Resizes(Exits(), ResizeLog(tmp_path / "record"), Counters())
+        line = resize_requests.Resizes(Exits(), ResizeLog(tmp_path / "record"), Counters())
         told = [
             (await asyncio.wait_for(line.ask(ADMIN, "lab/one", name, 1), PATIENCE)).code
             for name in ("a", "b")
@@ -411,7 +413,7 @@ def test_the_log_is_private(tmp_path: Path) -> None:
 def test_a_stopping_service_does_not_wait_for_a_hanging_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resizes, "_CLOSING", 0.1)
+    monkeypatch.setattr(resize_requests, "_CLOSING", 0.1)
     writing, back = threading.Event(), threading.Event()
 
     class Slow(ResizeLog):
@@ -422,7 +424,7 @@ def test_a_stopping_service_does_not_wait_for_a_hanging_disk(
             return super().begin(member, request, delta)
 
     async def stop() -> None:
-        line = resizes.Resizes(Never(), Slow(tmp_path / "record"), Counters())
+        line = resize_requests.Resizes(Never(), Slow(tmp_path / "record"), Counters())
         asked = asyncio.ensure_future(line.ask(ADMIN, "lab/one", "a", 1))
         await until(writing.is_set)
         await line.close(0.1)
@@ -439,7 +441,7 @@ def test_a_fault_with_unencodable_text_is_reported_in_other_words() -> None:
             raise OSError(f"no such file: {os.fsdecode(bytes([255]))}")
 
     async def ask() -> Resized:
-        line = resizes.Resizes(Failing(), ResizeLog(None), Counters())
+        line = resize_requests.Resizes(Failing(), ResizeLog(None), Counters())
         answer = await line.ask(ADMIN, "lab/one", "a", 1)
         await line.close(1)
         return answer
@@ -472,13 +474,13 @@ def test_a_resizer_is_asked_for_the_outcome_of_an_interrupted_request(
 
     record = tmp_path / "resizes.sqlite"
     log = ResizeLog(record)
-    line = resizes.Resizes(Killed(), log, Counters())
+    line = resize_requests.Resizes(Killed(), log, Counters())
     with pytest.raises(KeyboardInterrupt):
         line._call_resizer("lab/one", "a", 1)
     log.close()
 
     async def ask() -> None:
-        again = resizes.Resizes(Killed(), ResizeLog(record), Counters())
+        again = resize_requests.Resizes(Killed(), ResizeLog(record), Counters())
         answers = [await again.ask(ADMIN, "lab/one", "a", 1) for _ in range(2)]
         assert [(each.outcome, each.granted) for each in answers] == [("granted", 3)] * 2
         await again.close(1)

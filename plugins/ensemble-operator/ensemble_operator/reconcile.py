@@ -24,9 +24,19 @@ from .changes import (
     Plan,
 )
 from .member_objects import RUNNER, member_objects, run_objects, token_secret
+from .member_reconcile import BEAT, Part, PartPlan, members_leave, plan_part
 from .member_state import gone_at, is_set_up, waits_since
-from .names import FILE, HASH, ORPHAN, RUN, TEMPLATE, Object, content, is_owned, member_object
-from .pod_plan import BEAT, Part, PartPlan, members_leave, plan_part
+from .object_names import (
+    FILE,
+    HASH,
+    ORPHAN,
+    RUN,
+    TEMPLATE,
+    Object,
+    content,
+    is_owned,
+    member_object,
+)
 from .resource import Ensemble, Member, Reference, privilege_problems, problems, read
 from .service_objects import address, service_objects, tls_secret
 from .settings import Settings

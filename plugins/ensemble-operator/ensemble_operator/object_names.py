@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .crd_schema import GROUP, KIND, PLURAL, VERSION
 from .resource import Ensemble
-from .schema import GROUP, KIND, PLURAL, VERSION
 
 __all__ = [
     "FILE",
