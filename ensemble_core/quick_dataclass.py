@@ -17,6 +17,7 @@ from dataclasses import MISSING, FrozenInstanceError, fields
 from functools import cache
 from operator import attrgetter
 from reprlib import recursive_repr
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 __all__ = ["dataclass", "replace"]
@@ -94,9 +95,27 @@ def _is_special(annotation: object) -> bool:
     return not isinstance(annotation, str) or any(word in annotation for word in words)
 
 
+def _opened(cls: type[Any]) -> type[Any]:
+    """Return a subclass of a frozen class whose instances can be changed.
+
+    CPython assigns slots directly only if the class inherits both methods from ``object``.
+    """
+    plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
+    return type("_Open", (cls,), {"__slots__": (), **plain})
+
+
+#: Function that makes only one subclass of each class.
+_open = cast(Callable[[type[Any]], type[Any]], cache(_opened))
+
+
 def _constructor(cls: type[Any], frozen: bool) -> Any:
-    """Compile the constructor of a dataclass."""
-    names: dict[str, Any] = {"_set": object.__setattr__, "_missing": MISSING}
+    """Compile the constructor of a dataclass.
+
+    That of a frozen class makes the object one of a class that is not frozen, assigns the fields,
+    and gives it its class back. This takes a quarter of the time of ``object.__setattr__``.
+    """
+    switch: Any = object.__dict__["__class__"]
+    names: dict[str, Any] = {"_missing": MISSING, "_switch": switch.__set__, "_open": _open}
     by_place: list[str] = ["self"]
     by_name: list[str] = []
     lines: list[str] = []
@@ -105,24 +124,34 @@ def _constructor(cls: type[Any], frozen: bool) -> Any:
             continue
         name = value = each.name
         given = by_name if each.kw_only else by_place
-        if each.default_factory is not MISSING:
+        default = each.default
+        if each.default_factory is not MISSING and frozen:
+            made = each.default_factory()
+            # One that cannot be changed is shared.
+            default = made if type(made) is MappingProxyType else default
+        if default is not MISSING:
+            names[f"_default_{name}"] = default
+            given.append(f"{name}=_default_{name}")
+        elif each.default_factory is not MISSING:
             names[f"_make_{name}"] = each.default_factory
             given.append(f"{name}=_missing")
             value = f"_make_{name}() if {name} is _missing else {name}"
-        elif each.default is not MISSING:
-            names[f"_default_{name}"] = each.default
-            given.append(f"{name}=_default_{name}")
         else:
             given.append(name)
-        lines.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+        lines.append(f"self.{name} = {value}")
+    if frozen:
+        names |= {"_own": cls, "_own_open": _open(cls)}
+        given_class = "_class = self.__class__"
+        opened = "_switch(self, _own_open if _class is _own else _open(_class))"
+        lines = [given_class, opened, *lines, "self.__class__ = _class"]
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     parameters = ", ".join([*by_place, *(["*", *by_name] if by_name else [])])
-    made: dict[str, Any] = {}
+    compiled: dict[str, Any] = {}
     source = "\n ".join([f"def __init__({parameters}):", *(lines or ["pass"])])
-    exec(source, names, made)  # noqa: S102  (names of the class's own fields)
-    made["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
-    return made["__init__"]
+    exec(source, names, compiled)  # noqa: S102  (names of the class's own fields)
+    compiled["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
+    return compiled["__init__"]
 
 
 def _getter(cls: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from dataclasses import fields as dataclass_fields
+from operator import attrgetter
 from typing import Any, Literal
 
 from ensemble_core.config.avoided_nodes import check_avoided, read_avoided
@@ -26,7 +27,7 @@ from ensemble_core.config.thread_warnings import thread_warnings
 from ensemble_core.errors import EnsembleError, call_plugin, closest
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.jobs import SIZE, JobGroup
 from ensemble_core.model.option_values import merged
 from ensemble_core.model.retry_policy import RetryPolicy
 from ensemble_core.model.sizes import memory_bytes
@@ -40,6 +41,7 @@ _DEFAULTS = {
     each.name: None if each.default is MISSING else each.default
     for each in dataclass_fields(JobGroup)
 } | dict.fromkeys((*_MAPPINGS, "observe"), NOTHING)
+_size = attrgetter(*SIZE)
 #: Name of a member of the service: NAME or NAMESPACE/NAME.
 _MEMBER = late_pattern(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 #: Suffixes of scripts, which an interpreter runs.
@@ -319,10 +321,10 @@ def _check_whole_group(
         )
     if old is None:
         context.known.unused.setdefault(group.name, []).append((path, spec, group))
-    if old is None or group.sizes != old.sizes:
+    if old is None or _size(group) != _size(old):
         _check_size(context, path, spec, group, "never")
-    if old is not None and group.sizes != old.sizes:
-        _check_size(context, path, spec, group, "never_here")
+        if old is not None:
+            _check_size(context, path, spec, group, "never_here")
     check_avoided(context, path, spec)
     check_warning(context, path, spec, group)
     check_visible(context, path, spec)

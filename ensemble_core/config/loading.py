@@ -505,9 +505,21 @@ class _Loader:
 
 def _binder(context: Context) -> Binder:
     """Return the functions that check specifications that arrive during the run."""
+    known = replace(context.known, rules=None, reads=False)
+    #: For each group, the last change of its fields, and the result: rules often repeat it.
+    last: dict[str, tuple[JobGroup, str, JobGroup]] = {}
+
+    def changed(group: JobGroup, fields: Mapping[str, Any]) -> JobGroup:
+        before, given, found = last.get(group.name, (None, "", group))
+        written = repr(fields)  # 1, 1.0 and true are equal, but not the same value of a parameter
+        if group is not before or written != given:
+            found = checked(
+                "job-fields", fields, lambda inner, data: change_group(inner, (), group, data)
+            )
+            last[group.name] = group, written, found
+        return found
 
     def checked(part: str, spec: object, bind: Callable[[Context, Any], _T | None]) -> _T:
-        known = replace(context.known, rules=None, reads=False)
         inner = Context(Document(plain(spec)), context.validators, context.executor, known)
         data = inner.document.data
         if part in ("rule", "action"):
@@ -538,9 +550,7 @@ def _binder(context: Context) -> Binder:
         action=lambda spec: checked(
             "action", spec, lambda inner, data: bind_action(inner, (), data, MatchContext())
         ),
-        group=lambda group, fields: checked(
-            "job-fields", fields, lambda inner, data: change_group(inner, (), group, data)
-        ),
+        group=changed,
         options=lambda options: checked(
             "job-fields", {"options": options}, lambda inner, data: data
         ),

@@ -22,7 +22,7 @@ from operator import attrgetter, is_not
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
-__all__ = ["NOTHING", "Record", "dumps", "layout", "quick_to_make"]
+__all__ = ["NOTHING", "Record", "dumps", "layout"]
 
 #: Default value of fields that are mappings.
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -207,30 +207,3 @@ def dumps(value: object) -> str:
         return _encode(value)
     except Exception:  # a plugin's event has content that JSON cannot hold: write it as text
         return _encode(_replace_unencodable(value))
-
-
-def quick_to_make(cls: type[Any]) -> None:
-    """Replace ``__init__`` of a frozen dataclass with slots by one that takes half the time.
-
-    The new ``__init__`` switches the object to a subclass that is not frozen, assigns the fields,
-    and switches back.
-    """
-    # CPython assigns slots directly only if the class inherits both methods from ``object``.
-    plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
-    names: dict[str, Any] = {
-        "_class": object.__dict__["__class__"].__set__,
-        "_open": type("_Open", (cls,), {"__slots__": (), **plain}),
-        "_frozen": cls,
-    }
-    parts, lines = ["self"], ["    _class(self, _open)"]
-    for item in fields(cls):
-        default = item.default if item.default_factory is MISSING else item.default_factory()
-        parts.append(item.name if default is MISSING else f"{item.name}=_default_{item.name}")
-        names[f"_default_{item.name}"] = default
-        lines.append(f"    self.{item.name} = {item.name}")
-    lines.append("    self.__class__ = _frozen")
-    source = f"def __init__({', '.join(parts)}):\n" + "\n".join(lines)
-    made: dict[str, Any] = {}
-    exec(source, names, made)  # noqa: S102  (names of the class's own fields)
-    made["__init__"].__annotations__ = dict(cls.__init__.__annotations__)
-    cls.__init__ = made["__init__"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal
 
-from ensemble_core.model.codec import NOTHING, Record, quick_to_make
+from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
@@ -145,11 +145,6 @@ class Resources(Event):
 
     type: ClassVar[str] = "resources"
     values: Mapping[str, float]
-
-
-#: These are by far the most frequent events.
-quick_to_make(JobEvent)
-quick_to_make(Resources)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.model.codec import NOTHING, Record, quick_to_make
+from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.model.option_values import fill_options, has_braces
 from ensemble_core.model.placeholders import REQUESTS, fill, placeholders
 from ensemble_core.model.signals import SIGNALS
@@ -26,6 +26,7 @@ __all__ = [
     "JOB_EVENTS",
     "JOB_FIELDS",
     "RFC21_EVENTS",
+    "SIZE",
     "Job",
     "JobGroup",
     "JobState",
@@ -203,10 +204,6 @@ class Job(Record):
         return fill(text, names)
 
 
-#: A run makes one for each attempt.
-quick_to_make(Job)
-
-
 def _names_replica(value: Any) -> bool:
     """Return True if one of these texts has the placeholder ``{replica}``."""
     if isinstance(value, str):
@@ -228,6 +225,12 @@ JOB_FIELDS = frozenset(
 #: Fields that are shown only if they are not empty.
 _RARE = (
     "warn", "avoid", "outputs", "within", "discard", "forwards", "replica", "attempt", "requeued",
+)  # fmt: skip
+
+#: Fields of a group that decide whether a queue can run its jobs.
+SIZE = (
+    "nodes", "tasks", "cores_per_task", "gpus_per_task", "memory_per_task", "executor", "duration",
+    "avoid", "options",
 )  # fmt: skip
 
 
@@ -332,15 +335,10 @@ class JobGroup:
                 group=part.name,
                 index=0,
                 command=(),
-                nodes=part.nodes,
-                tasks=part.nodes if part.tasks is None else part.tasks,
-                cores_per_task=part.cores_per_task,
-                gpus_per_task=part.gpus_per_task,
-                memory_per_task=part.memory_per_task,
-                executor=part.executor,
-                duration=part.duration,
-                avoid=part.avoid,
-                options=part.options,
+                **{
+                    **{name: getattr(part, name) for name in SIZE},
+                    "tasks": part.nodes if part.tasks is None else part.tasks,
+                },
             )
             for part in (self, *self.more)
         ]

@@ -396,6 +396,20 @@ def test_parameters_given_during_a_run_are_checked(command: str) -> None:
             ensemble.binder.group(group, {"parameters": {"T": None}})
 
 
+def test_values_that_are_equal_but_not_the_same_are_told_apart() -> None:
+    text = "jobs: [{name: a, command: 'run {p}', parameters: {p: 1}}]\n"
+    text += "rules: [{trigger: start, action: {name: submit, label: a}}]\n"
+    ensemble = load_text(text, discover())
+    group, one = ensemble.groups["a"], {"parameters": {"p": 1}}
+    for value, shown in ((1, "1"), ("1", "1"), (1, "1")):
+        changed = ensemble.binder.group(group, {"parameters": {"p": value}})
+        job = next(changed.jobs(0))
+        assert (job.command, repr(job.parameters["p"])) == (("run", shown), repr(value))
+    assert ensemble.binder.group(group, one) is ensemble.binder.group(group, one)
+    larger = ensemble.binder.group(group, {"nodes": 2})
+    assert ensemble.binder.group(larger, one).nodes == 2
+
+
 def test_specification_that_is_not_plain_data_is_rejected(ensemble: Ensemble) -> None:
     with pytest.raises(EnsembleError, match="expected plain data"):
         ensemble.binder.action({"name": print})

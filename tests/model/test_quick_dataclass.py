@@ -108,6 +108,18 @@ def test_a_subclass_that_is_no_dataclass_can_have_attributes_of_its_own(dataclas
         one.a = 2
 
 
+def test_constructor_of_a_frozen_class_makes_objects_of_subclasses() -> None:
+    base, _ = classes(quick, {"frozen": True, "eq": False, "slots": True})
+
+    class Plain(base):  # type: ignore[misc, valid-type]
+        pass
+
+    one = Plain(1)
+    assert (type(one), type(base(2)), one.a) == (Plain, base, 1)
+    with pytest.raises(FrozenInstanceError):
+        one.a = 2
+
+
 @BOTH
 @VARIANTS
 def test_the_standard_library_makes_subclasses(dataclass: Any, options: dict[str, Any]) -> None:
