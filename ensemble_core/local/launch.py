@@ -136,8 +136,9 @@ class Launcher:
             for number in signal.valid_signals() - _FIXED
             if number in _RESET or signal.getsignal(number) is not signal.SIG_IGN
         )
-        #: The cores of this thread before it was bound to those of a task.
+        #: The cores of this thread before it was bound to those of a task, and these.
         self._unbound: set[int] | None = None
+        self._bound: Sequence[int] = ()
         self.serve(run, environment, folder)
         self._null = _move_above_standard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
@@ -200,7 +201,7 @@ class Launcher:
         ``gpus`` lists the GPUs of this task, ``cores`` the cores to which it is bound; empty: it is
         not bound. Raises :class:`LaunchError` or :class:`SystemBusy`.
 
-        After the last call, call :meth:`unbind`.
+        Call :meth:`unbind` at the end of the turn.
         """
         environment = prepared.environment
         environment[b"ENSEMBLE_TASK_RANK"] = b"%d" % rank
@@ -208,7 +209,7 @@ class Launcher:
             _set_gpus(environment, os.fsencode(",".join(gpus)), len(gpus))
         if not cores:
             self.unbind()
-        if not cores or not self._bind(cores) or len(cores) > 1:
+        if not cores or not self.bind(cores) or len(cores) > 1:
             # A program on one core counts one. With the variable, GROMACS 2022 starts a
             # rank for each core of the machine, and all share this one.
             environment.setdefault(b"OMP_NUM_THREADS", b"%d" % job.cores_per_task)
@@ -234,11 +235,13 @@ class Launcher:
         except ValueError as error:
             raise LaunchError(f"invalid command or environment: {error}") from None
 
-    def _bind(self, cores: Sequence[int]) -> bool:
+    def bind(self, cores: Sequence[int]) -> bool:
         """Bind this thread to the cores, because the next process inherits that.
 
         Return False if an administrator has taken these cores from this process.
         """
+        if cores == self._bound:
+            return True
         try:
             if self._unbound is None:
                 self._unbound = os.sched_getaffinity(0)
@@ -246,6 +249,7 @@ class Launcher:
         except OSError:
             self.unbind()
             return False
+        self._bound = cores
         return True
 
     def unbind(self) -> None:
@@ -253,7 +257,7 @@ class Launcher:
         if self._unbound is not None:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, self._unbound)
-            self._unbound = None
+            self._unbound, self._bound = None, ()
 
     def _spawn(
         self, path: bytes, words: list[bytes], environment: dict[bytes, bytes], prepared: Prepared

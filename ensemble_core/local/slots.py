@@ -285,7 +285,7 @@ class Slots:
         """Return the key because of which this job can never start here, the reason, and what to
         do, or ``None`` if it can start.
         """
-        here = os.uname().nodename
+        here = os.uname().nodename if job.avoid else ""
         if job.avoid and not {here, here.partition(".")[0]}.isdisjoint(job.avoid):
             why = f"the job must avoid {here}, but all jobs run on this machine"
             return "avoid", why, "remove 'avoid'"

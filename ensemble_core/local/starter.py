@@ -103,7 +103,6 @@ class Starter:
                 record = ready.popleft()
                 if not record.over and record.phase is Phase.NONE:
                     self._launch(record)
-            self._launcher.unbind()
 
     def _next_job(self) -> Job | None:
         return self._queue.head(self._slots)

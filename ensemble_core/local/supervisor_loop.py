@@ -205,7 +205,14 @@ class SupervisorLoop:
         self.log.publish()
 
     def _turn(self) -> None:
-        for record, process in self.poller.wait(self.waiting):
+        ended = self.poller.wait(self.waiting)
+        if self._queue:
+            # Waiting jobs probably start on the cores that are free now. Elsewhere, this thread
+            # would run on the core of another job, which cannot move away.
+            cores = tuple([core for record, _ in ended for core in record.cores])
+            if cores:
+                self._launcher.bind(cores)
+        for record, process in ended:
             if process.born < 0:
                 self._lifecycle.task_ended(record, process.pid)
             else:
@@ -216,6 +223,7 @@ class SupervisorLoop:
         self._terminator.turn()
         if not self.draining:
             self._starter.turn()
+        self._launcher.unbind()
         self.slots.settle()
         self.log.add_gauges()
         self._publish()
