@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import shlex
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from ensemble_core.model.jobs import JobGroup
 from ensemble_core.runtime import file_digests
 from ensemble_core.runtime.file_digests import unknown
-from ensemble_core.runtime.input_files import Inputs
+from ensemble_core.runtime.input_files import Inputs, words_of_script
 
 
 def files(folder: Path, command: str | tuple[str, ...] = "x", **fields: object) -> dict[str, str]:
@@ -90,6 +92,19 @@ def test_file_whose_name_has_signs_is_compared(tmp_path: Path, name: str, word: 
     assert before.keys() == after.keys()
     assert not set(before.items()) & set(after.items())
     assert len(before) >= 1
+
+
+def test_words_of_a_script_are_those_of_the_shell() -> None:
+    choose = random.Random(1)
+    for _ in range(20_000):
+        text = "".join(choose.choices("ab1.-/ \t\n'\"\\();<>|&={}#$\u00e9\u00a0\x0b", k=12))
+        lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&")
+        lexer.whitespace_split, lexer.commenters = True, ""
+        try:
+            words = list(lexer)
+        except ValueError:  # an open quotation
+            words = text.replace("'", " ").replace('"', " ").split()
+        assert words_of_script(text) == words, text
 
 
 def test_file_that_a_variable_names_is_compared(tmp_path: Path) -> None:
