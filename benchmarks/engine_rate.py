@@ -26,7 +26,7 @@ from ensemble_core.model.conditions import parse
 from ensemble_core.model.decisions import Submit
 from ensemble_core.model.ensemble import Binder, Ensemble
 from ensemble_core.model.events import Event, JobEvent, Started
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 
 GROUPS = [f"group{number}" for number in range(10)]

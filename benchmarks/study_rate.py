@@ -34,7 +34,7 @@ from ensemble_core.model.decisions import Decision, Submit
 from ensemble_core.model.ensemble import Ensemble, Limits
 from ensemble_core.model.events import Event, JobEvent, Observed, Started
 from ensemble_core.model.expressions import expression
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.rules import UNLIMITED, BoundAction, BoundRule, Trigger
 from ensemble_core.model.tables import Table
 

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from ensemble_core.model.generators import Reading as Reading
     from ensemble_core.model.generators import Variable as Variable
     from ensemble_core.model.generators import Vocs as Vocs
+    from ensemble_core.model.job_group import JobGroup as JobGroup
     from ensemble_core.model.jobs import Job as Job
-    from ensemble_core.model.jobs import JobGroup as JobGroup
     from ensemble_core.model.jobs import JobState as JobState
     from ensemble_core.model.numbers import read_number as read_number
     from ensemble_core.model.placeholders import escape_braces as escape_braces
@@ -121,7 +121,8 @@ else:
         ),
         "model.expressions": "Expression expression",
         "model.generators": "Constraint Exchange Generator Point Reading Variable Vocs",
-        "model.jobs": "Job JobGroup JobState",
+        "model.job_group": "JobGroup",
+        "model.jobs": "Job JobState",
         "model.numbers": "read_number",
         "model.placeholders": "escape_braces unescape_braces",
         "model.plain_numbers": "as_text",

@@ -15,7 +15,7 @@ from ensemble_core.config.document import Path, spelled
 from ensemble_core.config.file_text import read
 from ensemble_core.errors import Location, UsageError
 from ensemble_core.model.expressions import Expression
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.plugin.program import Program
 from ensemble_core.quick_dataclass import dataclass

@@ -15,12 +15,9 @@ from ensemble_core.config import load_text
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.run_store import find, state_folder
 from ensemble_core.plugin.program import Program
-from ensemble_core.session.executor_choice import (
-    check_environment,
-    choose_executor,
-    profile_options,
-    read_options,
-)
+from ensemble_core.session.environment_check import check_environment
+from ensemble_core.session.executor_choice import choose_executor
+from ensemble_core.session.executor_options import profile_options, read_options
 from ensemble_core.session.installed_plugins import find_plugins
 from ensemble_core.session.new_run import new_run
 from ensemble_core.session.profile_files import find_profile

@@ -83,8 +83,8 @@ from ensemble_core.session.executor_choice import ExecutorChoice as ExecutorChoi
 from ensemble_core.session.executor_choice import build_executor as build_executor
 from ensemble_core.session.executor_choice import build_resizer as build_resizer
 from ensemble_core.session.executor_choice import choose_executor as choose_executor
-from ensemble_core.session.executor_choice import read_options as read_options
 from ensemble_core.session.executor_choice import rendered as rendered
+from ensemble_core.session.executor_options import read_options as read_options
 from ensemble_core.session.profile_files import find_profile as find_profile
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, cast
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.group_changes import check_merge, known_at_load
-from ensemble_core.config.groups import change_group, check_used, restore_spelling
+from ensemble_core.config.group_changes import change_group, check_merge, known_at_load
+from ensemble_core.config.groups import check_used, restore_spelling
 from ensemble_core.config.phases import check_learns, check_phase
 from ensemble_core.config.placeholder_check import report_unfilled, report_unpaired
 from ensemble_core.config.schema import defaults
@@ -26,7 +26,8 @@ from ensemble_core.metrics.store import AWAY, BACKLOG, GAUGES, GENERATOR, is_gau
 from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.expressions import check_names, expression
 from ensemble_core.model.filters import ALL
-from ensemble_core.model.jobs import JOB_FIELDS, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import JOB_FIELDS
 from ensemble_core.model.placeholders import (
     FIELD_PLACEHOLDER,
     format_value,

@@ -41,7 +41,7 @@ from ensemble_core.model.formula_mistakes import (
     unlike_comparison,
     unlike_operand,
 )
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.sweep_values import Range
 from ensemble_core.model.tables import Table
 from ensemble_core.plugin.hookspecs import (

@@ -29,7 +29,7 @@ from ensemble_core.model.generators import (
     Variable,
     Vocs,
 )
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
 from ensemble_core.plugin.known_plugins import known_provider
 from ensemble_core.plugin.named_code import Purpose, build_generator, named_classes

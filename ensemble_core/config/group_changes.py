@@ -1,4 +1,4 @@
-"""Checks the changes that an action makes to a job group (the keys ``with`` and ``parameters``).
+"""Changes of job groups: checks the keys ``with`` and ``parameters`` of an action, and merges them.
 
 Expressions in these changes have a value only when the rule fires, so they are checked separately.
 """
@@ -12,12 +12,20 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.groups import change_group
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.config.groups import (
+    DEFAULTS,
+    MAPPINGS,
+    check_whole_group,
+    read_fields,
+    read_observers,
+)
+from ensemble_core.config.schema import RESET_BY_NULL
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.option_values import merged
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER, placeholders
-from ensemble_core.model.retry_policy import LITERAL_FIELDS
+from ensemble_core.model.retry_policy import LITERAL_FIELDS, RetryPolicy
 
-__all__ = ["check_merge", "known_at_load"]
+__all__ = ["change_group", "check_merge", "known_at_load"]
 
 #: Function that checks a text that is evaluated when the rule fires.
 CheckText = Callable[[Path, str, "re.Pattern[str]"], None]
@@ -145,3 +153,103 @@ def check_merge(
     if not {*given} <= names:
         return None
     return change_group(context, path, replace(group, more=()) if group.more else group, fields)
+
+
+def change_group(
+    context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any]
+) -> JobGroup | None:
+    """Return the group with the fields of ``spec``, or ``None`` after reporting errors.
+
+    Mappings are merged with those of the group (:func:`merged`); other fields replace those of the
+    group. ``None`` stands for the default of a field.
+    """
+    before = len(context.errors)
+    fields = read_fields(context, path, spec)
+    if not context.is_valid(path) or len(context.errors) > before:
+        return None
+    if "parameters" in fields:
+        removed = [name for name, value in spec["parameters"].items() if value is None]
+        fields["parameters"] = {**fields["parameters"], **dict.fromkeys(removed)}
+    nulls = [name for name, value in spec.items() if value is None]
+    reset = {name: DEFAULTS[name] for name in nulls if name in RESET_BY_NULL}
+    if "at_once" in nulls:
+        reset |= {"at_once": None, "at_once_each": ()}
+    if "uses" in nulls:
+        reset["uses"] = ()
+    if spec.get("observe") is not None:
+        _check_removed_observers(context, (*path, "observe"), spec["observe"], group)
+    changed, *more = (
+        _with_changes(
+            context,
+            path,
+            _with_retry(context, path, replace(entry, **reset) if reset else entry, spec),
+            fields,
+            spec.get("observe"),
+        )
+        for entry in (group, *group.more)
+    )
+    if more:
+        changed = replace(changed, more=tuple(more))
+    for old, entry in zip((group, *group.more), (changed, *more), strict=True):
+        check_whole_group(context, path, spec, entry, old)
+    return changed if len(context.errors) == before else None
+
+
+def _with_retry(context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any]) -> JobGroup:
+    """Return the group with the changes of its ``retry``; null removes it."""
+    if "retry" not in spec:
+        return group
+    changes = spec["retry"]
+    if changes is None:
+        return replace(group, retry=None)
+    if group.retry is None and "times" not in changes:
+        context.report(
+            (*path, "retry"),
+            f"{group.name!r} has no 'retry' that could change",
+            hint="add 'times': how often a failed job is retried",
+            code="bad-value",
+        )
+        return group
+    given: dict[str, Any] = {}
+    if "times" in changes:
+        given["times"] = int(changes["times"])
+    if "wait" in changes:
+        given["wait"] = context.duration((*path, "retry", "wait"), changes["wait"]) or 0.0
+    if "continue" in changes:
+        given["resume"] = bool(changes["continue"])
+    policy = RetryPolicy(**given) if group.retry is None else replace(group.retry, **given)
+    return replace(group, retry=policy)
+
+
+def _check_removed_observers(
+    context: Context, path: Path, changes: Mapping[str, Any], group: JobGroup
+) -> None:
+    for name, options in changes.items():
+        if options is None and all(name not in entry.observe for entry in (group, *group.more)):
+            context.report(
+                (*path, name),
+                f"null removes an observer, but {group.name!r} has no observer {name!r}",
+                hint=f"write '{name}: {{}}' for an observer with its default options",
+                code="bad-value",
+            )
+
+
+def _with_changes(
+    context: Context,
+    path: Path,
+    group: JobGroup,
+    fields: Mapping[str, Any],
+    observe: Mapping[str, Any] | None,
+) -> JobGroup:
+    changed = dict(fields)
+    for name in MAPPINGS:
+        if name in fields:
+            changed[name] = merged(getattr(group, name), fields[name])
+    if "avoid" in fields:
+        changed["avoid"] = tuple(dict.fromkeys((*group.avoid, *fields["avoid"])))
+    if observe is not None:  # without the defaults of options that it does not name
+        changed["observe"] = read_observers(context, path, merged(group.observe, observe))
+    if "parameters" in fields and "points" not in fields:
+        kept = {name: v for name, v in group.points.items() if name not in fields["parameters"]}
+        changed["points"] = kept
+    return replace(group, **changed)

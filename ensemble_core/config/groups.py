@@ -20,27 +20,33 @@ from ensemble_core.config.job_options import check_filled_options, read_options
 from ensemble_core.config.job_signals import check_warning, read_warning
 from ensemble_core.config.kinds import ask_executor, check_kind_of_group
 from ensemble_core.config.placeholder_check import check_placeholders, has_formats
-from ensemble_core.config.schema import RESET_BY_NULL, defaults
+from ensemble_core.config.schema import defaults
 from ensemble_core.config.shell_warnings import shell_warnings
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
 from ensemble_core.config.thread_warnings import thread_warnings
 from ensemble_core.errors import EnsembleError, call_plugin, closest
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.jobs import SIZE, JobGroup
-from ensemble_core.model.option_values import merged
-from ensemble_core.model.retry_policy import RetryPolicy
+from ensemble_core.model.job_group import SIZE, JobGroup
 from ensemble_core.model.sizes import memory_bytes
-from ensemble_core.quick_dataclass import replace
 
-__all__ = ["change_group", "check_used", "make_group", "restore_spelling"]
+__all__ = [
+    "DEFAULTS",
+    "MAPPINGS",
+    "check_used",
+    "check_whole_group",
+    "make_group",
+    "read_fields",
+    "read_observers",
+    "restore_spelling",
+]
 
 #: Fields that are mappings. A change of a group is merged with them.
-_MAPPINGS = ("environment", "options", "parameters", "warn")
-_DEFAULTS = {
+MAPPINGS = ("environment", "options", "parameters", "warn")
+DEFAULTS = {
     each.name: None if each.default is MISSING else each.default
     for each in dataclass_fields(JobGroup)
-} | dict.fromkeys((*_MAPPINGS, "observe"), NOTHING)
+} | dict.fromkeys((*MAPPINGS, "observe"), NOTHING)
 _size = attrgetter(*SIZE)
 #: Name of a member of the service: NAME or NAMESPACE/NAME.
 _MEMBER = late_pattern(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -52,7 +58,7 @@ _PLACEHOLDER = late_pattern(r"\{[^{}]*\}")
 def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGroup | None:
     """Return the group for an entry under ``jobs:``, or ``None`` after reporting errors."""
     before = len(context.errors)
-    fields = _fields(context, path, spec)
+    fields = read_fields(context, path, spec)
     if not context.is_valid(path) or len(context.errors) > before:
         # Check placeholders even if other fields have errors, to report all errors at once.
         if "command" in fields:
@@ -61,7 +67,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
         return None
     fields["compared"] = context.registry.compared_options
     group = JobGroup(name=spec["name"], here=context.known.here, **fields)
-    _check_whole_group(context, path, spec, group)
+    check_whole_group(context, path, spec, group)
     _check_observers(context, path, group)
     _check_program(context, group)
     context.warnings += shell_warnings(group, split=isinstance(spec["command"], str))
@@ -164,107 +170,7 @@ def _program_path(group: JobGroup, name: str, *, runs: bool) -> str | None:
     return None
 
 
-def change_group(
-    context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any]
-) -> JobGroup | None:
-    """Return the group with the fields of ``spec``, or ``None`` after reporting errors.
-
-    Mappings are merged with those of the group (:func:`merged`); other fields replace those of the
-    group. ``None`` stands for the default of a field.
-    """
-    before = len(context.errors)
-    fields = _fields(context, path, spec)
-    if not context.is_valid(path) or len(context.errors) > before:
-        return None
-    if "parameters" in fields:
-        removed = [name for name, value in spec["parameters"].items() if value is None]
-        fields["parameters"] = {**fields["parameters"], **dict.fromkeys(removed)}
-    nulls = [name for name, value in spec.items() if value is None]
-    reset = {name: _DEFAULTS[name] for name in nulls if name in RESET_BY_NULL}
-    if "at_once" in nulls:
-        reset |= {"at_once": None, "at_once_each": ()}
-    if "uses" in nulls:
-        reset["uses"] = ()
-    if spec.get("observe") is not None:
-        _check_removed_observers(context, (*path, "observe"), spec["observe"], group)
-    changed, *more = (
-        _with_changes(
-            context,
-            path,
-            _with_retry(context, path, replace(entry, **reset) if reset else entry, spec),
-            fields,
-            spec.get("observe"),
-        )
-        for entry in (group, *group.more)
-    )
-    if more:
-        changed = replace(changed, more=tuple(more))
-    for old, entry in zip((group, *group.more), (changed, *more), strict=True):
-        _check_whole_group(context, path, spec, entry, old)
-    return changed if len(context.errors) == before else None
-
-
-def _with_retry(context: Context, path: Path, group: JobGroup, spec: Mapping[str, Any]) -> JobGroup:
-    """Return the group with the changes of its ``retry``; null removes it."""
-    if "retry" not in spec:
-        return group
-    changes = spec["retry"]
-    if changes is None:
-        return replace(group, retry=None)
-    if group.retry is None and "times" not in changes:
-        context.report(
-            (*path, "retry"),
-            f"{group.name!r} has no 'retry' that could change",
-            hint="add 'times': how often a failed job is retried",
-            code="bad-value",
-        )
-        return group
-    given: dict[str, Any] = {}
-    if "times" in changes:
-        given["times"] = int(changes["times"])
-    if "wait" in changes:
-        given["wait"] = context.duration((*path, "retry", "wait"), changes["wait"]) or 0.0
-    if "continue" in changes:
-        given["resume"] = bool(changes["continue"])
-    policy = RetryPolicy(**given) if group.retry is None else replace(group.retry, **given)
-    return replace(group, retry=policy)
-
-
-def _check_removed_observers(
-    context: Context, path: Path, changes: Mapping[str, Any], group: JobGroup
-) -> None:
-    for name, options in changes.items():
-        if options is None and all(name not in entry.observe for entry in (group, *group.more)):
-            context.report(
-                (*path, name),
-                f"null removes an observer, but {group.name!r} has no observer {name!r}",
-                hint=f"write '{name}: {{}}' for an observer with its default options",
-                code="bad-value",
-            )
-
-
-def _with_changes(
-    context: Context,
-    path: Path,
-    group: JobGroup,
-    fields: Mapping[str, Any],
-    observe: Mapping[str, Any] | None,
-) -> JobGroup:
-    changed = dict(fields)
-    for name in _MAPPINGS:
-        if name in fields:
-            changed[name] = merged(getattr(group, name), fields[name])
-    if "avoid" in fields:
-        changed["avoid"] = tuple(dict.fromkeys((*group.avoid, *fields["avoid"])))
-    if observe is not None:  # without the defaults of options that it does not name
-        changed["observe"] = _observers(context, path, merged(group.observe, observe))
-    if "parameters" in fields and "points" not in fields:
-        kept = {name: v for name, v in group.points.items() if name not in fields["parameters"]}
-        changed["points"] = kept
-    return replace(group, **changed)
-
-
-def _check_whole_group(
+def check_whole_group(
     context: Context,
     path: Path,
     spec: Mapping[str, Any],
@@ -438,7 +344,7 @@ def _spell_scalars(context: Context, path: Path, value: Any) -> Any:
     return value
 
 
-def _fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
+def read_fields(context: Context, path: Path, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the valid fields of the entry as arguments of JobGroup."""
     fields: dict[str, Any] = {}
     for name, value in spec.items():
@@ -492,7 +398,8 @@ def _at_once(context: Context, path: Path, given: Any) -> tuple[int, tuple[str, 
     return int(given), ()
 
 
-def _observers(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+def read_observers(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the observers with the defaults of their options."""
     records = context.registry.observers
     return {name: defaults(records[name].options, options or {}) for name, options in given.items()}
 
@@ -597,6 +504,6 @@ _READ: Mapping[str, Callable[[Context, Path, Any], Any]] = {
     "avoid": read_avoided,
     "parameters": read_parameters,
     "points": read_points,
-    "observe": _observers,
+    "observe": read_observers,
     "options": read_options,
 }

@@ -11,7 +11,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.option_values import has_braces
 from ensemble_core.plugin.hookspecs import EnvironmentPlugin
 

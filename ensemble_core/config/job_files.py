@@ -10,7 +10,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 
 __all__ = ["check_discard", "check_visible", "read_discard", "read_outputs"]
 

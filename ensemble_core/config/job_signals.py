@@ -7,7 +7,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 
 __all__ = ["check_warning", "read_warning"]
 

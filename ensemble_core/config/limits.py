@@ -11,7 +11,7 @@ from ensemble_core.errors import EnsembleError, did_you_mean
 from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits, amount
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.sizes import memory_bytes
 
 __all__ = ["bind_limits", "check_uses_of_limits", "hours_hint", "live_limits"]

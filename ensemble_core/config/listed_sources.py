@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ensemble_core.config.document import Document, Path
 from ensemble_core.config.schema import PROFILE_FIELDS
 from ensemble_core.model.ensemble import Limits
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.option_values import leaves
 from ensemble_core.model.plain_numbers import whole
 

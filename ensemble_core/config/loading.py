@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ensemble_core.config.actions import MatchContext, bind_action
 from ensemble_core.config.binding import bind_rule
+from ensemble_core.config.canonical_names import canonical_names
 from ensemble_core.config.context import Context, Known
 from ensemble_core.config.custom_source import functions_of, source_of
 from ensemble_core.config.cycle_warnings import warn_of_cycles
 from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.expansion import expand_sources
 from ensemble_core.config.file_text import read
-from ensemble_core.config.groups import change_group, make_group
+from ensemble_core.config.group_changes import change_group
+from ensemble_core.config.groups import make_group
 from ensemble_core.config.instances import check_uses, expand_uses, expanded_data
 from ensemble_core.config.job_options import convert_options
 from ensemble_core.config.kinds import bind_kinds
@@ -53,7 +55,7 @@ from ensemble_core.errors import EnsembleError, FileErrors, closest
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import parse_path
 from ensemble_core.model.ensemble import Binder, Ensemble
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.rules import BoundRule
 from ensemble_core.plugin.discovery import use_registry
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
@@ -221,7 +223,7 @@ def _expand_file(
         expand_uses(context)
     whole = not context.errors
     for part, keys in _NAMING.items():
-        _canonical(document.data.get(part), registry, keys)
+        canonical_names(document.data.get(part), registry, keys)
     for change, error in apply(document, unset).items():  # the expansion may have added the keys
         # ``use`` is already expanded.
         context.errors.append(unset[change] if change.startswith("use.") else error)
@@ -256,36 +258,6 @@ def _words_in_use(data: Mapping[str, Any]) -> frozenset[str]:
         if isinstance(group, dict):
             parts += [value for key, value in group.items() if key not in _SILENT]
     return frozenset(words_of(parts))
-
-
-def _canonical(value: Any, registry: Registry, keys: Collection[str]) -> None:
-    """Replace names that are qualified by a distribution by canonical names, at any depth."""
-    if isinstance(value, list):
-        for item in value:
-            _canonical(item, registry, keys)
-    elif isinstance(value, dict):
-        records: Mapping[str, Mapping[str, object]] = {
-            "trigger": registry.triggers,
-            "name": registry.actions,
-            "statistic": registry.statistics,
-            "executor": registry.executors,
-            "use": registry.generators,
-            "observe": registry.observers,
-        }
-        for key, inner in value.items():
-            if key in keys and isinstance(inner, str):
-                value[key] = _listed_name(inner, records[key])
-            elif key == "observe" and key in keys and isinstance(inner, dict):
-                value[key] = {_listed_name(name, records[key]): inner[name] for name in inner}
-            else:
-                _canonical(inner, registry, keys)
-
-
-def _listed_name(name: str, records: Mapping[str, object]) -> str:
-    if ":" not in name or name not in records:
-        return name
-    record = records[name]
-    return next((known for known in records if records[known] is record), name)
 
 
 def _entries(value: object) -> list[Any]:
@@ -523,7 +495,7 @@ def _binder(context: Context) -> Binder:
         inner = Context(Document(plain(spec)), context.validators, context.executor, known)
         data = inner.document.data
         if part in ("rule", "action"):
-            _canonical(data, inner.registry, _NAMING["rules"])
+            canonical_names(data, inner.registry, _NAMING["rules"])
         elif isinstance(data, dict) and "options" in data:
             data["options"] = convert_options(inner.registry, data["options"])
         check_shape(inner, part)

@@ -13,7 +13,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.metrics.store import ROWS, parse_path
 from ensemble_core.model.filters import split_name
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.rules import BoundRule
 
 __all__ = ["warn_of_rows_meant"]

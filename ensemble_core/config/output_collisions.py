@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import ObserverPlugin
 
 __all__ = ["warn_of_shared_files"]

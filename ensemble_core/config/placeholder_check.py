@@ -11,7 +11,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.errors import closest, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import GAUGES
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.placeholders import (
     BUILTIN_PLACEHOLDERS,
     RUN_PLACEHOLDERS,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ensemble_core.config.placeholder_check import strings
 from ensemble_core.late_pattern import late_pattern
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS, RUN_PLACEHOLDERS
 
 __all__ = ["shell_warnings"]

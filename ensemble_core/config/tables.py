@@ -23,7 +23,7 @@ from ensemble_core.model.compiler import refused
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import FUNCTIONS, Formula, expression
 from ensemble_core.model.filters import filter_of, split_condition, split_name
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.sweep_values import GivenBy
 from ensemble_core.model.tables import (
     MOST_PIVOT_VALUES,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from ensemble_core.late_pattern import late_pattern
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 
 __all__ = ["thread_warnings"]
 

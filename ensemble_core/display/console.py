@@ -21,7 +21,7 @@ from ensemble_core.display.text_style import (
     printable,
     shorten,
 )
-from ensemble_core.engine.records import BY_OTHERS
+from ensemble_core.engine.job_record import BY_OTHERS
 from ensemble_core.model.causes import cause_of, reported_cause
 from ensemble_core.model.decisions import (
     AddRule,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ensemble_core.engine.firing_records import Step, Steps
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
-from ensemble_core.engine.records import Step, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.engine.state import State
 from ensemble_core.model.events import Event

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ensemble_core.engine.firing_records import PendingRequest, Steps
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
-from ensemble_core.engine.records import PendingRequest, Steps
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.model.decisions import Call, Log
 from ensemble_core.model.events import (

@@ -13,7 +13,8 @@ from ensemble_core.engine.job_gauges import draw
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import replicas_of
 from ensemble_core.errors import EnsembleError
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 
 __all__ = ["Order", "take_next"]
 

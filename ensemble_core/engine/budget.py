@@ -17,7 +17,7 @@ from ensemble_core.model.ensemble import Limits, amount
 from ensemble_core.model.jobs import Job
 
 if TYPE_CHECKING:
-    from ensemble_core.engine.records import JobRecord
+    from ensemble_core.engine.job_record import JobRecord
 
 __all__ = ["JOBS", "Budget", "Claim", "Usage"]
 

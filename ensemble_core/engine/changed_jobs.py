@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import replace
 
 __all__ = ["changed_fields", "followed", "jobs_keep", "remade", "with_old_values"]

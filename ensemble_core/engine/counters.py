@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ensemble_core.engine.group_state import CHANGES, Change, GroupState
 from ensemble_core.engine.job_gauges import OwnGauges
-from ensemble_core.engine.records import JobRecord
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.metrics.store import MetricStore
 from ensemble_core.model.codec import NOTHING

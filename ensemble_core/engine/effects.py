@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from ensemble_core.engine.records import BY_OTHERS, Index, Origin, PendingRequest
+from ensemble_core.engine.firing_records import Origin, PendingRequest
+from ensemble_core.engine.job_record import BY_OTHERS, Index
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submitter

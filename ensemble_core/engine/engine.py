@@ -90,14 +90,15 @@ from ensemble_core.engine import extension
 from ensemble_core.engine.agenda import Agenda
 from ensemble_core.engine.answers import Answers
 from ensemble_core.engine.done_jobs import DoneJobs
+from ensemble_core.engine.firing_records import Match, Steps
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
 from ensemble_core.engine.job_events import forget, take
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_results import check_result, compute_result
 from ensemble_core.engine.job_states import ATTEMPT, NOT_HANDED_OVER
 from ensemble_core.engine.progress import report_of
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.records import JobRecord, Match, Steps
 from ensemble_core.engine.repeated_rows import report_repeated_rows
 from ensemble_core.engine.requests import carry_out
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver

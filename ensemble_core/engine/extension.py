@@ -10,15 +10,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ensemble_core.engine.firing_records import Match, Origin
 from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.past_submits import PastSubmit, added, keys, pairs, same_sweep
-from ensemble_core.engine.records import Match, Origin
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submitter, replicas_of
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import Log, Submit
 from ensemble_core.model.events import Event
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 
 __all__ = ["complete", "note"]
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from ensemble_core.engine import extension, retention
 from ensemble_core.engine.backlog import Order, take_next
 from ensemble_core.engine.effects import switch_changes, waiting_of
+from ensemble_core.engine.firing_records import Origin
 from ensemble_core.engine.name_values import JobFields, job_field
-from ensemble_core.engine.records import Origin
 from ensemble_core.engine.row_submission import of_rows, rows_of
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import expand, source_of
@@ -38,7 +38,8 @@ from ensemble_core.model.decisions import (
     Terminate,
     WhenBusy,
 )
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.model.placeholders import metric_path
 from ensemble_core.model.rules import Action, BoundAction, BoundSpec
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from ensemble_core.engine.records import Match
+from ensemble_core.engine.firing_records import Match
 from ensemble_core.engine.rule_index import RuleInstance, RuleState
 from ensemble_core.engine.timers import Timers
 from ensemble_core.quick_dataclass import dataclass

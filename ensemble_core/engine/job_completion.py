@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
+from ensemble_core.engine.firing_records import Match, Step, Steps
+from ensemble_core.engine.job_record import BY_OTHERS, Index, JobRecord
 from ensemble_core.engine.name_values import JobFields, host_of, named_fields
 from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.points import PointJobs
-from ensemble_core.engine.records import (
-    BY_OTHERS,
-    Index,
-    JobRecord,
-    Link,
-    Match,
-    Slice,
-    Step,
-    Steps,
-)
 from ensemble_core.engine.retry_on_request import open_again
+from ensemble_core.engine.rule_chain import Link
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.engine.rule_index import RuleState
+from ensemble_core.engine.scopes import Slice
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.decisions import Retry
 from ensemble_core.model.events import Event

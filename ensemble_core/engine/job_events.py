@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from ensemble_core.engine.job_record import BY_OTHERS, BY_RUN, JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, OUTCOME_EVENTS, TRANSITIONS, Outcome
 from ensemble_core.engine.job_table import JobTable
-from ensemble_core.engine.records import BY_OTHERS, BY_RUN, JobRecord
 from ensemble_core.model.causes import reported_cause
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobState

@@ -16,7 +16,7 @@ from ensemble_core.model.jobs import Job, JobState
 
 if TYPE_CHECKING:
     from ensemble_core.engine.group_state import GroupState
-    from ensemble_core.engine.records import JobRecord
+    from ensemble_core.engine.job_record import JobRecord
 
 __all__ = ["OwnGauges", "draw"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
+from ensemble_core.engine.firing_records import Match
+from ensemble_core.engine.job_record import BY_RUN, JobRecord
 from ensemble_core.engine.name_values import named_fields
-from ensemble_core.engine.records import BY_RUN, JobRecord, Match
 from ensemble_core.engine.state import State
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Fail, Log

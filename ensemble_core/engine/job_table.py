@@ -21,6 +21,7 @@ from ensemble_core.engine.counters import Counters
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.group_state import Change, GroupState
 from ensemble_core.engine.job_gauges import OwnGauges
+from ensemble_core.engine.job_record import Index, JobRecord
 from ensemble_core.engine.job_states import (
     HANDED_OVER,
     INDEX,
@@ -30,15 +31,17 @@ from ensemble_core.engine.job_states import (
 )
 from ensemble_core.engine.places import AT_ONCE, Places
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.records import Index, JobRecord, Link, Slice, SliceKey, SliceTable
+from ensemble_core.engine.rule_chain import Link
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.engine.samples import Samples
+from ensemble_core.engine.scopes import Slice, SliceKey, SliceTable
 from ensemble_core.engine.state_changes import MOVES
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import COMMITTED, RESOURCES, USED, MetricStore
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 
 __all__ = ["JobTable"]
 

@@ -6,8 +6,10 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from ensemble_core.engine.firing_records import Match
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_states import exit_code
-from ensemble_core.engine.records import JobRecord, Match, Scope, Slice
+from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, JobEvent, Observed

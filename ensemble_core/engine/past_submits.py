@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from ensemble_core.model.codec import dumps
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["PastSubmit", "PastSubmits", "added", "keys", "of_entries", "pairs", "same_sweep"]

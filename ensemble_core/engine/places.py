@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ensemble_core.engine.records import JobRecord
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.model.codec import dumps
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 
 __all__ = ["AT_ONCE", "Key", "Places"]
 

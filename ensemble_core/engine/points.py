@@ -10,8 +10,10 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ensemble_core.engine.firing_records import Match, Origin
 from ensemble_core.engine.generator_state import GeneratorState
-from ensemble_core.engine.records import JobRecord, Link, Match, Origin
+from ensemble_core.engine.job_record import JobRecord
+from ensemble_core.engine.rule_chain import Link
 from ensemble_core.engine.submission import replicas_of
 from ensemble_core.engine.vary_action import combinations
 from ensemble_core.errors import EnsembleError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ensemble_core.engine.records import JobRecord
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.state import State
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Observed

@@ -11,15 +11,17 @@ from typing import Any
 
 from ensemble_core.engine.effects import Effects, no_such_limit
 from ensemble_core.engine.firing import EngineFiring
+from ensemble_core.engine.firing_records import Match, Origin, Step, Steps
+from ensemble_core.engine.job_record import Index
 from ensemble_core.engine.places import AT_ONCE
-from ensemble_core.engine.records import Index, Match, Origin, Step, Steps
 from ensemble_core.engine.retry_on_request import chosen, no_such_job, reopen
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.decisions import Decision, Log, SetLimits, Submit
 from ensemble_core.model.events import Event, Requested
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.model.placeholders import placeholders
 from ensemble_core.quick_dataclass import dataclass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ensemble_core.engine.records import BY_OTHERS, Index
+from ensemble_core.engine.job_record import BY_OTHERS, Index
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submitter, next_attempt
 from ensemble_core.errors import EnsembleError, UsageError

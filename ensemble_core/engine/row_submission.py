@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ensemble_core.engine.records import MOST_ROWS, Origin
+from ensemble_core.engine.firing_records import Origin
+from ensemble_core.engine.job_record import MOST_ROWS
 from ensemble_core.engine.state import State
 from ensemble_core.engine.vary_action import combinations, varied_group
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.filters import ALL, split_condition
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.model.retry_policy import changed_fields
 from ensemble_core.model.sweep_values import without_noise
 

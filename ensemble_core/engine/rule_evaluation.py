@@ -7,8 +7,10 @@ from typing import Any, Literal, Protocol
 
 from ensemble_core.engine.effects import Effects, switch_instances
 from ensemble_core.engine.firing import EngineFiring
-from ensemble_core.engine.records import JobRecord, Match, Origin, Slice
+from ensemble_core.engine.firing_records import Match, Origin
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.rule_index import InactiveReason, RuleInstance, RuleState, Watch, in_order
+from ensemble_core.engine.scopes import Slice
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, kind_of, raised_at, written_at
 from ensemble_core.model.codec import NOTHING

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.records import Match, Scope, Slice
+from ensemble_core.engine.firing_records import Match
 from ensemble_core.engine.rule_evaluation import RuleObserver, VerdictKind
 from ensemble_core.engine.rule_index import (
     InactiveReason,
@@ -16,6 +16,7 @@ from ensemble_core.engine.rule_index import (
     Watch,
     comparison,
 )
+from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Event, JobEvent, Requested, TimerElapsed

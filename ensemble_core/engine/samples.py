@@ -7,7 +7,7 @@ from typing import Any
 
 from ensemble_core.engine.counters import Counters
 from ensemble_core.engine.group_state import GroupState
-from ensemble_core.engine.records import Index, JobRecord
+from ensemble_core.engine.job_record import Index, JobRecord
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.metrics.store import ROWS, VARIABLES, MetricStore

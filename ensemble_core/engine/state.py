@@ -8,26 +8,19 @@ from typing import Any
 
 from ensemble_core.engine import retention
 from ensemble_core.engine.done_jobs import DoneJobs
+from ensemble_core.engine.firing_records import Match, Origin, PendingRequest, Stop
 from ensemble_core.engine.foreign_jobs import ForeignJobs
 from ensemble_core.engine.generator_state import GeneratorState
+from ensemble_core.engine.job_record import Index, JobRecord
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.name_values import all_fields, named_fields
 from ensemble_core.engine.node_failures import NodeFailures
 from ensemble_core.engine.past_submits import same_sweep
 from ensemble_core.engine.rate_limit import RateLimit
-from ensemble_core.engine.records import (
-    Index,
-    JobRecord,
-    Link,
-    Match,
-    Origin,
-    PendingRequest,
-    Scope,
-    Slice,
-    Stop,
-)
+from ensemble_core.engine.rule_chain import Link
 from ensemble_core.engine.rule_index import RuleInstance, RuleState
 from ensemble_core.engine.rule_set import RuleSet, chain_text
+from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.engine.shared_files import SharedFiles
 from ensemble_core.engine.silence import Silence
 from ensemble_core.engine.table_rows import Tables
@@ -56,7 +49,8 @@ from ensemble_core.model.decisions import (
 from ensemble_core.model.ensemble import Ensemble, Limits
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.filters import ALL
-from ensemble_core.model.jobs import INTERRUPTIONS, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import INTERRUPTIONS
 from ensemble_core.model.rules import BoundRule, group_path
 
 __all__ = ["State"]

@@ -9,9 +9,9 @@ from typing import Protocol, TypeAlias
 from ensemble_core.engine.budget import Budget, Usage
 from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.job_gauges import OwnGauges
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, HANDED_OVER, AttemptState
 from ensemble_core.engine.places import Places
-from ensemble_core.engine.records import JobRecord
 from ensemble_core.model.jobs import Job
 
 __all__ = ["MOVES"]

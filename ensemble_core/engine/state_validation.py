@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, INDEX, NOT_HANDED_OVER, AttemptState
 from ensemble_core.engine.places import Places
-from ensemble_core.engine.records import JobRecord
 
 if TYPE_CHECKING:
     from ensemble_core.engine.state import State

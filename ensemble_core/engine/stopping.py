@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ensemble_core.engine.changed_jobs import remade
-from ensemble_core.engine.records import JobRecord, Stop
+from ensemble_core.engine.firing_records import Stop
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submitter
 from ensemble_core.model.codec import NOTHING

@@ -9,18 +9,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.engine import retention
+from ensemble_core.engine.firing_records import Origin
 from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.job_events import forget
+from ensemble_core.engine.job_record import Index, JobRecord
 from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.records import Index, JobRecord, Origin
 from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Avoid, Cancel, Log, LookUp, Retry, Submit
 from ensemble_core.model.ensemble import Binder
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import replace
 
 __all__ = ["Submitter", "expand", "next_attempt", "replicas_of", "source_of"]
@@ -36,8 +38,8 @@ def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGr
     """Return the next attempt of a job, with the changes of ``retry``, and its group.
 
     Here a retry's changes are merged: parameters with the job's, other fields by ``binder.group``
-    (``change_group`` in ``config.groups``) with those of its group as the previous attempt had it.
-    ``job_completion`` and ``firing`` fill in formulas before.
+    (``change_group`` in ``config.group_changes``) with those of its group as the previous attempt
+    had it. ``job_completion`` and ``firing`` fill in formulas before.
 
     Raises :class:`EnsembleError` if the changed fields are invalid.
     """

@@ -6,12 +6,14 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ensemble_core.engine.firing_records import Origin
 from ensemble_core.engine.group_state import GroupState
-from ensemble_core.engine.records import Origin, Slice
 from ensemble_core.engine.replicas import Replicas
+from ensemble_core.engine.scopes import Slice
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.model.sweep_values import GivenBy
 
 __all__ = ["combinations", "expand_variation", "varied_group"]

@@ -13,7 +13,7 @@ from ensemble_core.engine.done_jobs import DoneJob, DoneJobs
 from ensemble_core.engine.past_submits import pairs
 from ensemble_core.engine.state import State
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 
 __all__ = ["renamed_results", "results_of", "stale_groups", "with_results"]
 

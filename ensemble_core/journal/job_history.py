@@ -9,8 +9,8 @@ from dataclasses import field
 from typing import Any
 
 from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.job_record import BY_OTHERS
 from ensemble_core.engine.job_states import exit_code
-from ensemble_core.engine.records import BY_OTHERS
 from ensemble_core.journal.event_encoding import JournalRow
 from ensemble_core.journal.job_rows import FIELDS, with_interruption
 from ensemble_core.journal.reader import Journal

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from ensemble_core.engine.job_record import BY_RUN, JobRecord
 from ensemble_core.engine.job_states import exit_code
-from ensemble_core.engine.records import BY_RUN, JobRecord
 from ensemble_core.journal.checksums import job_checksum, row_checksum
 
 __all__ = [

@@ -34,17 +34,18 @@ __all__ = ["FORMAT", "dump", "load"]
 
 #: Increase this number if a field of the engine's state changes its meaning. (New and removed
 #: fields are detected automatically.)
-FORMAT = 29
+FORMAT = 30
 
 #: Modules that define the classes of the state.
 _MODULES = (
-    "engine.budget engine.counters engine.done_jobs engine.state engine.foreign_jobs "
-    "engine.job_gauges engine.generator_state engine.group_state engine.job_table "
-    "engine.for_duration engine.node_failures engine.past_submits engine.places "
-    "engine.rate_limit engine.recent_rows engine.records engine.replicas engine.rule_index "
-    "engine.rule_set engine.samples engine.shared_files engine.silence engine.timers "
-    "metrics.recent_counts metrics.series metrics.store model.decisions model.events "
-    "model.generators model.jobs model.sweep_values"
+    "engine.budget engine.counters engine.done_jobs engine.firing_records engine.for_duration "
+    "engine.foreign_jobs engine.generator_state engine.group_state engine.job_gauges "
+    "engine.job_record engine.job_table engine.node_failures engine.past_submits engine.places "
+    "engine.rate_limit engine.recent_rows engine.replicas engine.rule_chain engine.rule_index "
+    "engine.rule_set engine.samples engine.scopes engine.shared_files engine.silence "
+    "engine.state engine.timers metrics.recent_counts metrics.series metrics.store "
+    "model.decisions model.events model.generators model.job_group model.jobs "
+    "model.sweep_values"
 )
 _CLASSES: dict[str, type[Any]] = {
     f"{found.__module__.rpartition('.')[2]}.{name}": found

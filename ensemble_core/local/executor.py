@@ -78,7 +78,8 @@ from ensemble_core.local.slots import (
     visible_gpus,
 )
 from ensemble_core.model.causes import Cause
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.model.sizes import memory_bytes
 from ensemble_core.plugin.executor import (
     Emit,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
 from ensemble_core.quick_dataclass import dataclass

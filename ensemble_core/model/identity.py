@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ensemble_core.model.codec import dumps
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.model.option_values import fill_options
 from ensemble_core.model.placeholders import fill
 from ensemble_core.quick_dataclass import dataclass

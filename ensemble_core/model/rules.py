@@ -19,7 +19,8 @@ from ensemble_core.quick_dataclass import dataclass
 if TYPE_CHECKING:  # keeps `ensemble validate` fast
     from ensemble_core.model.decisions import Decision, WhenBusy
     from ensemble_core.model.events import Event
-    from ensemble_core.model.jobs import Job, JobGroup
+    from ensemble_core.model.job_group import JobGroup
+    from ensemble_core.model.jobs import Job
 
 __all__ = [
     "UNLIMITED",

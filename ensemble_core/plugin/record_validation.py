@@ -12,7 +12,8 @@ from typing import Any
 from ensemble_core.errors import PluginError, closest, kind_of
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import GAUGES
-from ensemble_core.model.jobs import JOB_EVENTS, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import JOB_EVENTS
 from ensemble_core.plugin.hookspecs import (
     ActionPlugin,
     AlgorithmPlugin,

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ensemble_core.metrics.series import Accepts, Statistic, StatisticSpec, TimedStatistic
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import Action, Plan, Rule, Trigger
 from ensemble_core.quick_dataclass import dataclass
 

@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
+from ensemble_core.engine.firing_records import Stop
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_states import Outcome
-from ensemble_core.engine.records import JobRecord, Stop
 from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
 from ensemble_core.runtime.required_outputs import folder_of, why_unseen

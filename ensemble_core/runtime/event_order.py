@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, NOT_HANDED_OVER, TRANSITIONS
-from ensemble_core.engine.records import JobRecord
 from ensemble_core.errors import author_hint
 from ensemble_core.model.events import Event, JobEvent, Problem
 from ensemble_core.model.jobs import INTERRUPTIONS, JobState

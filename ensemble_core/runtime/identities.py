@@ -20,13 +20,14 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.engine.records import JobRecord
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING, dumps
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, Identified, JobEvent, LookedUp, Observed, Problem
 from ensemble_core.model.identity import Source, identity_of, parts_of, short
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.file_digests import unknown
 from ensemble_core.runtime.input_files import Inputs

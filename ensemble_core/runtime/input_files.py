@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.identity import written
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.model.placeholders import fill
 from ensemble_core.runtime.file_digests import FileDigests, mark_pattern
 

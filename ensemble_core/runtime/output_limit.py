@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from stat import S_ISREG
 from typing import Any
 
-from ensemble_core.engine.records import JobRecord
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.model.causes import OUTPUT_LIMIT
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Decision, Submit

@@ -14,7 +14,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from ensemble_core.engine.records import JobRecord
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.errors import EnsembleError, call_plugin, raised_at
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.events import Event, JobEvent, Problem

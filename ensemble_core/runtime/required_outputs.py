@@ -20,7 +20,8 @@ from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.causes import OUTPUT_MISSING
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.events import Event, JobEvent
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["OutputCheck", "folder_of", "has_outputs", "why_unseen"]

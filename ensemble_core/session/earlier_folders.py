@@ -10,7 +10,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.file_names import NAME
 from ensemble_core.journal.run_store import folders
 from ensemble_core.model.ensemble import Ensemble
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.placeholders import fill, placeholders
 
 __all__ = ["folder_warnings", "folders_of"]

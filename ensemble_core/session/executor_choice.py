@@ -1,4 +1,4 @@
-"""Chooses a run's executor, and parses options of executors and resizers (``-o KEY=VALUE``).
+"""Chooses a run's executor, and builds executors and resizers.
 
 Without ``--executor``, the available executor with the highest priority is used.
 """
@@ -6,18 +6,16 @@ Without ``--executor``, the available executor with the highest priority is used
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.errors import EnsembleError, UsageError, call_plugin, did_you_mean, plugin_raised
+from ensemble_core.errors import EnsembleError, UsageError, call_plugin, plugin_raised
 from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.session.executor_options import is_meant, plugin_name, read_options
 
 if TYPE_CHECKING:
     from ensemble_core.config.profile import Profile
-    from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.model.jobs import Job
     from ensemble_core.plugin.executor import Executor
     from ensemble_core.plugin.records import ExecutorPlugin, ResizerPlugin
@@ -25,22 +23,7 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.rendering import Rendered
     from ensemble_core.plugin.resizer import Resizer
 
-__all__ = [
-    "ExecutorChoice",
-    "build_executor",
-    "build_resizer",
-    "check_environment",
-    "choose_executor",
-    "profile_options",
-    "read_options",
-    "rendered",
-]
-
-_WORDS = {
-    **dict.fromkeys(("true", "yes", "on"), True),
-    **dict.fromkeys(("false", "no", "off"), False),
-    **dict.fromkeys(("null", "none", ""), None),
-}
+__all__ = ["ExecutorChoice", "build_executor", "build_resizer", "choose_executor", "rendered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,64 +59,9 @@ def choose_executor(
     why = f"{choice.why}; profile {profile.name}"
     if name is None and profile.executor is not None:
         why = f"profile {profile.name}{_surroundings(registry, choice.record)}"
-    elif profile.options and not _is_meant(registry, choice.record, profile):
+    elif profile.options and not is_meant(registry, choice.record, profile):
         why += f" without its options, which are for {profile.executor}"
     return replace(choice, why=why, profile=profile)
-
-
-def _is_meant(registry: Registry, record: ExecutorPlugin, profile: Profile) -> bool:
-    """Return True if the profile's options are for this executor."""
-    return profile.executor is not None and registry.executors[profile.executor] is record
-
-
-def profile_options(
-    registry: Registry, record: ExecutorPlugin, profile: Profile | None
-) -> dict[str, Any]:
-    """Return the options that a profile sets for this executor: none if it names another one.
-
-    Raises :class:`FileErrors` if the executor rejects options.
-    """
-    from ensemble_core.errors import FileErrors
-    from ensemble_core.plugin.record_validation import plain
-
-    if profile is None or not _is_meant(registry, record, profile):
-        return {}
-    schema = plain(record.options)
-    properties, closed = _properties(schema)
-    whose = f"executor {record.name!r}"
-    errors = [
-        UsageError(
-            f"{whose} has no option {key!r}",
-            where=profile.at("options", key),
-            hint=_offer(key, properties),
-            code="unknown-option",
-        )
-        for key in profile.options
-        if closed and key not in properties
-    ]
-    import jsonschema_rs
-
-    known = {key: value for key, value in profile.options.items() if key in properties}
-    for error in jsonschema_rs.validator_for({**schema, "required": []}).iter_errors(known):
-        path = [str(part) for part in error.instance_path]
-        errors.append(
-            UsageError(
-                f"invalid option {'.'.join(path)!r} for {whose}",
-                where=profile.at("options", *path),
-                cause=error.message,
-                hint=f"'ensemble plugins show executor {record.name}' describes it",
-                code="bad-option",
-            )
-        )
-    if errors:
-        raise FileErrors(errors)
-    return dict(profile.options)
-
-
-def _properties(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-    """Return the options in a schema, and whether it rejects all others."""
-    closed = not schema.get("additionalProperties") and not schema.get("patternProperties")
-    return schema.get("properties") or {}, closed
 
 
 def _choose(registry: Registry, name: str | None, profile: Profile | None) -> ExecutorChoice:
@@ -219,7 +147,7 @@ def build_executor(
     from ensemble_core.plugin.executor import Executor
 
     with use_registry(registry), _convert_build_errors(registry, "executor", record):
-        whose, given = _shown(registry, "executor", record), defaults(record.options, options)
+        whose, given = plugin_name(registry, "executor", record), defaults(record.options, options)
         built: Executor = call_plugin(record.build, given, returns=Executor, whose=whose)
         return built
 
@@ -236,14 +164,9 @@ def build_resizer(registry: Registry, name: str, given: Iterable[str]) -> Resize
     record = registry.lookup("resizer", name)
     options = defaults(record.options, read_options(record, given, {}))
     with _convert_build_errors(registry, "resizer", record):
-        whose = _shown(registry, "resizer", record)
+        whose = plugin_name(registry, "resizer", record)
         built: Resizer = call_plugin(record.build, options, returns=Resizer, whose=whose)
         return built
-
-
-def _shown(registry: Registry, kind: str, record: ExecutorPlugin | ResizerPlugin) -> str:
-    whose = registry.whose(record)
-    return f"{kind} {record.name!r}" + (f" ({whose})" if whose else "")
 
 
 @contextlib.contextmanager
@@ -265,7 +188,7 @@ def _convert_build_errors(
             code="bad-option",
         ) from error
     except Exception as error:
-        raise plugin_raised(f"cannot build {_shown(registry, kind, record)}", error) from error
+        raise plugin_raised(f"cannot build {plugin_name(registry, kind, record)}", error) from error
 
 
 def rendered(record: ExecutorPlugin, job: Job, options: Mapping[str, Any]) -> Rendered:
@@ -292,156 +215,3 @@ def probe(record: ExecutorPlugin) -> tuple[bool, str]:
     except Exception as error:  # an error in a plugin only means that it is not available
         return False, f"{type(error).__name__}: {error}"
     return bool(works), str(detail or "")
-
-
-def read_options(
-    record: ExecutorPlugin | ResizerPlugin, given: Iterable[str], named: Mapping[str, object]
-) -> dict[str, Any]:
-    """Parse the options of an executor or resizer from ``-o KEY=VALUE`` and from its flags.
-
-    Raises :class:`UsageError` if the schema rejects an option.
-    """
-    from ensemble_core.plugin.record_validation import plain
-    from ensemble_core.plugin.records import ExecutorPlugin
-
-    whose = f"{'executor' if isinstance(record, ExecutorPlugin) else 'resizer'} {record.name!r}"
-    schema = plain(record.options)
-    properties, closed = _properties(schema)
-    options: dict[str, Any] = {}
-    for name, value in named.items():
-        if value is None:
-            continue
-        # Flags that several executors share have no type, so their texts are parsed here.
-        options[name] = _read(value, properties.get(name)) if isinstance(value, str) else value
-    for text in given:
-        key, equals, value = text.partition("=")
-        key = key.strip()
-        if key not in properties and key.replace("-", "_") in properties:
-            key = key.replace("-", "_")
-        if not equals or not key or (closed and key not in properties):
-            right = equals and key
-            raise UsageError(
-                f"{whose} has no option {key!r}"
-                if right
-                else f"option {text!r} is not of the form KEY=VALUE",
-                hint=_offer(key, properties),
-                code="unknown-option" if right else "bad-option",
-            )
-        if key in options:
-            raise UsageError(f"option {key!r} is given twice", code="bad-option")
-        options[key] = _read(value, properties.get(key))
-    _check(whose, schema, options)
-    return options
-
-
-def _offer(name: str, properties: Mapping[str, Any]) -> str:
-    if not properties:
-        return "it has no options"
-    listed = f"its options are {', '.join(properties)}"
-    return did_you_mean(name.replace("-", "_"), properties, listed)
-
-
-def _read(text: str, schema: Any) -> object:
-    """Return the first interpretation of a text that the schema allows, or the text itself."""
-    if not schema or not isinstance(schema, Mapping):
-        return text
-    import jsonschema_rs
-
-    def parts(text: str) -> object:
-        return [_read(part.strip(), schema.get("items")) for part in text.split(",")]
-
-    validator = jsonschema_rs.validator_for(dict(schema))
-    near: list[object] = []
-    for reading in (_parse_bool, int, float, json.loads, str, parts):
-        try:
-            value: object = reading(text)
-            wrong = {error.kind.name for error in validator.iter_errors(value)}
-        except (KeyError, ValueError):  # not of this type
-            continue
-        if not wrong:
-            return value
-        if "type" not in wrong:  # the type is right, but the value is not allowed
-            near.append(value)
-    return near[0] if near else text
-
-
-def _parse_bool(text: str) -> bool | None:
-    return _WORDS[text.strip().lower()]
-
-
-def _check(whose: str, schema: Any, options: dict[str, Any]) -> None:
-    if not schema:
-        return
-    import jsonschema_rs
-
-    problems = []
-    for error in jsonschema_rs.validator_for(schema).iter_errors(options):
-        path = ".".join(str(part) for part in error.instance_path)
-        problems.append(f"{path}: {error.message}" if path else error.message)
-    if problems:
-        shown = whose.replace("'", "")
-        raise UsageError(
-            f"invalid options for {whose}",
-            cause="; ".join(sorted(problems)),
-            hint=f"'ensemble plugins show {shown}' describes them",
-            code="bad-option",
-        )
-
-
-def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
-    """Return an error for each webhook whose environment variable is not set, has no safe URL, or
-    is inherited by jobs. Jobs will not get the others.
-    """
-    from ensemble_core.model.notification_addresses import addresses, webhook_of
-    from ensemble_core.plugin.executor import withhold
-    from ensemble_core.runtime.webhooks import webhook_url
-
-    found: dict[str, UsageError] = {}
-    inherited = {name for group in ensemble.groups.values() for name in group.environment_from}
-    for rule in ensemble.rules:
-        flat = (each for action in rule.actions for each in action.flat())
-        named = [addresses(each.options["to"]) for each in flat if each.name == "notify"]
-        for hook in filter(None, (webhook_of(address) for one in named for address in one)):
-            name = hook[0]
-            if name in inherited:
-                found[name] = UsageError(
-                    f"{name} contains the URL of a webhook, so jobs cannot inherit it",
-                    where=rule.location,
-                    cause="anyone who knows the URL can send messages in your name",
-                    hint=f"remove {name} from 'environment_from', or use another variable there",
-                    code="bad-value",
-                )
-                continue
-            withhold((name,))
-            try:
-                webhook_url(name, os.environ)
-            except ValueError as error:
-                hint = f"export {name}=https://… in this shell and repeat the command"
-                found[name] = UsageError(
-                    str(error), where=rule.location, hint=hint, code="no-variable"
-                )
-    return [*found.values()]
-
-
-def check_environment(ensemble: Ensemble, warn: Callable[[str], None] | None = None) -> None:
-    """Raise :class:`UsageError` if jobs or webhooks need an environment variable that is missing.
-
-    With ``warn``, a missing variable for a webhook causes only a warning.
-    """
-    for error in webhook_errors(ensemble):
-        if warn is None:
-            raise error
-        warn(str(error))
-    missing: dict[str, list[str]] = {}
-    for group in ensemble.groups.values():
-        for name in group.environment_from:
-            if name not in os.environ:
-                missing.setdefault(name, []).append(group.name)
-    if missing:
-        shown = (f"{name} (for {', '.join(groups)})" for name, groups in missing.items())
-        raise UsageError(
-            f"environment variables are not set: {', '.join(shown)}",
-            cause="the job groups inherit them by 'environment_from'",
-            hint=f"export {next(iter(missing))}=… in this shell and repeat the command",
-            code="no-variable",
-        )

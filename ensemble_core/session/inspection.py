@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ensemble_core.engine.engine import Engine
-    from ensemble_core.engine.records import JobRecord
+    from ensemble_core.engine.job_record import JobRecord
     from ensemble_core.engine.run_report import Report
     from ensemble_core.journal.replay import Replay
     from ensemble_core.journal.stored_jobs import StoredJobs

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ensemble_core.config.schema import _SHARED, Validators, compose
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.plugin.discovery import discover
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

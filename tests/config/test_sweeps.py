@@ -15,7 +15,7 @@ from ensemble_core.config import load, load_text
 from ensemble_core.errors import EnsembleError, FileErrors
 from ensemble_core.journal import snapshot
 from ensemble_core.model.decisions import Log
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.sweep_values import by_count, by_step
 from ensemble_core.plugin.discovery import discover
 

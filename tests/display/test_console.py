@@ -54,7 +54,8 @@ from ensemble_core.model.events import (
     ResizeOutcome,
     TimerElapsed,
 )
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import BoundRule, Trigger
 
 PLAIN = TextStyle(unicode=True)

@@ -13,9 +13,9 @@ from ensemble_testing import Story
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ensemble_core.engine.job_record import Index, JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, INDEX, ImpossibleMove
 from ensemble_core.engine.job_table import JobTable
-from ensemble_core.engine.records import Index, JobRecord
 from ensemble_core.engine.state_validation import InconsistentState, validate
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.events import (

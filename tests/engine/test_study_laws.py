@@ -18,9 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ensemble_core.engine.engine import Engine
+from ensemble_core.engine.firing_records import Match
 from ensemble_core.engine.name_values import all_fields, named_fields
-from ensemble_core.engine.records import Match, Slice
 from ensemble_core.engine.rule_index import RuleState
+from ensemble_core.engine.scopes import Slice
 from ensemble_core.journal.event_encoding import decisions_text
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.metrics.store import COUNTS
@@ -38,7 +39,7 @@ from ensemble_core.model.events import (
     TimerElapsed,
 )
 from ensemble_core.model.expressions import EVENT_FIELDS, expression
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.retry_policy import RetryPolicy
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ensemble_core.model.identity import Source, identity_of, parts_of
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 
 GROUP = JobGroup(
     name="g",

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ensemble_core.config import load_text
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.plugin.discovery import discover
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from ensemble_testing import wait_until
 
 from ensemble_core.cli.main import main
 from ensemble_core.config import load_text
-from ensemble_core.engine.records import JobRecord
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.errors import FileErrors
 from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job

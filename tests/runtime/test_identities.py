@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.engine.records import JobRecord
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.model.events import Event, Identified
 from ensemble_core.model.identity import Source
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.runtime import identities
 from ensemble_core.runtime.file_digests import FileDigests
 from ensemble_core.runtime.identities import Identities, identify

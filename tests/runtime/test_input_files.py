@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ensemble_core.model.jobs import JobGroup
+from ensemble_core.model.job_group import JobGroup
 from ensemble_core.runtime import file_digests
 from ensemble_core.runtime.file_digests import unknown
 from ensemble_core.runtime.input_files import Inputs, words_of_script

@@ -14,7 +14,7 @@ from ensemble_testing import Story, wait_until
 from ensemble_testing.story import CLEARING
 
 from ensemble_core import run
-from ensemble_core.engine.records import JobRecord
+from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Cancel, Retry, Submit

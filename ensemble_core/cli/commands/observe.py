@@ -21,7 +21,7 @@ from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ensemble_core.cli.pattern_proposals import LineKinds, Proposal
-    from ensemble_core.model.jobs import JobGroup
+    from ensemble_core.model.job_group import JobGroup
     from ensemble_core.plugin.observer import Observer, Row
     from ensemble_core.plugin.registry import Registry
 

@@ -34,7 +34,7 @@ from ensemble_core.journal.reader import FileVersion
 from ensemble_core.journal.run_store import find, state_folder
 from ensemble_core.model.events import StopRequested
 from ensemble_core.session import kept_run
-from ensemble_core.session.executor_choice import read_options
+from ensemble_core.session.executor_options import read_options
 from ensemble_core.session.resume import NewTables, prepare_resume
 
 if TYPE_CHECKING:

@@ -83,12 +83,8 @@ def validate(
     a file is invalid.
     """
     from ensemble_core import config
-    from ensemble_core.session.executor_choice import (
-        build_executor,
-        choose_executor,
-        profile_options,
-        read_options,
-    )
+    from ensemble_core.session.executor_choice import build_executor, choose_executor
+    from ensemble_core.session.executor_options import profile_options, read_options
     from ensemble_core.session.profile_files import find_profile
 
     registry = load_plugins(plugins)

@@ -7,18 +7,17 @@ Flux.
 from __future__ import annotations
 
 import pwd
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ensemble_core import Cause, JobEvent, JobState
 from ensemble_flux.drain_record import INTERRUPTED
+from ensemble_flux.jobspec import files_of, nodes_of, tag_of
 from ensemble_flux.node_usage import Nodes
 from ensemble_flux.notation import f58, parse_hostlist
 
-__all__ = ["END_OF_BACKLOG", "TAG", "Journal", "files_of", "nodes_of", "tag_of"]
+__all__ = ["END_OF_BACKLOG", "Journal"]
 
-#: Key of the run's tag and identity and of the job's id in a jobspec: ``attributes.user.TAG``.
-TAG = "ensemble"
 #: Ids of the response that ends a stream's backlog (``FLUX_JOBID_ANY``, as signed and unsigned
 #: number).
 END_OF_BACKLOG = frozenset({-1, 0xFFFFFFFFFFFFFFFF})
@@ -36,53 +35,6 @@ _STATES: Mapping[str, JobState] = {
 #: Events that Flux streams but does not write into the job's eventlog.
 _UNWRITTEN = frozenset({"annotations", "invalidate"})
 _COUNTED = tuple(state for state in JobState if state is not JobState.NEW)
-
-
-def files_of(jobspec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the working folder and output files in a job's jobspec.
-
-    >>> streams = {"stdout": {"type": "file", "path": "/run/out"}, "stderr": {"type": "kvs"}}
-    >>> system = {"cwd": "/run", "shell": {"options": {"output": streams}}}
-    >>> files_of({"attributes": {"system": system}})
-    {'workdir': '/run', 'stdout': '/run/out'}
-    """
-    system = jobspec.get("attributes", {}).get("system", {})
-    output = system.get("shell", {}).get("options", {}).get("output", {})
-    found = {"workdir": system.get("cwd")}
-    for stream in ("stdout", "stderr"):
-        option = output.get(stream)
-        found[stream] = option.get("path") if isinstance(option, Mapping) else None
-    return {name: place for name, place in found.items() if isinstance(place, str)}
-
-
-def tag_of(jobspec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a jobspec that names the run and the job."""
-    tag = jobspec.get("attributes", {}).get("user", {}).get(TAG)
-    return tag if isinstance(tag, Mapping) else {}
-
-
-def nodes_of(jobspec: Mapping[str, Any], cores_per_node: int) -> int:
-    """Return the number of nodes that a jobspec requests.
-
-    If it requests only cores, return how many nodes these cores fill.
-    """
-    cores = nodes = 0
-
-    def walk(resources: Iterable[Mapping[str, Any]], times: int) -> None:
-        nonlocal cores, nodes
-        for resource in resources:
-            count = resource.get("count", 1)
-            if isinstance(count, Mapping):  # a range: use its minimum
-                count = count.get("min", 1)
-            number = times * (count if isinstance(count, int) else 1)
-            if resource.get("type") == "node":
-                nodes += number
-            elif resource.get("type") == "core":
-                cores += number
-            walk(resource.get("with", ()), number)
-
-    walk(jobspec.get("resources", ()), 1)
-    return nodes or max(1, -(-cores // max(1, cores_per_node)))
 
 
 def _next_state(state: JobState, name: str, context: Mapping[str, Any]) -> JobState:

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any
 
 from ensemble_core import JobEvent
-from ensemble_flux.event_translation import Journal, tag_of
+from ensemble_flux.event_translation import Journal
+from ensemble_flux.jobspec import tag_of
 from ensemble_flux.reactor import Reactor, error_text
 
 __all__ = ["EventlogWatcher"]

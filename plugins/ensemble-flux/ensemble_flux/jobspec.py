@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import os
 import resource
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from signal import Signals
 from typing import Any
 
 from ensemble_core import Job
-from ensemble_flux.event_translation import TAG
 
-__all__ = ["JobspecError", "Jobspecs", "limits"]
+__all__ = ["TAG", "JobspecError", "Jobspecs", "files_of", "limits", "nodes_of", "tag_of"]
 
 #: Variables of an outer launcher. They would make an MPI program look for a server that does not
 #: exist.
@@ -182,3 +181,54 @@ class Jobspecs:
         if exclusive:
             node["exclusive"] = True
         return node
+
+
+#: Key of the run's tag and identity and of the job's id in a jobspec: ``attributes.user.TAG``.
+TAG = "ensemble"
+
+
+def files_of(jobspec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the working folder and output files in a job's jobspec.
+
+    >>> streams = {"stdout": {"type": "file", "path": "/run/out"}, "stderr": {"type": "kvs"}}
+    >>> system = {"cwd": "/run", "shell": {"options": {"output": streams}}}
+    >>> files_of({"attributes": {"system": system}})
+    {'workdir': '/run', 'stdout': '/run/out'}
+    """
+    system = jobspec.get("attributes", {}).get("system", {})
+    output = system.get("shell", {}).get("options", {}).get("output", {})
+    found = {"workdir": system.get("cwd")}
+    for stream in ("stdout", "stderr"):
+        option = output.get(stream)
+        found[stream] = option.get("path") if isinstance(option, Mapping) else None
+    return {name: place for name, place in found.items() if isinstance(place, str)}
+
+
+def tag_of(jobspec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of a jobspec that names the run and the job."""
+    tag = jobspec.get("attributes", {}).get("user", {}).get(TAG)
+    return tag if isinstance(tag, Mapping) else {}
+
+
+def nodes_of(jobspec: Mapping[str, Any], cores_per_node: int) -> int:
+    """Return the number of nodes that a jobspec requests.
+
+    If it requests only cores, return how many nodes these cores fill.
+    """
+    cores = nodes = 0
+
+    def walk(resources: Iterable[Mapping[str, Any]], times: int) -> None:
+        nonlocal cores, nodes
+        for entry in resources:
+            count = entry.get("count", 1)
+            if isinstance(count, Mapping):  # a range: use its minimum
+                count = count.get("min", 1)
+            number = times * (count if isinstance(count, int) else 1)
+            if entry.get("type") == "node":
+                nodes += number
+            elif entry.get("type") == "core":
+                cores += number
+            walk(entry.get("with", ()), number)
+
+    walk(jobspec.get("resources", ()), 1)
+    return nodes or max(1, -(-cores // max(1, cores_per_node)))

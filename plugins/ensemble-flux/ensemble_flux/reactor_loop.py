@@ -27,12 +27,12 @@ from ensemble_core import (
 from ensemble_flux.allocation_end import AllocationEnd
 from ensemble_flux.bindings import connect
 from ensemble_flux.drain_record import INTERRUPTED, DrainRecord
-from ensemble_flux.event_translation import Journal, files_of, tag_of
+from ensemble_flux.event_translation import Journal
 from ensemble_flux.eventlog_watcher import EventlogWatcher
 from ensemble_flux.idle_queue import IdleQueue
 from ensemble_flux.instance import Instance, ends_with, read_instance
 from ensemble_flux.instance_gauges import Gauges
-from ensemble_flux.jobspec import Jobspecs
+from ensemble_flux.jobspec import Jobspecs, files_of, tag_of
 from ensemble_flux.node_usage import Nodes
 from ensemble_flux.notation import f58
 from ensemble_flux.output_fetch import Fetcher

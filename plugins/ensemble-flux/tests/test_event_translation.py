@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_flux.event_translation import Journal, nodes_of
+from ensemble_flux.event_translation import Journal
+from ensemble_flux.jobspec import nodes_of
 from ensemble_flux.node_usage import Nodes
 from ensemble_flux.notation import f58
 from hypothesis import given, settings

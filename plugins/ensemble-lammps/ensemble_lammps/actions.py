@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ensemble_programs import actions as programs
 from ensemble_programs.actions import ACTIONS, TEXT, log_action, option
+from ensemble_programs.checkpoints import newest_checkpoint
 
 from ensemble_core import Action, ActionPlugin, EnsembleError, Firing, expression, hookimpl
 from ensemble_lammps import variables
@@ -87,7 +88,7 @@ def _continue(options: Mapping[str, Any], job: Mapping[str, Any]) -> Iterable[Ac
         also=began,
         newest=options.get("newest", "step"),
     )
-    found, path = programs.newest_checkpoint(job, find, "restart file")
+    found, path = newest_checkpoint(job, find, "restart file")
     yield from programs.skipped(found)
     yield log_action(f"{job['job']} continues from {path} (step {restarts.read(path).step})")
     if path in (os.path.join(job["workdir"], word) for word in began):

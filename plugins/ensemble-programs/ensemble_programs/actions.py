@@ -15,6 +15,7 @@ from ensemble_core import (
     as_text,
     escape_braces,
 )
+from ensemble_programs.checkpoints import _no_checkpoint, newest_checkpoint
 
 if TYPE_CHECKING:
     from ensemble_programs.checkpoints import Search
@@ -33,7 +34,6 @@ __all__ = [
     "fill_placeholders",
     "log_action",
     "nested_actions",
-    "newest_checkpoint",
     "option",
     "options_schema",
     "skipped",
@@ -188,33 +188,10 @@ def _continued(
     return found, {"command": [escape_braces(word) for word in (*before, *resumed)]}
 
 
-def newest_checkpoint(
-    job: Mapping[str, Any], find: Callable[[str], Search], what: str
-) -> tuple[Search, str]:
-    """Return what ``find`` finds in the job's folder, and the newest checkpoint.
-
-    Raises :class:`EnsembleError` if there is none; ``what`` names it for users.
-    """
-    workdir = job.get("workdir")
-    if not workdir:
-        raise _no_checkpoint("it never ran, or its folder is unknown")
-    if not os.path.isdir(workdir):
-        raise _no_checkpoint(f"its folder {workdir} does not exist on this machine")
-    found = find(workdir)
-    if found.newest is None:
-        said = "".join(f"; {os.path.basename(path)}: {reason}" for path, reason in found.passed)
-        raise _no_checkpoint(f"no {what} in {workdir}{said}")
-    return found, found.newest
-
-
 def skipped(found: Search) -> Iterable[Action]:
     """Yield actions that log the rejected checkpoints."""
     for path, reason in found.passed:
         yield log_action(f"{path} skipped: {reason}", "warning")
-
-
-def _no_checkpoint(what: str) -> EnsembleError:
-    return EnsembleError(what, code="no-checkpoint")
 
 
 def split_command(program: Program, command: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -6,8 +6,11 @@ import glob
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Search", "choose", "find"]
+from ensemble_core import EnsembleError
+
+__all__ = ["Search", "choose", "find", "newest_checkpoint"]
 
 #: Seconds by which the file system's clock may lag behind the queue's.
 _CLOCKS = 10.0
@@ -84,3 +87,26 @@ def _time(path: str) -> float:
         return os.stat(path).st_mtime
     except OSError:
         return 0.0
+
+
+def newest_checkpoint(
+    job: Mapping[str, Any], find: Callable[[str], Search], what: str
+) -> tuple[Search, str]:
+    """Return what ``find`` finds in the job's folder, and the newest checkpoint.
+
+    Raises :class:`EnsembleError` if there is none; ``what`` names it for users.
+    """
+    workdir = job.get("workdir")
+    if not workdir:
+        raise _no_checkpoint("it never ran, or its folder is unknown")
+    if not os.path.isdir(workdir):
+        raise _no_checkpoint(f"its folder {workdir} does not exist on this machine")
+    found = find(workdir)
+    if found.newest is None:
+        said = "".join(f"; {os.path.basename(path)}: {reason}" for path, reason in found.passed)
+        raise _no_checkpoint(f"no {what} in {workdir}{said}")
+    return found, found.newest
+
+
+def _no_checkpoint(what: str) -> EnsembleError:
+    return EnsembleError(what, code="no-checkpoint")

@@ -42,7 +42,8 @@ from ensemble_core.model.events import (
     StopRequested,
     TimerElapsed,
 )
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run, VirtualExecutor
 from ensemble_core.plugin.hookspecs import ActionPlugin
 from ensemble_core.plugin.named_code import Purpose

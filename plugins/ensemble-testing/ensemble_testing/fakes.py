@@ -32,7 +32,8 @@ from ensemble_core.model.decisions import (
     WhenBusy,
 )
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, ResizeOutcome, Started
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import Action, BoundAction
 from ensemble_core.plugin.executor import Emit, Executor, Run
 from ensemble_core.plugin.hookspecs import ActionPlugin

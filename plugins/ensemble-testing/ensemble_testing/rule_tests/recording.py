@@ -12,7 +12,7 @@ from itertools import product, zip_longest
 from typing import Any
 
 from ensemble_core.cli.toolkit import KeptRun, Replay, printable
-from ensemble_core.engine.records import Match
+from ensemble_core.engine.firing_records import Match
 from ensemble_core.engine.rule_evaluation import VerdictKind
 from ensemble_core.engine.rule_index import RuleState, Watch
 from ensemble_core.model.decisions import Call, Cancel, Decision, Fired, Terminate

@@ -15,7 +15,8 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, WhenBusy
 from ensemble_core.model.ensemble import amount
 from ensemble_core.model.events import Event, JobEvent, LookedUp, Observed
-from ensemble_core.model.jobs import Job, JobGroup
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Run, VirtualExecutor
 from ensemble_testing.rule_tests.decision_words import group_of
 

@@ -1,20 +1,14 @@
-"""Records that the parts of the engine exchange.
-
-Some terms:
+"""Records of jobs that are not over: ``JobRecord`` for an attempt, ``Index`` for a job.
 
 - *Attempt*: one submission of a job, with its own id in the queue.
-- *Index*: a job with all its attempts.
-- *Slice*: all jobs that have the same values of some parameters.
-- *Scope*: an index or a slice. A rule with ``each`` has an instance for each scope.
-- *Match*: an event that fits the triggers of some rules, with the event's job.
-"""
+- *Index*: a job with all its attempts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
 
 from ensemble_core.engine.job_states import (
     CANCEL,
@@ -24,204 +18,25 @@ from ensemble_core.engine.job_states import (
     Outcome,
 )
 from ensemble_core.engine.recent_rows import RecentRows, without_discarded
-from ensemble_core.engine.rule_index import RuleInstance, RuleState
+from ensemble_core.engine.rule_chain import Link
+from ensemble_core.engine.scopes import Reads, Scope, Slice
 from ensemble_core.metrics.series import Series, StatisticSpec
-from ensemble_core.metrics.store import KEPT, VARIABLES, counted, split_filter
+from ensemble_core.metrics.store import VARIABLES, split_filter
 from ensemble_core.model.causes import Cause, cause_of
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.decisions import Call, Resize, Retry, Terminate
-from ensemble_core.model.events import Event
-from ensemble_core.model.jobs import Job, JobGroup, JobState
+from ensemble_core.model.decisions import Retry
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.jobs import Job, JobState
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = [
-    "BY_OTHERS",
-    "BY_RUN",
-    "MOST_ROWS",
-    "Index",
-    "JobRecord",
-    "Link",
-    "Match",
-    "Origin",
-    "PendingRequest",
-    "Reads",
-    "Scope",
-    "Slice",
-    "SliceKey",
-    "SliceTable",
-    "Step",
-    "Steps",
-    "Stop",
-    "add_read",
-]
+__all__ = ["BY_OTHERS", "BY_RUN", "MOST_ROWS", "Index", "JobRecord"]
 
 #: Values of ``JobRecord.cancelled_by``: the run asked for the cancel, or the canceller is unknown.
 BY_RUN, BY_OTHERS = "run", "others"
 
+
 #: For how many rows of one job ``submit-rows`` can submit jobs at most.
 MOST_ROWS = 10_000
-
-Asked = TypeVar("Asked", Call, Resize)
-
-#: A method and its arguments. The method gets these arguments and the event, and returns ``Steps``.
-Step: TypeAlias = tuple[Any, ...]
-#: The steps that follow, in order (see ``agenda``). ``None`` means that no steps follow, and that
-#: no metric rules have to be considered.
-Steps: TypeAlias = Sequence[Step] | None
-
-#: The statistics that a scope keeps, by variable. A counter (``count.done``) is a key without
-#: statistics.
-Reads = dict[str, list[StatisticSpec]]
-
-
-def add_read(reads: Reads, name: str, statistics: Mapping[str, StatisticSpec]) -> None:
-    """Note in ``reads`` which statistic a name such as ``max.stress`` needs."""
-    statistic, _, variable = name.partition(".")
-    if statistic == "count":
-        reads.setdefault(name, [])
-        return
-    if statistic not in statistics:
-        return  # a gauge
-    kept = reads.setdefault(variable, [])
-    if all(spec.name != statistic for spec in kept):
-        kept.append(statistics[statistic])
-
-
-@dataclass(slots=True, eq=False)
-class Scope:
-    """Counts and statistics of a scope, and the instances of rules for it (by the rules'
-    ``key``).
-    """
-
-    counts: dict[str, int] | None = None
-    series: dict[str, Series] | None = None
-    instances: dict[int, RuleInstance] | None = None
-    #: Number of attempts that pass a filter, by filter and counter (of those in ``KEPT``).
-    filtered: dict[str, dict[str, int]] | None = None
-
-    def count_passing(self, conditions: Iterable[str], counter: str, by: int = 1) -> None:
-        """Change this counter for each of these filters."""
-        if self.filtered is None:
-            self.filtered = {}
-        for condition in conditions:
-            counts = self.filtered.setdefault(condition, dict.fromkeys(KEPT, 0))
-            counts[counter] += by
-
-    def instance(self, rule: int) -> RuleInstance:
-        """Return the instance of the rule for this scope. Create it on first use."""
-        if self.instances is None:
-            self.instances = {}
-        found = self.instances.get(rule)
-        if found is None:
-            found = self.instances[rule] = RuleInstance()
-        return found
-
-    def count(self, counter: str, by: int) -> None:
-        """Change a counter."""
-        if self.counts is None:
-            self.counts = {}
-        self.counts[counter] = self.counts.get(counter, 0) + by
-
-    def counted(self, counter: str) -> int:
-        """Return the value of a counter."""
-        return 0 if self.counts is None else self.counts.get(counter, 0)
-
-    def take(self, variable: str, value: float, now: float, specs: list[StatisticSpec]) -> None:
-        """Add a value to the statistics of a variable."""
-        if self.series is None:
-            self.series = {}
-        if variable not in self.series:
-            self.series[variable] = Series(specs)
-        self.series[variable].record(value, now)
-
-    def read(self, statistic: str, variable: str, now: float) -> float | None:
-        """Return the value of ``STAT.VARIABLE`` in this scope, or ``None`` if it has no values."""
-        if statistic == "count":
-            if not variable.endswith(")"):
-                return self.counted(variable)
-            counter, condition = split_filter(variable)
-            counts = None if self.filtered is None else self.filtered.get(condition)
-            return 0 if counts is None else counted(counts, counter)
-        series = None if self.series is None else self.series.get(variable)
-        return None if series is None else series.scoped(statistic, now)
-
-
-class SliceKey(NamedTuple):
-    """Definition of slices: groups, and the parameters whose values distinguish the slices."""
-
-    groups: tuple[str, ...]
-    parameters: tuple[str, ...]
-
-
-@dataclass(slots=True, eq=False)
-class Slice(Scope):
-    """The jobs that have the same values of some parameters."""
-
-    key: SliceKey = field(kw_only=True)
-    parameters: Mapping[str, object] = field(kw_only=True)
-    #: Position among the slices of the same key, by first submit.
-    order: int = field(kw_only=True)
-    #: The statistics that the slice keeps; shared with all slices of the same key.
-    reads: Reads = field(kw_only=True)
-    #: Number of indices that are not over.
-    open: int = 0
-    #: The same counters as the metric store has for a group.
-    counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KEPT, 0))
-
-    @property
-    def ever(self) -> int:
-        """Number of indices that were ever in the slice."""
-        return self.counters["submitted"] - self.counters["repeated"]
-
-    def counted(self, counter: str) -> int:
-        return counted(self.counters, counter)
-
-
-@dataclass(slots=True, eq=False)
-class SliceTable:
-    """All slices with the same key."""
-
-    key: SliceKey
-    #: The statistics that each slice keeps.
-    reads: Reads = field(default_factory=dict)
-    slices: dict[tuple[object, ...], Slice] = field(default_factory=dict)
-
-    def of(self, parameters: Mapping[str, object]) -> Slice | None:
-        """Return the slice for these parameters. Create it on first use.
-
-        Return ``None`` if a parameter of the key is missing.
-        """
-        try:
-            values = tuple([parameters[name] for name in self.key.parameters])
-        except KeyError:
-            return None
-        found = self.slices.get(values)
-        if found is None:
-            chosen = dict(zip(self.key.parameters, values, strict=True))
-            found = Slice(key=self.key, parameters=chosen, order=len(self.slices), reads=self.reads)
-            self.slices[values] = found
-        return found
-
-
-@dataclass(slots=True, eq=False)
-class Link:
-    """A firing in a chain, in which each firing caused the next one."""
-
-    rule: str
-    parent: Link | None
-    #: Position in the chain, counted since a job last finished.
-    depth: int
-    #: Number of jobs that had finished when the rule fired.
-    finishes: int
-
-    def names(self) -> list[str]:
-        """Return the rules in the chain, first to last."""
-        link: Link | None = self
-        found: list[str] = []
-        while link is not None and link.finishes == self.finishes:
-            found.append(link.rule)
-            link = link.parent
-        return found[::-1]
 
 
 @dataclass(slots=True, eq=False)
@@ -502,83 +317,3 @@ class Index(Scope):
 def _no_column(variable: str) -> bool:
     """Return True for a variable that is no column of rows, such as the duration."""
     return split_filter(variable)[0].partition(".")[0] in VARIABLES
-
-
-class Match(NamedTuple):
-    """An event that fits the triggers of some rules, with its job if it is ours, and extra fields.
-
-    For an instance of a rule with ``each``, ``scope`` is the instance's index or slice.
-    """
-
-    event: Event
-    record: JobRecord | None = None
-    fields: Mapping[str, Any] = NOTHING
-    scope: Scope | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Origin:
-    """The firing that made a decision, as plain data."""
-
-    rule_state: RuleState
-    #: Number of the firing in the run.
-    number: int
-    link: Link
-    match: Match
-    #: Fields for conditions and messages.
-    fields: Mapping[str, Any]
-
-    @property
-    def rule(self) -> str:
-        """The id of the rule."""
-        return self.rule_state.rule.id
-
-    @property
-    def mark(self) -> dict[str, Any]:
-        """The fields of a decision that identify its origin."""
-        return {"rule": self.rule, "firing": self.number}
-
-    @property
-    def job(self) -> str | None:
-        """Our id of the event's job, or ``None`` if the event has no job of this run."""
-        record = self.match.record
-        return None if record is None else record.job.id
-
-    def knowing(self, fields: Mapping[str, Any]) -> Origin:
-        """Return the same origin with additional fields."""
-        return replace(self, fields={**self.fields, **fields})
-
-
-@dataclass(frozen=True, slots=True)
-class PendingRequest(Generic[Asked]):
-    """A call or resize request that has not been answered yet.
-
-    Firings that the answer causes continue the chain of ``link``.
-    """
-
-    origin: Origin
-    link: Link
-    decision: Asked
-
-    def retry(self) -> PendingRequest[Asked]:
-        """Return the request as a repeated one; its receiver ignores duplicates.
-
-        It gets the present id of its rule, which a change of the file may have changed.
-        """
-        attempt = self.decision.attempt + 1
-        return PendingRequest(
-            self.origin,
-            self.link,
-            replace(self.decision, rule=self.origin.rule, attempt=attempt),
-        )
-
-
-@dataclass(slots=True, eq=False)
-class Stop:
-    """A stop that is in effect."""
-
-    decision: Terminate
-    #: The events that a resume will handle.
-    deferred: list[Event] = field(default_factory=list)
-    #: The jobs that ended in these events.
-    over: dict[str, None] = field(default_factory=dict)
