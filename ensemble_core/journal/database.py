@@ -39,7 +39,7 @@ __all__ = [
 _APPLICATION = 0x456E7365
 
 #: Version of the format, in ``PRAGMA user_version``.
-FORMAT = 5
+FORMAT = 6
 
 #: SQL statements that create a journal. The indexes are of the few events that contain firings or
 #: observed values.

@@ -21,11 +21,18 @@ def _object(part: int) -> str:
     )
 
 
-#: SQL for a list of events as valid JSON. SQLite before 3.42 does not read nan and infinity.
-_LIST = (
-    "CASE WHEN json_valid(list) THEN list ELSE replace(replace(replace(list,"
-    " '-Infinity', 'null'), 'Infinity', 'null'), 'NaN', 'null') END"
-)
+def _valid(text: str, before: str) -> str:
+    """Return SQL for a text as valid JSON: nan and infinity become null.
+
+    SQLite before 3.42 does not read them. ``before`` has the signs that may stand before one: words
+    in a string stay as they are.
+    """
+    valid = text
+    for sign in before:
+        for word in ("NaN", "Infinity", "-Infinity"):
+            valid = f"replace({valid},'{sign}{word}','{sign}null')"
+    return f"CASE WHEN json_valid({text}) THEN {text} ELSE {valid} END"
+
 
 _FIELDS = ", ".join(
     f"json_extract(row,'$[{place}]') AS {name}"
@@ -34,14 +41,15 @@ _FIELDS = ", ".join(
 _VIEWS = f"""
     CREATE VIEW events (seq, time, type, job, name, data, decisions, more) AS
         SELECT first + key, {", ".join(f"json_extract(value,'$[{place}]')" for place in range(7))}
-        FROM event_lists, json_each({_LIST});
+        FROM event_lists, json_each({_valid("list", ":,[")});
     CREATE VIEW jobs AS
         SELECT {", ".join(f'"{name}"' for name in FIELDS[:-2])},
             finished - started - coalesce(json_extract(columns,'$.{INTERRUPTED}'), 0) AS duration,
             core_hours, parameters, result, columns
         FROM (SELECT name AS "group", number AS "index", {_FIELDS}, {_object(0)} AS parameters,
                 {_object(1)} AS result, {_object(2)} AS columns
-            FROM job_rows JOIN (SELECT number AS layout, layout AS names FROM job_layouts)
+            FROM (SELECT name, number, layout, {_valid("row", ",")} AS row FROM job_rows)
+                JOIN (SELECT number AS layout, layout AS names FROM job_layouts)
                 USING (layout));
     CREATE VIEW failures AS SELECT * FROM jobs WHERE outcome = 'failed';
     CREATE VIEW firings (seq, time, rule, job) AS

@@ -77,15 +77,39 @@ def test_the_views_show_what_the_commands_show(tmp_path: Path) -> None:
     assert fired == [{"rule": f"rule-{n}", "n": m} for n, m in ((1, 1), (2, 1), (3, 4))]
 
 
+def test_a_job_that_printed_nan_hides_no_other_job(tmp_path: Path) -> None:
+    prints = "printf 'E=%s\\nu=1\\n' {T}"
+    study = {
+        "jobs": [{
+            "name": "sim",
+            "command": ["sh", "-c", prints],
+            "parameters": {"T": ["nan", "inf", "-inf", "2"], "of": "NaN or Infinity"},
+            "observe": {"key-value": {"fields": ["E", "u"]}},
+            "result": {"mean": "mean.u"},
+            "environment": {"OF": "{of}"},
+        }],
+        "rules": [{"trigger": "start", "action": {"name": "submit", "label": "sim"}}],
+    }  # fmt: skip
+    run = ensemble.run(study, executor="local", state=tmp_path, keep=True)
+    rows = query(run.folder / NAME, 'SELECT * FROM jobs ORDER BY "index"')
+    assert [json.loads(row["columns"]) for row in rows] == [
+        {"E": value, "u": 1} for value in (None, None, None, 2)
+    ]
+    assert [json.loads(row["result"]) for row in rows] == [{"mean": 1}] * 4
+    assert {json.loads(row["parameters"])["of"] for row in rows} == {"NaN or Infinity"}
+
+
 def test_a_value_that_sql_lacks_is_null_and_hides_no_other_event(tmp_path: Path) -> None:
     writer = JournalWriter(tmp_path / NAME)
     writer.begin(1.0, {})
     writer.append(JobEvent(1.0, "a.0", "note", {"x": float("nan"), "y": float("-inf")}), [])
+    writer.append(JobEvent(1.0, "a.0", "note", {"x": "not NaN", "y": [float("nan")]}), [])
     writer.append(JobEvent(2.0, "b.0", "note", {"x": 1.5}, ours=False), [])
     writer.stop(None)
     writer.close()
     rows = query(tmp_path / NAME, "SELECT type, json_extract(data, '$.x') AS x FROM events")
-    assert rows == [{"type": "job", "x": None}, {"type": "foreign-job", "x": 1.5}]
+    texts = {"type": "job", "x": "not NaN"}
+    assert rows == [{"type": "job", "x": None}, texts, {"type": "foreign-job", "x": 1.5}]
 
 
 @pytest.fixture(scope="module")
