@@ -9,10 +9,12 @@ from ensemble_core.engine.firing_records import Match
 from ensemble_core.engine.job_record import BY_RUN, JobRecord
 from ensemble_core.engine.name_values import named_fields
 from ensemble_core.engine.state import State
+from ensemble_core.metrics.store import ROWS
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import Fail, Log
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.expressions import Expression
+from ensemble_core.model.filters import split_name
 
 __all__ = ["check_result", "compute_result"]
 
@@ -89,7 +91,7 @@ def _report_missing_result(
     # If an observer could not parse the output, report only the first such job of the group.
     unread = record.not_understood or (table.not_understood and not record.rows)
     values = [(each, known.get(each)) for each in formula.sorted_names]
-    lacks = any(value is None or (record.unreadable and value != value) for _, value in values)
+    lacks = any(_is_unread(record, *each) for each in values)
     if unread and lacks and not table.reported_unread:
         table.reported_unread = True  # one report for the whole group
         state.error(f"{message}, because no observer could read its output")
@@ -104,3 +106,13 @@ def _report_missing_result(
     else:
         return
     table.without_value.append(name)
+
+
+def _is_unread(record: JobRecord, name: str, value: Any) -> bool:
+    """Return True if a statistic, such as ``error.E``, lacks a value that was not read.
+
+    It may also lack one because the values that were read have none: they are too few or too large.
+    """
+    column = split_name(name).path.partition(".")[2].removeprefix(ROWS)
+    newest = (record.columns or {}).get(column) if value is None else value
+    return newest is None or (record.unreadable and newest != newest)

@@ -141,6 +141,8 @@ class Attempts(Jobs):
         #: During a stop: the attempts that have ended since. The resume, or a final end, decides
         #: whether they fail, and computes their results.
         self._stopped: dict[str, _Attempt] | None = None
+        #: The core-hours of attempts that ended during a stop, by id: they may run again.
+        self._hours: dict[str, float] = {}
         self._parts: tuple[dict[str, None], ...] = ({}, {}, {})
         self._groups: dict[str, int] = {}
         loaded = [loading(text) for text in journal.texts()]
@@ -230,7 +232,9 @@ class Attempts(Jobs):
             return  # a resume has submitted the attempt again
         cores = job.get("tasks", 1) * job.get("cores_per_task", 1)
         parameters = job.get("parameters") or {}
-        self._open[job["id"]] = _Attempt(group, index, number, parameters, cores, time)
+        attempt = _Attempt(group, index, number, parameters, cores, time)
+        attempt.core_hours = self._hours.pop(job["id"], 0.0)
+        self._open[job["id"]] = attempt
 
     def _event(self, row: JournalRow, engine: Engine | None) -> None:
         attempt = self._open.get(row.job or "")
@@ -270,6 +274,7 @@ class Attempts(Jobs):
             del self._open[row.job or ""]
             if self._stopped is not None:
                 self._stopped[row.job or ""] = attempt
+                self._hours[row.job or ""] = attempt.core_hours
             self._insert_row(attempt)
 
     def _insert_row(self, attempt: _Attempt) -> None:

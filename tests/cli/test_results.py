@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,27 @@ rules:
         *(("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")),
     ]
     assert len(_csv(_said(tmp_path, "jobs", "--csv"))) == 2
+
+
+def test_an_attempt_that_a_stop_interrupted_has_the_core_hours_of_both_parts(
+    tmp_path: Path,
+) -> None:
+    job = {"name": "sim", "command": "sh -c 'test -e go || sleep 600'", "workdir": str(tmp_path)}
+    study = {"jobs": [job], "rules": [{"trigger": "start", "action": {"name": "submit"}}]}
+    state = tmp_path / "state"
+    ran = run(study, executor="local", state=state, tag="one", wait=False)
+    for report in ran.watch(every=0.1):
+        if report.groups[0].running:
+            time.sleep(0.5)  # core-hours of the first part
+            ran.stop()
+            break
+    ran.wait()
+    (tmp_path / "go").touch()
+    ran = run(study, executor="local", state=state, tag="one", or_resume=True)
+    (job_hours,) = ran.jobs().column("core_hours")
+    assert ran.jobs(attempts=True).column("core_hours") == [pytest.approx(job_hours)]
+    assert job_hours == pytest.approx(ran.metric("used.core_hours"))
+    assert job_hours >= 0.5 / 3600
 
 
 #: Strings that start a program in a spreadsheet, forge a row, or control a terminal.

@@ -471,6 +471,22 @@ def test_run_without_values_for_its_results_ends_with_1(folder: Path) -> None:
     assert ensemble("run", "other.yaml").exit_code == 0
 
 
+@pytest.mark.parametrize("odd", ["head -c 2000000 /dev/zero | tr '\\\\0' x; echo", "echo F=****"])
+def test_a_statistic_without_a_value_is_no_error_if_its_column_was_read(
+    folder: Path, odd: str
+) -> None:
+    (folder / "one.yaml").write_text(
+        "jobs:\n"
+        f'  - {{name: sim, command: [sh, -c, "echo E=1; {odd}"],\n'
+        "     observe: {key-value: {fields: [E, F]}}, result: {err: error.E, last: last.E}}\n"
+        "rules:\n  - {trigger: start, action: {name: submit, label: sim}}\n"
+    )
+    result = ensemble("run", "one.yaml")
+    assert "did not understand" in result.stderr
+    assert "warning: sim.0: its result 'err' (error.E) has no value\n" in result.stderr
+    assert result.exit_code == 0, result.stderr
+
+
 def test_keys_of_the_file_are_completed_after_set(folder: Path) -> None:
     def completed(*words: str) -> list[str]:
         complete = ShellComplete(main, {}, "ensemble", "_ENSEMBLE_COMPLETE")
