@@ -452,8 +452,9 @@ def _report_name(
             f"a table covers the results of jobs, not their rows: add 'result: "
             f"{{{free}: {statistic}.{printed}}}' to the job group {table.of!r}, and write {used}"
         )
-    elif name == "count" or (name.startswith("count.") and name.count(".") == 1):
-        hint = "write n, the number of the row's jobs"
+    elif (count := split_name(name)).path.split(".")[0] == "count" and count.path.count(".") < 2:
+        some = count.condition
+        hint = f"write count.done({some})" if some else "write n, the number of the row's jobs"
         hint = hint if table.by else f"each row of the table is one job: add 'by', and {hint}"
     elif not table.by and name.partition(".")[2] in inner:
         hint = f"each row of the table is one job: write {name.partition('.')[2]}, or add 'by'"

@@ -361,7 +361,8 @@ def _check_filters(whole: ast.AST, what: str, hint: str) -> None:
         compares = [isinstance(each, (ast.Compare, ast.BoolOp)) for each in node.args]
         if "." not in name:
             if name not in FUNCTIONS and compares == [True]:
-                raise _no_filter(what, f"mean.{ast.unparse(node)}")
+                better = "count.done" if name == "n" else f"mean.{name}"
+                raise _no_filter(what, f"{better}({ast.unparse(node.args[0])})")
             continue
         conditions = [ast.unparse(each) for each in node.args]
         conditions += [f"{each.arg} == {ast.unparse(each.value)}" for each in node.keywords]

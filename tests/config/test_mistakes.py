@@ -53,6 +53,18 @@ MISTAKES = {
         "unknown name 'count' in the table 'curve'",
         "write n, the number of the row's jobs",
     ),
+    "count of some jobs in a table": Mistake(
+        "m: mean.E, jobs: «count.E(T > 1)",
+        "m: mean.E",
+        "unknown name 'count.E(T > 1)' in the table 'curve'",
+        "write count.done(T > 1)",
+    ),
+    "n of some jobs in a table": Mistake(
+        "m: mean.E, jobs: «n(T > 1)",
+        "m: mean.E",
+        "the expression has an invalid filter",
+        "write count.done(T > 1)",
+    ),
     "arrow": Mistake(
         f"trigger: metric, name: count.sim.done, when: «'=> 3', {END}",
         RULE,
