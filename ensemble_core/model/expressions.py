@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from dataclasses import field, fields
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -93,7 +93,8 @@ class Formula:
     """A checked formula."""
 
     text: str
-    tree: ast.expr | None = None
+    #: Not compared, because equal trees that were parsed twice differ.
+    tree: ast.expr | None = field(default=None, compare=False)
     names: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()
 

@@ -142,6 +142,30 @@ def test_table_added_to_a_stopped_run_has_the_jobs_before_and_after_it(folder: P
     assert ensemble("replay", "r").exit_code == 0
 
 
+def test_conditions_of_a_group_count_as_set_only_if_they_were_set(folder: Path) -> None:
+    text = FILE.replace("fails: [0]}", "fails: [0]}\n    fail_if: last.E > 9")
+    text = text.replace("{times: 1}", "{times: 1, when: last.E > 8}")
+    text = text.replace("rules:", "  - {name: wait, command: sleep 600}\nrules:")
+    text = text.replace(
+        "label: sim}}", "label: sim}}\n  - {trigger: start, action: {name: submit, label: wait}}"
+    )
+    (folder / "e.yaml").write_text(text)
+    run = ensemble_core.run("e.yaml", executor="local", tag="r", wait=False)
+    wait_until(lambda: run.metric("count.sim.done") == 2)
+    run.stop()
+    run.wait(120)
+    (folder / "e.yaml").write_text(text.replace("T: [1, 2]", "T: [1, 2, 3]"))
+    run = ensemble_core.run(
+        "e.yaml", executor="local", tag="r", or_resume=True, accept_changes=True, wait=False
+    )
+    wait_until(lambda: run.metric("count.sim.done") == 3)
+    run.cancel("wait.0")
+    run.wait(120)
+    assert "what was set" not in ensemble("events", "r").output
+    replayed = ensemble("replay", "r")
+    assert replayed.exit_code == 0, replayed.output
+
+
 def test_values_that_no_observer_had_read_are_said_to_be_missing(folder: Path) -> None:
     text = TABLES.replace("fields: [E, F]", "fields: [E]")
     (folder / "e.yaml").write_text(text)
