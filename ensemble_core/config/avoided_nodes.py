@@ -30,9 +30,19 @@ def read_avoided(context: Context, path: Path, given: str | list[str]) -> tuple[
     return tuple(names) if len(context.errors) == before else None
 
 
-def check_avoided(context: Context, path: Path, spec: Mapping[str, Any]) -> None:
-    """Report ``avoid`` if the executor cannot keep jobs away from a node."""
+def check_avoided(context: Context, path: Path, spec: Mapping[str, Any], *, made: bool) -> None:
+    """Report ``avoid`` if the executor cannot keep jobs away from a node, or if no node is named.
+
+    ``made``: a rule made the value. It may be empty, because a job that never ran has no node.
+    """
     executor = context.executor
+    if spec.get("avoid") == "" and not made:
+        context.report(
+            (*path, "avoid"),
+            "'avoid' is empty",
+            hint="name a node, as in avoid: [n17, n18], or remove 'avoid'",
+            code="bad-value",
+        )
     if not spec.get("avoid") or executor is None or "avoid" in executor.capabilities:
         return
     able = [

@@ -231,7 +231,7 @@ def check_whole_group(
         _check_size(context, path, spec, group, "never")
         if old is not None:
             _check_size(context, path, spec, group, "never_here")
-    check_avoided(context, path, spec)
+    check_avoided(context, path, spec, made=old is not None)
     check_warning(context, path, spec, group)
     check_visible(context, path, spec)
     check_within(context, path, spec, group)

@@ -160,6 +160,8 @@ def test_counts_match_a_plain_list_and_survive_a_snapshot(seed: int) -> None:
         ("avoid: 'n1 n2'", "'n1 n2' is not the name of a node"),
         ("avoid: ['n[1-3]']", "'n[1-3]' is not the name of a node"),
         ("avoid: 3", "expected"),
+        ("avoid: ''", "'avoid' is empty"),
+        ("avoid: ['']", "empty"),
         ("avoid: '{nodename}'", "nodename"),
     ],
 )
