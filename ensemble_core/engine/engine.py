@@ -101,12 +101,12 @@ from ensemble_core.engine.progress import report_of
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.repeated_rows import report_repeated_rows
 from ensemble_core.engine.requests import carry_out
+from ensemble_core.engine.result_tables import Tables
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.run_report import Report
 from ensemble_core.engine.state import State
 from ensemble_core.engine.stopping import Stopping
-from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timer
 from ensemble_core.metrics.store import MetricsView
 from ensemble_core.model.causes import OUTPUT_LIMIT, OUTPUT_MISSING
@@ -167,6 +167,7 @@ class Engine:
         ensemble.table.over = None
         self._rules = RuleEvaluation(ensemble)
         self._effects = self._rules.effects
+        self._end_of_run = self._effects.end_of_run
         self._generating = GeneratorScheduler(self._rules)
         self._completion = JobCompletion(self._rules, self._generating.jobs)
         self._agenda = Agenda(ensemble, self._rules, self._completion, self._generating)
@@ -321,7 +322,7 @@ class Engine:
         if state.end_check_due:
             state.sources = {}
             if state.started and state.ended is None:
-                self._effects.end_if_over()
+                self._end_of_run.end_if_over()
             if state.end_due:
                 self._consider_end_rules(event)
         if self._observer is not None:
@@ -616,7 +617,7 @@ class Engine:
         if state.ended is None or by_stop or state.ended is state.ended_for_now:
             cancel = tuple(state.active())
             end = Terminate(exit_code=event.exit_code, cancel=cancel, reason=event.reason)
-            self._effects.end(end)
+            self._end_of_run.end(end)
 
     def _on_lost(self, event: ExecutorLost) -> None:
         state = self.state
@@ -627,7 +628,7 @@ class Engine:
         reason = f"executor {event.executor} lost its queue: {event.reason}"
         state.error(f"{reason}\n  hint: {event.hint}" if event.hint else reason)
         if state.ended is None:
-            self._effects.lose(reason)
+            self._end_of_run.lose(reason)
 
     def _on_problem(self, event: Problem) -> None:
         state = self.state

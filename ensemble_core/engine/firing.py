@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from ensemble_core.engine import extension, retention
 from ensemble_core.engine.backlog import Order, take_next
-from ensemble_core.engine.effects import switch_changes, waiting_of
 from ensemble_core.engine.firing_records import Origin
+from ensemble_core.engine.instance_switch import switch_changes, waiting_of
 from ensemble_core.engine.name_values import JobFields, job_field
 from ensemble_core.engine.row_submission import of_rows, rows_of
 from ensemble_core.engine.state import State

@@ -24,7 +24,7 @@ from ensemble_core.model.generators import GeneratorSpec, Point, Reading
 from ensemble_core.model.jobs import Job
 
 if TYPE_CHECKING:
-    from ensemble_core.engine.effects import Effects
+    from ensemble_core.engine.decision_effects import Effects
 
 __all__ = ["PointJobs"]
 

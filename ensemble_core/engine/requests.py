@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from ensemble_core.engine.effects import Effects, no_such_limit
+from ensemble_core.engine.decision_effects import Effects, no_such_limit
 from ensemble_core.engine.firing import EngineFiring
 from ensemble_core.engine.firing_records import Match, Origin, Step, Steps
 from ensemble_core.engine.job_record import Index

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from ensemble_core.engine.effects import Effects, switch_instances
+from ensemble_core.engine.decision_effects import Effects
 from ensemble_core.engine.firing import EngineFiring
 from ensemble_core.engine.firing_records import Match, Origin
+from ensemble_core.engine.instance_switch import switch_instances
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.rule_index import InactiveReason, RuleInstance, RuleState, Watch, in_order
 from ensemble_core.engine.scopes import Slice

@@ -17,13 +17,13 @@ from ensemble_core.engine.name_values import all_fields, named_fields
 from ensemble_core.engine.node_failures import NodeFailures
 from ensemble_core.engine.past_submits import same_sweep
 from ensemble_core.engine.rate_limit import RateLimit
+from ensemble_core.engine.result_tables import Tables
 from ensemble_core.engine.rule_chain import Link
 from ensemble_core.engine.rule_index import RuleInstance, RuleState
 from ensemble_core.engine.rule_set import RuleSet, chain_text
 from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.engine.shared_files import SharedFiles
 from ensemble_core.engine.silence import Silence
-from ensemble_core.engine.table_rows import Tables
 from ensemble_core.engine.timers import Timers
 from ensemble_core.metrics.store import (
     COMMITTED,

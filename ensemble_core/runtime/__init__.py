@@ -14,7 +14,8 @@ job:
    ``engine/rule_evaluation`` checks each rule that waits for the event, and
    ``engine/job_completion`` decides about retries.
 5. The rule's action is ``submit``: its function in ``builtin/actions`` yields a decision.
-   ``engine/submission`` creates the jobs, and ``engine/effects`` applies the decision.
+   ``engine/submission`` creates the jobs, and ``engine/decision_effects``
+   applies the decision.
 6. ``journal/writer`` writes the event and the decision, for an executor of this machine on the
    same thread. After that, ``orders`` passes the jobs to the executor on another thread, through
    ``executor_guard``.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ensemble_core.config.sweeps import MOST_JOBS
-from ensemble_core.engine.table_rows import Tables
+from ensemble_core.engine.result_tables import Tables
 from ensemble_core.errors import EnsembleError, Location, UsageError, kind_of, raised_at, written_at
 from ensemble_core.metrics.store import MetricsView
 from ensemble_core.model.codec import NOTHING

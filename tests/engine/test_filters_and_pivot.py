@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ensemble_core import FileErrors
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.table_work import GroupedWork
+from ensemble_core.engine.grouped_table import GroupedTable
 from ensemble_core.journal.event_encoding import decisions_text
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.model.decisions import Submit
@@ -342,8 +342,8 @@ def test_an_unchanged_table_is_not_computed_again(
 ) -> None:
     story = told()
     worked: list[object] = []
-    row = GroupedWork._row
-    monkeypatch.setattr(GroupedWork, "_row", lambda self, at: worked.append(at) or row(self, at))
+    row = GroupedTable._row
+    monkeypatch.setattr(GroupedTable, "_row", lambda self, at: worked.append(at) or row(self, at))
     done(story, range(8))
     tables = story.engine.tables
     assert tables().statistic("max.t.gap") == 4
@@ -360,8 +360,8 @@ def test_only_the_row_of_a_new_job_is_computed_again(monkeypatch: pytest.MonkeyP
     done(story, (0, 1, 2, 4, 5, 6, 7))
     assert len(rows(story)) == 2
     worked: list[Any] = []
-    row = GroupedWork._row
-    monkeypatch.setattr(GroupedWork, "_row", lambda self, at: worked.append(at) or row(self, at))
+    row = GroupedTable._row
+    monkeypatch.setattr(GroupedTable, "_row", lambda self, at: worked.append(at) or row(self, at))
     done(story, (3,))
     assert [each["gap"] for each in rows(story)] == [4, -3]
     assert [each.place for each in worked] == [((0, 2),)]

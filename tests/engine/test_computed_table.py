@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from ensemble_core.builtin.order_free import ExactMoments, Extreme, Moment
 from ensemble_core.config import load_text
 from ensemble_core.engine.done_jobs import DoneJobs
-from ensemble_core.engine.table_rows import Tables
-from ensemble_core.engine.table_work import GroupedWork
+from ensemble_core.engine.grouped_table import GroupedTable
+from ensemble_core.engine.result_tables import Tables
 from ensemble_core.model.filters import Filter
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
@@ -133,10 +133,10 @@ def test_an_event_computes_one_row_regardless_of_table_size(
     for name in (*names, "max.jobs.V(T > 1)"):
         tables.statistic(name)
     counted: list[str] = []
-    row, passes, known = GroupedWork._row, Filter.passes, DoneJobs.known
+    row, passes, known = GroupedTable._row, Filter.passes, DoneJobs.known
 
     monkeypatch.setattr(
-        GroupedWork, "_row", lambda self, at: counted.append("row") or row(self, at)
+        GroupedTable, "_row", lambda self, at: counted.append("row") or row(self, at)
     )
     monkeypatch.setattr(
         Filter, "passes", lambda self, of: counted.append("filter") or passes(self, of)

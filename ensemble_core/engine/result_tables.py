@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ensemble_core.engine.computed_table import ComputedTable, UngroupedTable
 from ensemble_core.engine.done_jobs import DoneJobs, TableRow
-from ensemble_core.engine.table_work import GroupedWork, TableWork, work_on
+from ensemble_core.engine.grouped_table import GroupedTable
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.filters import filter_of, split_name
@@ -26,11 +27,11 @@ class TableCache:
 
     def __init__(self) -> None:
         #: By the table's name and, if a table covers only a slice, the slice's parameters.
-        self.work: dict[tuple[object, ...], TableWork] = {}
+        self.work: dict[tuple[object, ...], ComputedTable] = {}
         #: Names of statistics, split into their parts.
         self.parsed: dict[str, tuple[bool, str, str, str, str]] = {}
 
-    def keep(self, key: tuple[object, ...], work: TableWork) -> None:
+    def keep(self, key: tuple[object, ...], work: ComputedTable) -> None:
         """Store a computed table. If the cache is full, drop the oldest one."""
         self.work.pop(key, None)
         self.work[key] = work
@@ -89,7 +90,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
     def pivot_values(self, name: str) -> list[Any]:
         """Return those values of a table's pivot that have columns, in ascending order."""
         work = self._work(self._tables[name])
-        return [*work.values] if isinstance(work, GroupedWork) else []
+        return [*work.values] if isinstance(work, GroupedTable) else []
 
     def of_group(self, group: str) -> list[TableRow]:
         """Return a row for each done job of a group, in the order of the jobs' indices.
@@ -146,7 +147,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
     def warnings(self, name: str) -> list[str]:
         """Return what a reader of a table should know about it."""
         work = self._work(self._tables[name])
-        partial = work.partial() if isinstance(work, GroupedWork) else ""
+        partial = work.partial() if isinstance(work, GroupedTable) else ""
         found = [self.left_out(name)]
         if partial:
             found.append(f"the table {name!r}: {partial}; the other jobs have no such value")
@@ -156,7 +157,7 @@ class Tables(Mapping[str, "list[TableRow]"]):
         """Return a warning if the pivot of a table has too many values, or an empty text."""
         table = self._tables[name]
         work = self._work(table)
-        left = work.left_out if isinstance(work, GroupedWork) else 0
+        left = work.left_out if isinstance(work, GroupedTable) else 0
         if not left:
             return ""
         return (
@@ -177,14 +178,18 @@ class Tables(Mapping[str, "list[TableRow]"]):
                 found[text] = value
         return found
 
-    def _work(self, table: Table) -> TableWork:
+    def _work(self, table: Table) -> ComputedTable:
         """Return the computed table, up to date with all done jobs."""
         key, done = (table.name, *self._slice_of.items()), self._done[table.of]
         work = self._cache.work.get(key)
         if work is None:
             slice_of = self._slice_of
-            work = work_on(
-                table, self._statistics, lambda: map(done.known, done.in_order(slice_of))
+            work = (
+                GroupedTable(table, self._statistics)
+                if table.by
+                else UngroupedTable(
+                    table, self._statistics, lambda: map(done.known, done.in_order(slice_of))
+                )
             )
             self._cache.keep(key, work)
         others = self._others(table) if table.others else {}
