@@ -147,6 +147,16 @@ class World:
             for line in file.read_text().splitlines()
         )
 
+    def let_end(self, count: int) -> None:
+        """Let this many jobs of :func:`ensemble` end, those with the lowest indexes."""
+        file = self.folder / "may-end.new"
+        file.write_text(str(count))
+        file.replace(self.folder / "may-end")
+
+    def ended(self) -> int:
+        """Return how many of the first jobs of :func:`ensemble` have ended."""
+        return len(os.listdir(self.folder / "ended"))
+
     def command(self, *words: str) -> Result:
         """Call a command of ``ensemble`` in this process."""
         environment = {"ENSEMBLE_STATE": str(self.state), "ENSEMBLE_TOKEN": self.controller}
@@ -170,6 +180,7 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
     (tmp_path / "ran").mkdir()
+    (tmp_path / "ended").mkdir()
     try:
         yield world
     finally:
@@ -177,11 +188,18 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def ensemble(world: World, count: int = 8, seconds: float = 0.3) -> Path:
-    """Write an ensemble whose jobs record their starts. Each job triggers another."""
+    """Write an ensemble whose jobs record their starts. Each job triggers another.
+
+    The first jobs also wait for World.let_end, and record their ends.
+    """
+    world.let_end(count)
+    waits = f"while [ $(cat {world.folder}/may-end) -le {{index}} ]; do sleep 0.1; done"
     text = f"""
 jobs:
   - name: first
-    command: sh -c 'echo {{id}} >> {world.folder}/ran/{{id}}; sleep {seconds}'
+    command: >-
+      sh -c 'echo {{id}} >> {world.folder}/ran/{{id}}; {waits}; sleep {seconds};
+      touch {world.folder}/ended/{{id}}'
     count: {count}
   - name: second
     command: sh -c 'echo {{id}} >> {world.folder}/ran/{{id}}; sleep 0.1'
@@ -214,11 +232,13 @@ def test_a_killed_and_restarted_service_loses_and_repeats_nothing(world: World) 
     world.server()
     world.agent("left", "-o", "slots=2")
     world.connected("left")
-    world.run(ensemble(world))
+    file = ensemble(world)
+    world.let_end(0)
+    world.run(file)
     world.until(lambda: len(world.ran()) >= 2, "jobs run")
     world.kill("server")
-    before = len(world.ran())
-    world.until(lambda: len(world.ran()) > before, "jobs continue")
+    world.let_end(8)
+    world.until(lambda: world.ended() >= 2, "jobs continue")
     world.server()
     code, _ = world.finish()
     assert code == 0, world.logs()
@@ -229,13 +249,16 @@ def test_a_killed_agent_finds_its_jobs_again(world: World) -> None:
     world.serve()
     world.agent("left", "-o", "slots=2")
     world.connected("left")
-    world.run(ensemble(world))
-    for number, how in ((1, signal.SIGKILL), (4, signal.SIGTERM)):
+    file = ensemble(world)
+    world.let_end(0)
+    world.run(file)
+    for number, how in ((2, signal.SIGKILL), (4, signal.SIGTERM)):
         world.until(lambda number=number: len(world.ran()) >= number, "jobs run")  # type: ignore[misc]
         world.kill("left", how)
-        before = len(world.ran())
-        world.until(lambda before=before: len(world.ran()) > before, "jobs to continue")  # type: ignore[misc]
+        world.let_end(number)
+        world.until(lambda number=number: world.ended() >= number, "jobs continue")  # type: ignore[misc]
         world.agent("left", "-o", "slots=2")
+    world.let_end(8)
     code, _ = world.finish()
     assert code == 0, world.logs()
     check(world)
@@ -345,7 +368,9 @@ def test_all_three_are_killed_at_once_and_the_service_returns_elsewhere(world: W
     world.server()
     world.agent("left", "-o", "slots=2")
     world.connected("left")
-    world.run(ensemble(world))
+    file = ensemble(world)
+    world.let_end(0)
+    world.run(file)
     world.until(lambda: len(world.ran()) >= 2, "jobs run")
     for name in ("run", "server", "left"):
         world.kill(name)
@@ -353,8 +378,8 @@ def test_all_three_are_killed_at_once_and_the_service_returns_elsewhere(world: W
     # The controller starts first and waits for the member.
     world.server()
     world.resume("--port", str(world.port))
-    before = len(world.ran())
-    world.until(lambda: len(world.ran()) > before, "jobs continue")
+    world.let_end(8)
+    world.until(lambda: world.ended() >= 2, "jobs continue")
     world.agent("left", "-o", "slots=2")
     code, _ = world.finish("run-again")
     assert code == 0, world.logs()
