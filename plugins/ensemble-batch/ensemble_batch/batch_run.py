@@ -53,6 +53,7 @@ class BatchRun(WrappedRun):
             queue_id=self.hooks.task_id,
             grace=self.hooks.grace_of(orders[0][0]),
             notice=self.hooks.suspend_notice,
+            restart_codes=self.hooks.restart_codes,
         )
         return self.spool.batch(key, text, [job.id for job, _ in orders])
 

@@ -152,6 +152,19 @@ def _limit_lines(job: Job) -> list[str]:
     return lines
 
 
+def _restart_lines(codes: frozenset[int]) -> list[str]:
+    """Return the exit codes that a wrapper must not end with, and the one to use instead.
+
+    >>> _restart_lines(frozenset({100, 99}))
+    ['_ens_restart_codes="99 100"', '_ens_failed=1']
+    """
+    shown = " ".join(map(str, sorted(codes)))
+    return [
+        f'_ens_restart_codes="{shown}"',
+        f"_ens_failed={next((code for code in range(1, 120) if code not in codes), 1)}",
+    ]
+
+
 def script_of(
     key: str,
     jobs: Sequence[tuple[Job, Place]],
@@ -162,12 +175,13 @@ def script_of(
     queue_id: str,
     grace: float,
     notice: str = "",
+    restart_codes: frozenset[int] = frozenset(),
 ) -> bytes:
     """Return the script of a batch.
 
     The arguments ``place`` and ``queue_id`` are shell expressions for a task's place in the batch,
     from 1, and for its id in the queue. The argument ``notice`` is the name of the signal by which
-    the queue announces a suspension.
+    the queue announces a suspension. After ``restart_codes``, the queue would start a job again.
     """
     first = jobs[0][0]
     lines = [
@@ -184,6 +198,7 @@ def script_of(
         f'_ens_place="{place}"',  # may be "$1", which a job's command replaces
         f"_ens_grace={grace:g}",
         f"_ens_notice={notice}",
+        *_restart_lines(restart_codes),
         *_limit_lines(first),
         f"_ens_tasks={first.tasks}",
     ]
@@ -227,6 +242,7 @@ def report_script_of(
         f"_ens_hosts={quote(' '.join(hosts))}",
         *_limit_lines(first),
         f"_ens_requeue={int(hooks.may_restart(first))}",
+        *_restart_lines(hooks.restart_codes),
         f"_ens_grace={hooks.grace_of(first):g}",
         # The id is expanded; the path is not.
         "_ens_messages=" + _quote_path(hooks.messages_file([place for _, place in jobs])),

@@ -169,6 +169,10 @@ class QueueHooks(Executor):
     warns:
         Whether jobs get the signal of ``job.warn`` before their time limit. Otherwise, jobs with
         this field are rejected. The wrappers of ``BatchExecutor`` send it.
+    restart_codes:
+        Exit codes of a script at which the queue starts the job again, or holds it. The wrapper of
+        a job with such a code ends with another one, unless the queue :meth:`may_restart` the job.
+        ``connect`` may set them.
     own_variables:
         Prefixes of variables that the queue sets for its jobs. If the run itself is in a job, its
         variables with these prefixes are not passed on.
@@ -197,6 +201,7 @@ class QueueHooks(Executor):
     suspend_notice: ClassVar[str] = ""
     relay: ClassVar[str] = ""
     warns: ClassVar[bool] = False
+    restart_codes: frozenset[int] = frozenset()
     own_variables: ClassVar[tuple[str, ...]] = ()
     poll: float = 15.0
     grace: float = 5.0

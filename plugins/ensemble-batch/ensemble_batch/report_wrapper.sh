@@ -139,5 +139,8 @@ if kill -0 "$_ens_told" 2>/dev/null; then
     _ens_limited=1
     [ "$SECONDS" -lt 5 ] || { kill -KILL -- "-$_ens_told"; _ens_limited=2; }
 fi
+if [ "$_ens_why" = - ] && [ "$_ens_requeue" = 1 ]; then
+    case " $_ens_restart_codes " in *" $_ens_rc "*) _ens_why=requeue _ens_restart_codes= ;; esac
+fi
 _ens_tell end "$_ens_rc" "$_ens_why" "$_ens_t0" "$_ens_time" "$_ens_node"
-exit "$_ens_rc"
+_ens_exit "$_ens_rc"

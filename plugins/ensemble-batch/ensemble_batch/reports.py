@@ -39,7 +39,8 @@ class Report:
     status: int = 0  # after ``end``: the wait status of the command
     #: After ``end``: ``timeout`` if the wrapper ended the command, ``stopped`` if the queue told
     #: the wrapper to end, ``deleted`` if it said that the job was deleted, ``memory`` if the kernel
-    #: killed a process of it for lack of memory, otherwise empty. After ``fail``: a code.
+    #: killed a process of it for lack of memory, ``requeue`` if the queue may start it again after
+    #: this exit code, otherwise empty. After ``fail``: a code.
     why: str = ""
     note: str = ""  # after ``fail``: the reason in words
     seconds: float = 0.0  # how long the command ran
@@ -52,7 +53,7 @@ class Report:
     def doubtful(self) -> bool:
         """Return whether the queue may have ended the job, so that only the queue knows why."""
         killed = self.status & 0x7F in (signal.SIGKILL, signal.SIGTERM)
-        told = self.why in ("stopped", "deleted", "memory")
+        told = self.why in ("stopped", "deleted", "memory", "requeue")
         return self.kind == "end" and self.why != "timeout" and (told or killed)
 
 

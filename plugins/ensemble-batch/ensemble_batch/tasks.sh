@@ -11,6 +11,12 @@ _ens_now() {
     if [ -n "$EPOCHREALTIME" ]; then _ens_time=${EPOCHREALTIME/[!0-9]/.}; else _ens_time=$(date +%s.%6N); fi
 }
 
+# Ends the wrapper. After some exit codes, the queue would start the job again, or hold it forever.
+_ens_exit() {
+    case " $_ens_restart_codes " in *" $1 "*) exit "$_ens_failed" ;; esac
+    exit "$1"
+}
+
 # Enters the folder of the job and opens its output files.
 _ens_enter() {
     if [ -n "$_ens_workdir" ]; then

@@ -88,4 +88,4 @@ _ens_now
 [ "$_ens_why" = - ] || [ "$_ens_rc" != 0 ] || _ens_rc=143
 _ens_clear
 _ens_end "$_ens_rc" "$_ens_why"
-exit "$_ens_rc"
+_ens_exit "$_ens_rc"

@@ -7,6 +7,8 @@ import os
 import pwd
 import re
 import shutil
+import socket
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -42,6 +44,9 @@ _DELETED = "deleted in the queue before it began, not by this run"
 _AT_ONCE = 200
 #: Codes of ``failed`` in qacct's records: the queue starts the job again; it enforced a limit.
 _CONTINUES, _ENFORCED = ("24", "25"), ("36", "37")
+#: Exit status of a wrapper that SIGUSR2, the notice before a kill (``-notify``), ended before it
+#: could catch that. If it catches it, it reports its own end.
+_NOTICED = "140"
 #: Decrease of ``-p`` for each step of ``urgency`` below the default of 16.
 _STEP = 50
 
@@ -56,6 +61,8 @@ class GridEngineExecutor(BatchExecutor):
     task_place: ClassVar[str] = "$SGE_TASK_ID"
     task_id: ClassVar[str] = '$JOB_ID$(case $SGE_TASK_ID in [0-9]*) echo ".$SGE_TASK_ID";; esac)'
     suspend_notice: ClassVar[str] = "USR1"  # with -notify
+    # Grid Engine starts the job again, also with ``-r n``; or its state is Eqw, forever.
+    restart_codes: frozenset[int] = frozenset({99, 100})
     own_variables: ClassVar[tuple[str, ...]] = (
         "SGE_TASK", "SGE_JOB_SPOOL", "JOB_", "PE_", "NSLOTS", "NHOSTS", "NQUEUES", "TMPDIR",
         "QUEUE", "RESTARTED", "PMI_", "PMIX_", "OMPI_COMM_WORLD_",
@@ -78,6 +85,8 @@ class GridEngineExecutor(BatchExecutor):
         self._memory = [name.strip() for name in memory.split(",")]
         self.poll = poll
         self.lost_after = lost_after
+        #: When qmaster last had the run's jobs and arrays, in monotonic seconds, by their numbers.
+        self._seen: dict[str, float] = {}
         # Not LOGNAME or USER, which may name another user.
         self._user = pwd.getpwuid(os.getuid()).pw_name
 
@@ -166,10 +175,12 @@ class GridEngineExecutor(BatchExecutor):
         return [*words, batch.script]
 
     def submit_batch(self, batch: Batch) -> Sequence[str]:
+        now = time.monotonic()
         out = self._run_command(self.words(batch))
         match = re.search(r"^(\d+)(\.\S+)?$", out, re.M)
         if match is None:
             raise CannotTake(f"unexpected output of qsub: {out.strip()[:200]!r}")
+        self._seen[match[1]] = now
         return _ids(match[1], len(batch.jobs))
 
     def _jobs(self) -> Iterator[tuple[str, str, str]]:
@@ -185,7 +196,9 @@ class GridEngineExecutor(BatchExecutor):
             yield row.findtext("JB_name", ""), id_, row.findtext("state", "")
 
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
+        now = time.monotonic()
         asked, jobs = set(ids), list(self._jobs())
+        self._seen |= {id_.partition(".")[0]: now for _, id_, _ in jobs if id_ in asked}
         renamed = {
             id_.partition(".")[0]
             for name, id_, _ in jobs
@@ -258,7 +271,7 @@ class GridEngineExecutor(BatchExecutor):
             if job.batch.startswith("ens_"):
                 ended.add(job.id.partition(".")[0])
             yield job
-        newest = -1
+        newest, up_since = -1, math.inf
         for id_ in [id_ for id_ in ids if id_ not in known][:_ASK_AT_ONCE]:
             number, _, task = id_.partition(".")
             code, out, err = self.command(["qstat", "-j", number])
@@ -269,8 +282,9 @@ class GridEngineExecutor(BatchExecutor):
                 # A qmaster that lost its records assigns the numbers again. Otherwise, an array is
                 # forgotten when its last task is over.
                 if number not in ended and newest < 0:
-                    newest = self._newest()
-                deleted = "cancel" if number in ended or newest > int(number) else None
+                    newest, up_since = self._newest(), self._up_since()
+                kept = newest > int(number) or self._seen.get(number, -math.inf) > up_since
+                deleted = "cancel" if number in ended or kept else None
                 yield QueueJob(id_, "unknown", exception=deleted, note=_DELETED if deleted else "")
             elif code == 0 and re.search(rf"^job_number:\s+{number}\s*$", out, re.M):
                 script = re.search(r"^script_file:[ \t]*(\S*)", out, re.M)
@@ -280,6 +294,20 @@ class GridEngineExecutor(BatchExecutor):
                     yield QueueJob(id_, "running", batch=script[1] if script else "")
                 else:
                     yield QueueJob(id_, "absent", note=_DELETED, batch=script[1] if script else "")
+
+    def _up_since(self) -> float:
+        """Return since when qmaster has been running, in monotonic seconds; infinite if unknown.
+
+        It has not lost the records of jobs that it has had since then.
+        """
+        now = time.monotonic()
+        try:
+            host = self._run_command(["qconf", "-sss"]).split()[0]
+            port = os.environ.get("SGE_QMASTER_PORT") or socket.getservbyname("sge_qmaster", "tcp")
+            out = self._run_command(["qping", "-info", host, str(port), "qmaster", "1"])
+            return now - float(re.findall(r"^run time \[s\]:\s+(\d+)", out, re.M)[0])
+        except (ExecutorError, OSError, IndexError):  # the commands need not be installed
+            return math.inf
 
     def _newest(self) -> int:
         """Return the highest number of all users' jobs; 0 without jobs."""
@@ -355,6 +383,8 @@ def _reason(fields: Mapping[str, str], code: str, *, killed: bool) -> tuple[str 
     if code in _ENFORCED:
         memory = "h_vmem" in requests and not {"h_rt", "h_cpu"} & requests.keys()
         return "out-of-memory" if memory else "timeout", f"Grid Engine: {failed}"
+    if fields.get("exit_status", "").startswith(_NOTICED):
+        return "cancel", "deleted in the queue, not by this run"
     return None, "" if code == "0" or not failed else f"Grid Engine: {failed}"
 
 

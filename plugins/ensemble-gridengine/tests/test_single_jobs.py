@@ -58,6 +58,15 @@ def test_a_job_killed_above_its_h_vmem_ran_out_of_memory() -> None:
     assert "assumedly after job" in job.note
 
 
+def test_a_job_deleted_before_its_script_could_catch_the_notice_was_cancelled() -> None:
+    """Its shell dies from the notice of ``qsub -notify`` (SIGUSR2)."""
+    record = RECORD.replace("137 ", "140 ").replace("1.200G", "0.5G")
+    (job,) = replying(record, 1, "").account(["7"])
+    assert job.exception == "cancel"
+    (job,) = replying(record.replace("0.5G", "1.2G"), 1, "").account(["7"])
+    assert job.exception == "out-of-memory"
+
+
 def test_a_run_that_was_cut_off_for_another_is_no_end() -> None:
     cut = RECORD.replace("100 : assumedly after job", "25  : rescheduling")
     still = "job_number:      7\nusage         1:      cpu=00:00:01\n"

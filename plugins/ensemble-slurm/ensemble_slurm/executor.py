@@ -181,6 +181,7 @@ class SlurmExecutor(BatchExecutor):
         self.grace = max(1.0, site.kill_wait - 1)
         self.patience = site.kill_wait + 30
         self.settle = site.message_timeout
+        self.restart_codes = site.restart_codes
         self.most_jobs = max(1, min(site.largest_array, site.most_jobs))
 
     def disconnect(self) -> None:

@@ -155,6 +155,7 @@ class Site:
     kill_wait: float = 30.0
     message_timeout: float = 10.0
     accounting: bool = False
+    restart_codes: frozenset[int] = frozenset()  # exit codes after which jobs are requeued
 
 
 def _number(values: dict[str, str], name: str, otherwise: float) -> float:
@@ -166,6 +167,12 @@ def _largest_array(values: dict[str, str]) -> int:
     largest = int(_number(values, "MaxArraySize", 1001))
     match = re.search(r"\bmax_array_tasks=(\d+)", values.get("SchedulerParameters", ""))
     return min(largest, int(match[1])) if match and int(match[1]) else largest
+
+
+def _codes(text: str) -> Iterator[int]:
+    """Yield the exit codes in a list such as ``99,120-122``."""
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        yield from range(int(first), min(int(last or first), 255) + 1)
 
 
 def read_config(text: str) -> Site:
@@ -180,7 +187,9 @@ def read_config(text: str) -> Site:
     match = re.fullmatch(r"([^()]*)(?:\(([^()]*)\))?", host)
     version = tuple(int(part) for part in re.findall(r"\d+", values.get("SLURM_VERSION", "")))
     storage = values.get("AccountingStorageType", "(null)")
+    requeue = (values.get(name, "") for name in ("RequeueExit", "RequeueExitHold"))
     return Site(
+        restart_codes=frozenset(code for text in requeue for code in _codes(text)),
         version=version[:3],
         cluster=values.get("ClusterName", ""),
         controller=(match[2] or match[1]) if match else "",

@@ -133,6 +133,9 @@ def queue_job(row: Row) -> QueueJob:
     word = row.reason.strip("()").partition(",")[0]
     if row.state == "PENDING" and word in STUCK:
         return replace(job, state="stuck", note=f"{word}: {STUCK[word]}")
+    if row.state == "SPECIAL_EXIT":
+        note = f"it was requeued and held: 'scontrol release {row.id}' lets it start again"
+        return replace(job, state="stuck", note=note)
     if row.state == "PENDING" and word == "JobHeldUser":
         note = f"somebody holds it: 'scontrol release {row.id}' lets it start"
         return replace(job, state="held", note=note)

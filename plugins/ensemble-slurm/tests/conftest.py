@@ -56,6 +56,8 @@ ReturnToService=2
 MailProg=/bin/true
 MinJobAge=300
 KillWait=2
+RequeueExit=99
+RequeueExitHold=98
 SlurmdTimeout=60
 MessageTimeout=5
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -274,7 +276,7 @@ def _enter(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def _site(slurm_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start a cluster that requeues jobs by exit code, limits arrays and records ended jobs."""
+    """Start a cluster that limits arrays and records ended jobs."""
     ended = tmp_path_factory.mktemp("ended")
     source = Path(ensemble_slurm.__file__).with_name("jobcomp-ensemble.sh").read_text()
     script = ended.with_name("jobcomp.sh")
@@ -283,7 +285,7 @@ def _site(slurm_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
     cluster = Cluster(
         "SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,sched_interval=1,"
         "requeue_delay=1,max_array_tasks=2\n"
-        f"RequeueExit=99\nJobCompType=jobcomp/script\nJobCompLoc={script}\n"
+        f"JobCompType=jobcomp/script\nJobCompLoc={script}\n"
     )
     cluster.ended = ended
     yield cluster

@@ -30,6 +30,7 @@ class TestSlurm(FaultSuite):
         "unsuspend": "scontrol resume {id}",
         "requeue": "scontrol requeue {id}",
     }
+    restart_codes = (98, 99)  # RequeueExitHold, RequeueExit
     requeue_options: ClassVar = {"options": {"slurm": {"requeue": True}}}
 
     @pytest.fixture

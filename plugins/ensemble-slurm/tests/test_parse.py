@@ -103,6 +103,9 @@ def test_missing_settings_get_slurms_defaults() -> None:
     assert read_config(few).largest_array == 40
     assert read_config("AccountingStorageType = accounting_storage/slurmdbd").accounting
     assert not read_config("AccountingStorageType = (null)").accounting
+    requeue = "RequeueExit             = 99,120-122\nRequeueExitHold         = 98\n"
+    assert read_config(requeue).restart_codes == {98, 99, 120, 121, 122}
+    assert read_config("RequeueExit = (null)").restart_codes == frozenset()
 
 
 def test_accounting_is_parsed_if_it_keeps_no_comments() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from conftest import Cluster
 
 
-def test_a_site_may_requeue_by_exit_code_and_limit_arrays(
+def test_a_site_may_limit_arrays_and_requeue_by_exit_code(
     site_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -27,13 +26,28 @@ def test_a_site_may_requeue_by_exit_code_and_limit_arrays(
             assert session.names(job).count("clean") == 1
         assert {session.context(job, "finish")["status"] for job in many} == {0}
         assert session.context(again, "finish")["status"] == 99 << 8
-        columns = "-OJobID:12,RestartCnt:2,State:20"
-        end = time.monotonic() + 120
-        while "1 FAILED" not in (text := site_cluster.run("squeue", "-har", "-tall", columns)):
-            assert time.monotonic() < end, text
-            for line in text.splitlines():
-                if "1 PENDING" in line:  # Slurm waits for two minutes
-                    words = ("scontrol", "update", f"jobid={line.split()[0]}", "starttime=now")
-                    site_cluster.run(*words, check=False)  # the array's other task has ended
-            time.sleep(0.2)
     assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+@pytest.mark.parametrize(("code", "held"), [(99, False), (98, True)])
+def test_a_job_that_may_be_requeued_by_its_exit_code_waits_again_and_ends_once(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, held: bool
+) -> None:
+    """It did not count as failed while Slurm ran it a second time."""
+    monkeypatch.chdir(tmp_path)
+    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 120.0, tidy=True) as session:
+        script = f"echo ran >> ran; [ $SLURM_RESTART_COUNT ] || exit {code}"
+        job = session.job("sh", "-c", script, options={"slurm": {"requeue": True}})
+        session.submit(job)
+        session.wait_for(job, "requeue")
+        assert "exception" not in session.names(job)
+        id_ = session.queue_id(job)
+        if held:
+            session.wait(session.problems, "a warning")
+            assert f"scontrol release {id_}" in session.problems()[0]
+            cluster.run("scontrol", "release", id_)
+        cluster.run("scontrol", "update", f"jobid={id_}", "starttime=now")  # not in two minutes
+        session.wait_clean(job)
+        assert session.context(job, "finish")["status"] == 0
+        assert session.names(job).count("finish") == 1
+        assert (tmp_path / "ran").read_text() == "ran\n" * 2

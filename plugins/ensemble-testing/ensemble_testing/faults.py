@@ -108,6 +108,8 @@ class FaultSuite:
     requeue_options:
         Fields of a job that the queue may requeue, such as ``{"options": {"my": {"requeue":
         True}}}``.
+    restart_codes:
+        Exit codes of a job's script at which the queue starts the job again, or holds it.
     lists_prove:
         Set this to ``True`` if the queue's lists are consistent, so that a missing job is over.
     holds:
@@ -128,6 +130,7 @@ class FaultSuite:
     partial: ClassVar[str | None] = None
     acts: ClassVar[Mapping[str, str]] = {}
     requeue_options: ClassVar[Mapping[str, Any]] = {}
+    restart_codes: ClassVar[Collection[int]] = ()
     lists_prove: ClassVar[bool] = False
     holds: ClassVar[bool] = True
     names_cancels: ClassVar[Collection[str]] = ("waiting", "running")
@@ -519,6 +522,25 @@ class FaultSuite:
         session.cancel(job)
         gate.touch()
         session.wait_clean(job)
+
+    def test_failed_job_is_not_restarted_or_held_by_the_queue(self, session: Session) -> None:
+        """Some queues do that after certain exit codes of a job's script."""
+        executor = session.executor
+        if not self.restart_codes or not isinstance(executor, QueueExecutor):
+            pytest.skip("the suite's attribute 'restart_codes' is not set")
+        script = f"echo $ENSEMBLE_JOB_ID >> {self.ran_in}; exit $1"
+        jobs = [session.job("sh", "-c", script, "sh", str(code)) for code in self.restart_codes]
+        session.run(*jobs)
+        statuses = [session.context(job, "finish")["status"] for job in jobs]
+        assert statuses == [code << 8 for code in self.restart_codes]
+        ids = [session.queue_id(job) for job in jobs]
+
+        def left() -> list[str]:
+            rows = executor.ask(ids)
+            return [row.id for row in rows if row.id in ids and row.state != "over"]
+
+        wait_until(lambda: not left(), self.timeout)
+        assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
 
     def test_forgotten_job_is_reported_lost_once(self, session: Session) -> None:
         if not self.lists_prove:
