@@ -52,6 +52,10 @@ class EventLog:
         self._last = max(int(self.clock() * 1e6), self._last + 1)
         return self._last
 
+    def ago(self, seconds: float) -> int:
+        """Return an earlier time in microseconds, but none before the last event."""
+        return max(int((self.clock() - seconds) * 1e6), self._last + 1)
+
     def add(self, record: LocalJob, *events: str) -> None:
         """Add simultaneous events of a job, encoded by ``protocol.encode_context``."""
         head, now = record.head, self.tick()

@@ -100,6 +100,7 @@ class JobLifecycle:
         record.timers.append(due)
 
     def _warn(self, record: LocalJob, left: float) -> None:
+        self._suspensions.catch_up()
         if suspended := record.take_suspended(time.monotonic()):
             self.limit(record, left + suspended)
             return
@@ -120,6 +121,7 @@ class JobLifecycle:
 
     def _time_out(self, record: LocalJob) -> None:
         if (record.live or record.inherited) and record.reason in ("", "task"):
+            self._suspensions.catch_up()
             if suspended := record.take_suspended(time.monotonic()):
                 self.limit(record, suspended, warned=True)
                 return

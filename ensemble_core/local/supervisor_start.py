@@ -135,7 +135,8 @@ class StartedSupervisor:
                         *tie,
                     ),
                     setsid=True,
-                    setsigmask=ALLOCATION_END,  # until the supervisor can handle them
+                    # Until the supervisor can handle them; SIGCONT stays pending until it looks.
+                    setsigmask=(*ALLOCATION_END, signal.SIGCONT),
                     setsigdef=(signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ),
                 )
                 self.sock = socket.socket(fileno=os.dup(ours))

@@ -1,7 +1,12 @@
-"""Notices when local jobs are stopped and continued by signals, such as SIGTSTP and SIGCONT."""
+"""Notices when local jobs are stopped and continued by signals, such as SIGTSTP and SIGCONT.
+
+A queue that suspends a pilot or an allocation stops this process too. It then notices the
+suspension when it is continued.
+"""
 
 from __future__ import annotations
 
+import signal
 import time
 
 from ensemble_core.local.event_log import EventLog
@@ -15,6 +20,8 @@ __all__ = ["Suspensions"]
 #: Seconds between checks. Reports of the kernel would need SIGCHLD on the main thread, and it
 #: reports no stop of a process whose child is stopped before it calls exec (see ``is_stopped``).
 _CHECK = 1.0
+#: Seconds by which a check is late if this process was stopped, and not only busy.
+_LATE = 0.5
 _SUSPEND = encode_context("suspend", {"note": "its processes were stopped by a signal"})
 _UNSUSPEND = encode_context("unsuspend")
 
@@ -27,14 +34,33 @@ class Suspensions:
         self._log = log
         self._poller = poller
         self._checking = False
+        self._checked = 0.0  # when jobs were checked last (monotonic)
 
     def watch(self) -> None:
         """Check jobs as long as some run."""
         if not self._checking:
             self._checking = True
-            self._poller.at(time.monotonic() + _CHECK, self._check)
+            self._checked = time.monotonic()
+            self._poller.at(self._checked + _CHECK, self._check)
+
+    def catch_up(self) -> None:
+        """Note the time in which this process was stopped with its jobs, if it just was."""
+        if not self._checking or signal.sigtimedwait({signal.SIGCONT}, 0) is None:
+            return
+        now = time.monotonic()
+        seconds, self._checked = now - self._checked, now
+        if seconds < _CHECK + _LATE:
+            return
+        since = self._log.ago(seconds)
+        for record in self._active.running:
+            runs = record.started and record.phase is Phase.NONE and not record.ended
+            if record.live and runs and record.suspended_at is None:
+                record.suspended += seconds
+                record.ended = since
+                self._log.add(record, _SUSPEND, _UNSUSPEND)
 
     def _check(self) -> None:
+        self.catch_up()
         self._checking = False
         if self._active.running:
             self.watch()

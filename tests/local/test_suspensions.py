@@ -102,3 +102,23 @@ def test_a_suspended_job_can_be_cancelled(local: Session, tmp_path: Path) -> Non
     local.cancel(job)
     local.wait_clean(job)
     assert local.exception(job) == "cancel"
+
+
+def test_time_in_which_the_supervisor_is_stopped_too_does_not_count(
+    local: Session, tmp_path: Path
+) -> None:
+    """Queues stop and continue all processes of an allocation or a pilot (``scontrol suspend``)."""
+    job = begin(local, tmp_path, duration=12)
+    executor = local.executor
+    assert isinstance(executor, LocalExecutor)
+    assert executor._client is not None
+    send(tmp_path, signal.SIGSTOP)
+    os.kill(executor._client.supervisor, signal.SIGSTOP)
+    time.sleep(14)
+    send(tmp_path, signal.SIGCONT)
+    os.kill(executor._client.supervisor, signal.SIGCONT)
+    local.wait_for(job, "unsuspend")
+    end(local, tmp_path, job)
+    times = {event.name: event.timestamp for event in local.of(job)}
+    assert 13 < times["unsuspend"] - times["suspend"] < 15 + times["finish"] - times["unsuspend"]
+    assert local.names(job).count("suspend") == local.names(job).count("unsuspend")
