@@ -366,7 +366,7 @@ class Pilots:
             if reading.problem:
                 self._turn.problem(reading.problem)
             names = [name for name in node.jobs if self._fleet.placed[name] is node]
-            waiting = self._jobs.settle(names, reading, why, requeue=requeue)
+            waiting = self._jobs.settle(names, reading, why, requeue=requeue, ended=ended)
             for name in waiting:
                 self._fleet.give_back(name, now)
             again += waiting

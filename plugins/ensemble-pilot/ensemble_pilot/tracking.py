@@ -78,10 +78,13 @@ class Tracking:
         elif event.name == "clean":
             self._over(tracked, event.timestamp)
 
-    def finish(self, tracked: TrackedJob, kind: str, note: str) -> None:
-        """End a job here: its events are in the ledger before they are emitted."""
+    def finish(self, tracked: TrackedJob, kind: str, note: str, ended: float | None = None) -> None:
+        """End a job here: its events are in the ledger before they are emitted.
+
+        ``ended`` is when it has ended, if that is not now.
+        """
         name = tracked.entry.job.id
-        now = max(self._turn.clock(), tracked.last + STEP)
+        now = max(self._turn.clock() if ended is None else ended, tracked.last + STEP)
         events = []
         if "finish" not in tracked.names:
             context = {"type": kind, "severity": 0, "note": note}
@@ -100,9 +103,17 @@ class Tracking:
         self._over(tracked)
 
     def settle(
-        self, names: Sequence[str], reading: LedgerReading, why: str, *, requeue: bool
+        self,
+        names: Sequence[str],
+        reading: LedgerReading,
+        why: str,
+        *,
+        requeue: bool,
+        ended: float | None = None,
     ) -> list[str]:
         """Take over what a ledger says of jobs, read after the fence of their pilot was set.
+
+        ``ended`` is when the pilot has ended, if that is not now.
 
         ``requeue``: jobs that had started in the pilot run again, if it is certain that none of
         their processes is left.
@@ -122,7 +133,7 @@ class Tracking:
                     waiting.append(name)
             else:
                 safe = requeue and reading.quit is not None
-                self.finish(tracked, "interrupted" if safe else "preempted", why)
+                self.finish(tracked, "interrupted" if safe else "preempted", why, ended)
         return waiting
 
     def recalled(self, names: Iterable[str]) -> None:

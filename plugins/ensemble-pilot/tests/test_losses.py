@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from ensemble_testing.executor_reattach import _run_and_kill
 from ensemble_testing.session import alive
 from pilot_sessions import WORK, controller, new_session, ran, stop
 
-from ensemble_core import ExecutorError, Job
+from ensemble_core import ExecutorError, Job, JobEvent
 from ensemble_core.local.leftover_jobs import supervisor_pid
 
 
@@ -69,6 +70,23 @@ def test_job_does_not_run_twice_if_a_pilot_that_counts_as_ended_is_alive(folder:
         session.wait_clean(job)
         assert session.cause(job) == "exit"
     assert ran(folder) == [job.id]
+
+
+def test_jobs_of_a_killed_pilot_end_with_it_although_the_queue_says_so_later(folder: Path) -> None:
+    """Slurm was asked up to 30 s after the end: the jobs were charged for that time."""
+    with new_session(folder, least=1, most=1) as session:
+        job = session.job("sh", "-c", WORK)
+        session.submit(job)
+        session.wait_for(job, "start")
+        at = next(event.timestamp for event in session.of(job) if event.name == "start")
+        time.sleep(3)
+        for name, when in ("finish", at + 1), ("clean", at + 3):
+            event = JobEvent(when, "pilot.1", name, {"status": 9} if name == "finish" else {})
+            controller(session).request(lambda c, event=event: c.pilots.on_outer([event]))
+        session.wait_clean(job)
+        assert session.cause(job) == "preempted"
+        (end,) = [event.timestamp for event in session.of(job) if event.name == "finish"]
+        assert at < end < at + 1.1
 
 
 @pytest.mark.parametrize("late", [False, True])
