@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from signal import Signals
@@ -39,11 +40,13 @@ from ensemble_slurm.parse import (
     SACCT_SCRIPT,
     SEPARATOR,
     SINFO,
+    SINFO_REASON,
     SQUEUE,
     SQUEUE_COMMENT,
     SQUEUE_SCRIPT,
     Row,
     Site,
+    failed_prologs,
     read_config,
     read_jobs,
     read_nodes,
@@ -73,6 +76,8 @@ _SHOW_AT_ONCE = 20
 #: States of jobs that have not started.
 _WAITING = frozenset({"waiting", "stuck", "held"})
 _CANCELLED = "cancelled in Slurm before it began, not by this run"
+#: Maximum seconds from the end of a job whose prolog has failed until Slurm drains the node.
+_PROLOG = 5.0
 #: Replies of ``scontrol show job`` about a job that slurmctld does not know.
 _NO_SUCH_JOB = re.compile(r"invalid job id|^job \S+ not found", re.M)
 #: Seconds between checks of the completion script's file.
@@ -304,10 +309,8 @@ class SlurmExecutor(BatchExecutor):
         jobs = list(map(self._queue_job, rows))
         waiting = [job.id for job in jobs if job.id in asked and job.state in _WAITING]
         self._note_waiting(waiting, now)
-        return [
-            *(self._explain(job) if job.id in asked else job for job in jobs),
-            *reshaped(ids, jobs, "_"),
-        ]
+        ours = self._explain([job for job in jobs if job.id in asked])
+        return [*ours, *(job for job in jobs if job.id not in asked), *reshaped(ids, jobs, "_")]
 
     def _note_waiting(self, ids: Iterable[str], now: float) -> set[str]:
         """Note that these jobs have not started yet.
@@ -320,8 +323,25 @@ class SlurmExecutor(BatchExecutor):
             self._waited = {id_: at for id_, at in self._waited.items() if at > since}
             return set(self._waited)
 
-    def _explain(self, job: QueueJob) -> QueueJob:
-        return job if job.exception is None else self._messages.explain(job)
+    def _explain(self, jobs: Collection[QueueJob]) -> list[QueueJob]:
+        """Add Slurm's reasons to jobs that it has ended.
+
+        If a prolog fails, Slurm cancels the job, and only the drained node shows why.
+        """
+        hosts = sorted({job.host for job in jobs if job.exception == "cancel" and job.host})
+        failed: list[tuple[str, str, float]] = []
+        if hosts:
+            command = ("sinfo", "--noheader", "--Node", f"--nodes={','.join(hosts)}")
+            with suppress(InvalidJob):  # squeue may have cut a long list of nodes
+                failed = failed_prologs(self._query(*command, f"--Format={SINFO_REASON}"))
+        explained = []
+        for job in jobs:
+            for node, reason, at in failed:
+                if job.exception == "cancel" and abs((job.ended or 0.0) - at) <= _PROLOG:
+                    note = f"{node} could not start it, so Slurm cancelled it ({reason})"
+                    job = replace(job, exception="node-failure", note=note)
+            explained.append(job if job.exception is None else self._messages.explain(job))
+        return explained
 
     def _is_own(self, row: Row) -> bool:
         """Return whether the job belongs to this run, by its name or its comment."""
@@ -349,7 +369,7 @@ class SlurmExecutor(BatchExecutor):
         # Neither does a task that ended longer than MinJobAge ago, unless there is accounting.
         kept = {id_.partition("_")[0] for id_, job in found.items() if "_" in id_ and not job.batch}
         return [
-            *map(self._explain, found.values()),
+            *self._explain(found.values()),
             *(
                 QueueJob(id_, "unknown", exception="cancel", note=_CANCELLED)
                 if id_ in unstarted and id_.partition("_")[0] in kept

@@ -13,11 +13,13 @@ __all__ = [
     "SACCT_SCRIPT",
     "SEPARATOR",
     "SINFO",
+    "SINFO_REASON",
     "SQUEUE",
     "SQUEUE_COMMENT",
     "SQUEUE_SCRIPT",
     "Row",
     "Site",
+    "failed_prologs",
     "read_config",
     "read_jobs",
     "read_nodes",
@@ -48,6 +50,7 @@ SACCT = "JobID,State,ExitCode,Submit,Start,End,NodeList,JobName,Comment"
 SACCT_SCRIPT = f"{SACCT},SubmitLine"
 #: Columns of ``sinfo --Format``.
 SINFO = _columns(NodeList=120, StateLong=30, CPUsState=40, Gres=200, GresUsed=200)
+SINFO_REASON = _columns(NodeList=120, Reason=200, Timestamp=30)
 
 #: States of nodes where jobs may start, without suffixes (``*``, ``~`` …).
 _UP = frozenset({"idle", "mixed", "allocated", "completing", "alloc", "mix", "comp", "planned"})
@@ -234,3 +237,14 @@ def read_nodes(text: str) -> dict[str, float]:
         gauges["gpus.up"] += gpus
         gauges["gpus.free"] += max(0, gpus - _gpus(fields[4]))
     return gauges
+
+
+def failed_prologs(text: str) -> list[tuple[str, str, float]]:
+    """Return node, reason and time of each failed prolog, from ``sinfo --Format=SINFO_REASON``."""
+    rows = [[field.strip() for field in line.split(SEPARATOR)] for line in text.split("\n")]
+    found = [
+        (node, reason, _time(at))
+        for node, reason, at in (row[:3] for row in rows if len(row) > 3)
+        if "prolog" in reason.lower()
+    ]
+    return [(node, reason, at) for node, reason, at in found if at is not None]

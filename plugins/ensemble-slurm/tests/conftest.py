@@ -82,7 +82,7 @@ class Cluster:
     ``cgroup`` is its ``cgroup.conf``.
     """
 
-    #: Folder in which the site's script records ended jobs.
+    #: Folder in which the site's script records ended jobs, and its prolog looks for ``bad-NODE``.
     ended: Path
 
     def __init__(
@@ -276,13 +276,17 @@ def _enter(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def _site(slurm_programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start a cluster that limits arrays and records ended jobs."""
+    """Start a cluster that has a prolog, limits arrays and records ended jobs."""
     ended = tmp_path_factory.mktemp("ended")
     source = Path(ensemble_slurm.__file__).with_name("jobcomp-ensemble.sh").read_text()
     script = ended.with_name("jobcomp.sh")
     script.write_text(source.replace("/var/spool/slurm/ensemble", str(ended)))
     script.chmod(0o755)
+    prolog = ended.with_name("prolog.sh")
+    prolog.write_text(f'#!/bin/sh\n[ ! -e "{ended}/bad-$SLURMD_NODENAME" ]\n')
+    prolog.chmod(0o755)
     cluster = Cluster(
+        f"Prolog={prolog}\n"
         "SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,sched_interval=1,"
         "requeue_delay=1,max_array_tasks=2\n"
         f"JobCompType=jobcomp/script\nJobCompLoc={script}\n"

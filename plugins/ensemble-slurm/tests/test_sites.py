@@ -51,3 +51,22 @@ def test_a_job_that_may_be_requeued_by_its_exit_code_waits_again_and_ends_once(
         assert session.context(job, "finish")["status"] == 0
         assert session.names(job).count("finish") == 1
         assert (tmp_path / "ran").read_text() == "ran\n" * 2
+
+
+def test_a_job_whose_prolog_fails_is_not_cancelled_by_others(
+    site_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm cancels it, since it may not be requeued, and drains the node."""
+    monkeypatch.chdir(tmp_path)
+    bad = site_cluster.ended / "bad-n3"
+    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 120.0, tidy=True) as session:
+        bad.touch()
+        try:
+            session.run(job := session.job("true", options={"slurm": {"extra": ["--nodelist=n3"]}}))
+        finally:
+            bad.unlink()
+            site_cluster.run("scontrol", "update", "node=n3", "state=resume")
+        assert session.cause(job) == "node-failure"
+        note = session.context(job, "exception")["note"]
+        assert "n3" in note
+        assert "Prolog error" in note
