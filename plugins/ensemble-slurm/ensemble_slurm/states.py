@@ -77,9 +77,9 @@ STUCK: Mapping[str, str] = {
     "JobHeldAdmin": "an administrator holds it: ask there",
     "JobHoldMaxRequeue": "it was requeued too often: 'scontrol release' lets it start again",
     "job requeued in held state": "it was requeued and held: 'scontrol release' lets it start",
-    "job_requeued_in_held_state": "it was requeued and held: 'scontrol release' lets it start",
     "launch failed requeued held": "its node could not launch it: 'scontrol release' retries",
-    "launch_failed_requeued_held": "its node could not launch it: 'scontrol release' retries",
+    "Nodes required for job are DOWN": "the nodes that it could use are down, drained, or "
+    "kept for a partition of higher priority: 'sinfo -R' says why",
     "PartitionConfig": "no node has as much as it asks for, or the nodes that it names do not "
     "exist or are down: 'sinfo -N -l' shows nodes",
     "PartitionDown": "the partition is down: 'sinfo' shows those that are up",
@@ -91,7 +91,15 @@ STUCK: Mapping[str, str] = {
     "QOSMaxWallDurationPerJobLimit": "'duration' exceeds what the QOS allows: shorten it",
     "QOSNotAllowed": "the partition does not allow this QOS: set 'qos' or 'partition'",
     "ReqNodeNotAvail": "requested nodes are down or reserved",
+    "ReservationDeleted": "its reservation has ended: set another one, or none",
 }  # fmt: skip
+#: The same for limits of each kind of resource.
+_STUCK_LIMITS: Mapping[str, str] = {
+    r"(Assoc|QOS)Grp\w*(?<!Run)Minutes(Limit)?": "the allocation is used up: 'sshare -l' shows it",
+    r"(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|MaxMemPerLimit": "it asks for more than a job may "
+    "have: ask for less, or set another 'account' or 'qos'",
+    r"QOSMin\w+": "it asks for less than the QOS requires: ask for more, or set another 'qos'",
+}
 
 
 def base_state(word: str) -> str:
@@ -131,8 +139,8 @@ def queue_job(row: Row) -> QueueJob:
     if row.state in _SUSPENDED:
         return replace(job, state="suspended", began=row.started, note=_SUSPENDED[row.state])
     word = row.reason.strip("()").partition(",")[0]
-    if row.state == "PENDING" and word in STUCK:
-        return replace(job, state="stuck", note=f"{word}: {STUCK[word]}")
+    if row.state == "PENDING" and (hint := _hint(word)):
+        return replace(job, state="stuck", note=f"{word}: {hint}")
     if row.state == "SPECIAL_EXIT":
         note = f"it was requeued and held: 'scontrol release {row.id}' lets it start again"
         return replace(job, state="stuck", note=note)
@@ -140,6 +148,13 @@ def queue_job(row: Row) -> QueueJob:
         note = f"somebody holds it: 'scontrol release {row.id}' lets it start"
         return replace(job, state="held", note=note)
     return job
+
+
+def _hint(reason: str) -> str:
+    """Return what to do about a pending reason that never passes; empty for any other reason."""
+    limits = (hint for word, hint in _STUCK_LIMITS.items() if re.fullmatch(word, reason))
+    # scontrol shows underscores for spaces.
+    return STUCK.get(reason) or STUCK.get(reason.replace("_", " ")) or next(limits, "")
 
 
 def _ended_job(row: Row, job: QueueJob) -> QueueJob:

@@ -554,3 +554,26 @@ def test_incomplete_output_of_squeue_is_rejected() -> None:
 def test_accounting_names_the_user_who_cancelled_a_job(words: str, by: str) -> None:
     job = queue_job(Row("7", None, "CANCELLED", words))
     assert (job.exception, job.by) == ("cancel", by)
+
+
+@pytest.mark.parametrize(
+    ("reason", "stuck"),
+    [
+        # Cut as squeue does, and as scontrol prints it.
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs", True),
+        ("Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs", True),
+        ("job_requeued_in_held_state", True),
+        ("ReservationDeleted", True),
+        ("QOSMaxMemoryPerJob", True),
+        ("AssocMaxGRESPerNode", True),
+        ("QOSGrpBillingMinutes", True),
+        ("QOSMinCpuNotSatisfied", True),
+        ("QOSGrpCPURunMinutesLimit", False),
+        ("QOSMaxCpuPerUserLimit", False),
+        ("AssocMaxJobsLimit", False),
+        ("Resources", False),
+    ],
+)
+def test_a_job_waits_in_vain_for_what_only_people_can_change(reason: str, stuck: bool) -> None:
+    job = queue_job(Row("7", None, "PENDING", reason=reason))
+    assert (job.state == "stuck") is stuck
