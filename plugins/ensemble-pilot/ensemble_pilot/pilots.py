@@ -250,6 +250,9 @@ class Pilots:
         elif event.name == "exception":
             kind, note = event.context.get("type"), event.context.get("note", "")
             self._notes[number] = f"{kind}: {note}" if note else f"{kind}"
+        elif event.name in ("suspend", "unsuspend"):
+            for name in {name: None for node in pilot.nodes for name in node.jobs}:
+                self._jobs.suspend(name, event)
         elif event.name == "finish":
             pilot.ends = min(event.timestamp, pilot.until(self._turn.clock()))
         elif event.name == "clean":

@@ -22,9 +22,11 @@ class TrackedJob:
     - ``since``: the time of the last event that the run has
     - ``last``: the time of the last event that was emitted, or would have been
     - ``newest``: the time of the last event of the node, by its clock
+
+    ``suspended`` says whether the job stands still.
     """
 
-    __slots__ = ("cancelled", "entry", "last", "names", "newest", "since")
+    __slots__ = ("cancelled", "entry", "last", "names", "newest", "since", "suspended")
 
     def __init__(self, entry: Entry, since: float | None) -> None:
         self.entry = entry
@@ -33,6 +35,7 @@ class TrackedJob:
         self.newest = 0.0
         self.names: set[str] = set()
         self.cancelled = False
+        self.suspended = False
 
 
 class Tracking:
@@ -68,6 +71,11 @@ class Tracking:
         tracked.newest = event.timestamp
         if event.name in FIRST:
             return
+        if event.name in ("suspend", "unsuspend"):
+            suspended = event.name == "suspend"
+            if tracked.suspended is suspended:  # the outer queue has said so before
+                return
+            tracked.suspended = suspended
         tracked.names.add(event.name)
         if event.timestamp <= tracked.last:
             event = JobEvent(tracked.last + STEP, event.job, event.name, event.context)
@@ -77,6 +85,16 @@ class Tracking:
             self._fleet.started(event.job, event.timestamp)
         elif event.name == "clean":
             self._over(tracked, event.timestamp)
+
+    def suspend(self, name: str, event: JobEvent) -> None:
+        """Emit that the outer queue has suspended or continued the pilot of a job that runs."""
+        tracked, suspended = self._jobs.get(name), event.name == "suspend"
+        if tracked is None or "start" not in tracked.names or "finish" in tracked.names:
+            return
+        if tracked.suspended is not suspended:
+            tracked.suspended = suspended
+            tracked.last = max(event.timestamp, tracked.last + STEP)
+            self._emit(tracked, [JobEvent(tracked.last, name, event.name, event.context)])
 
     def finish(self, tracked: TrackedJob, kind: str, note: str, ended: float | None = None) -> None:
         """End a job here: its events are in the ledger before they are emitted.

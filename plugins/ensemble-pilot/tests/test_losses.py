@@ -89,6 +89,31 @@ def test_jobs_of_a_killed_pilot_end_with_it_although_the_queue_says_so_later(fol
         assert at < end < at + 1.1
 
 
+def test_jobs_are_suspended_with_their_pilot(folder: Path) -> None:
+    """They looked as if they ran and printed nothing, so rules on ``silent`` cancelled them.
+
+    Their nodes, which are stopped too, say so when they continue.
+    """
+    with new_session(folder, least=1, most=1, cores=1) as session:
+        job, waiting = session.job("sh", "-c", WORK), session.job("sh", "-c", WORK)
+        session.submit(job, waiting)
+        session.wait_for(job, "start")
+        keeper = supervisor(session, 1)
+        for name in "suspend", "unsuspend", "suspend":
+            event = JobEvent(time.time(), "pilot.1", name, {"note": "by the test"})
+            controller(session).request(lambda c, event=event: c.pilots.on_outer([event]))
+            session.wait(lambda name=name: session.names(job)[-1] == name, name)
+        stop(keeper)
+        time.sleep(2)
+        os.kill(keeper, signal.SIGCONT)
+        session.wait(lambda: session.names(job)[-1] == "unsuspend", "unsuspend")
+        (folder / "go").touch()
+        session.wait_clean(job, waiting)
+        assert session.names(job).count("suspend") == 2
+        assert session.names(job).count("unsuspend") == 2
+        assert "suspend" not in session.names(waiting)
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_resume_settles_a_pilot_that_ended_without_a_controller(folder: Path, late: bool) -> None:
     """The pilot had one job that was over, one that ran, and one that never started.
