@@ -48,8 +48,8 @@ def take_next(
             group_state, place = next((each, 0) for each in group_states if each.backlog)
         entry, parameters, replica = group_state.group.element(_pop(group_state, place))
         numbers = replicas_of(state, group_state.group)
-        if numbers is not None and not numbers.take(parameters, replica):
-            (replica,) = numbers.take_free(parameters, 1)
+        if numbers is not None and not numbers.claim(parameters, replica):
+            (replica,) = numbers.claim_free(parameters, 1)
         job = entry.job(group_state.next_index, parameters, replica)
         group_state.next_index += 1
         changed[group_state.group.name] = None

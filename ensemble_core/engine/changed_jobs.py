@@ -15,7 +15,7 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["changed_fields", "followed", "jobs_keep", "remade", "with_old_values"]
+__all__ = ["changed_fields", "followed", "jobs_keep", "recreated_job", "with_old_values"]
 
 #: Fields that are about the values of a job's rows.
 _VALUES = ("result", "fail_if", "retry")
@@ -84,7 +84,7 @@ def _merge(own: Any, was: Sequence[Any], now: Any) -> Any:
     return merged
 
 
-def remade(job: Job, source: JobGroup) -> Job:
+def recreated_job(job: Job, source: JobGroup) -> Job:
     """Return a job that is not in the queue, as its source makes it now."""
     made = source.job(job.index, job.parameters, job.replica, job.attempt)
     return replace(made, requeued=job.requeued)

@@ -77,7 +77,7 @@ class ComputedTable(ABC):
         self._free: dict[str, bool] = {}
 
     @abstractmethod
-    def take(self, done: DoneJobs, jobs: Iterable[DoneJob], known: Mapping[str, Any]) -> None:
+    def add_jobs(self, done: DoneJobs, jobs: Iterable[DoneJob], known: Mapping[str, Any]) -> None:
         """Add these jobs of ``done``.
 
         ``known`` has the current values of statistics over other tables.
@@ -154,7 +154,7 @@ class UngroupedTable(ComputedTable):
             tuple[str, str], tuple[tuple[str, ...], FilteredColumn, AppendOnlyValues]
         ] = {}
 
-    def take(self, done: DoneJobs, jobs: Iterable[DoneJob], known: Mapping[str, Any]) -> None:
+    def add_jobs(self, done: DoneJobs, jobs: Iterable[DoneJob], known: Mapping[str, Any]) -> None:
         if known != self.known:
             self.known = known
             self._kept.clear()

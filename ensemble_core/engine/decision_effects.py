@@ -35,9 +35,9 @@ __all__ = ["Effects", "no_such_limit"]
 
 def no_such_limit(state: State, name: object) -> UsageError | None:
     """Return an error if the run has no shared limit with this name."""
-    if name in state.table.places.shared:
+    if name in state.table.slots.shared:
         return None
-    known = ", ".join(filter(None, state.table.places.shared)) or "none"
+    known = ", ".join(filter(None, state.table.slots.shared)) or "none"
     return UsageError(
         f"there is no limit {name!r} under limits.at_once",
         hint=f"known: {known}; add it: 'ensemble set RUN limits.at_once.{name}=4'",
@@ -101,7 +101,7 @@ class Effects:
             self.submission.avoid(decision)
             return
         elif isinstance(decision, SetGenerator):
-            self._steer(decision)
+            self._set_generator(decision)
             return
         elif isinstance(decision, (EnableRule, DisableRule)):
             state.out.append(decision)
@@ -131,7 +131,7 @@ class Effects:
             retry = {"retry": fields["retry"]}
             table.renew_sources(decision.group, lambda one: settings(one, retry), waiting)
         table.gauges.taken(decision.group)
-        table.recount_places()
+        table.recount_slots()
         state.out.append(decision)
         if before.at_once_each and not changed.at_once_each and changed.at_once is not None:
             each = ", ".join(before.at_once_each)
@@ -171,7 +171,7 @@ class Effects:
             self.state.schedule(rule_state, self.state.now)
             self.state.check_soon(rule_state)
 
-    def _steer(self, decision: SetGenerator) -> None:
+    def _set_generator(self, decision: SetGenerator) -> None:
         """Pause or continue a generator, request more points, or let it learn from other
         generators.
         """

@@ -42,13 +42,13 @@ class EndOfRun:
 
     def lose(self, reason: str) -> None:
         """End the run because its queue is lost. Held jobs stay held for a resume."""
-        self._state.ended_for_now = Terminate(exit_code=1, reason=reason)
-        self._end(self._state.ended_for_now)
+        self._state.resumable_end = Terminate(exit_code=1, reason=reason)
+        self._end(self._state.resumable_end)
 
     def _end(self, decision: Terminate) -> None:
         state = self._state
         state.ended = decision
-        state.rules.lasting.halted = state.now
+        state.rules.true_conditions.halted = state.now
         state.end_due = state.end_check_due = True
         state.rules.index.touched.clear()
         for index in (*state.dropped, *(record.index for record in state.withdrawn)):
@@ -69,7 +69,7 @@ class EndOfRun:
             return
         if state.rules.waits_for_time(state.now, shared=state.shared):
             return
-        if state.rules.lasting.pending:
+        if state.rules.true_conditions.pending:
             self._report_wait()
             return
         if held:
@@ -85,7 +85,7 @@ class EndOfRun:
     def _report_wait(self) -> None:
         """Say once for which rule the run waits, although no job is left."""
         state = self._state
-        found = state.rules.lasting.first()
+        found = state.rules.true_conditions.first()
         if found is None or found.reported:
             return
         found.reported = True
@@ -103,16 +103,16 @@ class EndOfRun:
         A resume with a higher limit submits these jobs.
         """
         state = self._state
-        state.ended_for_now = Terminate(exit_code=4, reason=self._held_reason(), natural=True)
-        self._end(state.ended_for_now)
+        state.resumable_end = Terminate(exit_code=4, reason=self._held_reason(), natural=True)
+        self._end(state.resumable_end)
 
     def _end_by_fault(self, names: list[str]) -> None:
         """End the run because generators failed. A resume builds them again."""
         state = self._state
         which = f"generator{'s' * (len(names) > 1)} {', '.join(names)}"
         reason = f"{which} failed; {self._end_reason()}"
-        state.ended_for_now = Terminate(exit_code=1, reason=reason, natural=True)
-        self._end(state.ended_for_now)
+        state.resumable_end = Terminate(exit_code=1, reason=reason, natural=True)
+        self._end(state.resumable_end)
 
     def _held_reason(self) -> str:
         """Describe how many jobs each limit holds, and how much more these jobs need."""

@@ -93,7 +93,7 @@ from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.firing_records import Match, Steps
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
-from ensemble_core.engine.job_events import forget, take
+from ensemble_core.engine.job_events import apply_job_event, end_unsubmitted
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_results import check_result, compute_result
 from ensemble_core.engine.job_states import ATTEMPT, NOT_HANDED_OVER
@@ -346,8 +346,8 @@ class Engine:
         state.end_due = False
         if ended is None or "end" not in state.rules.index.by_event:
             return
-        how = "stopped" if ended.stopped or ended is state.ended_for_now else "ended"
-        if ended is state.ended_for_now and ended.exit_code == 4:
+        how = "stopped" if ended.stopped or ended is state.resumable_end else "ended"
+        if ended is state.resumable_end and ended.exit_code == 4:
             how = "limited"
         state.link = state.deepest = None
         fields = {"state": how, "exit_code": ended.exit_code, "reason": ended.reason}
@@ -396,7 +396,7 @@ class Engine:
             if not self._catching_up:
                 self._stopping.submit_requeued()
             return None
-        trigger_events = take(state.table, record, event)
+        trigger_events = apply_job_event(state.table, record, event)
         if trigger_events is None:
             return None
         if state.watched_events and name in state.watched_events:
@@ -418,8 +418,8 @@ class Engine:
         ):
             self._rules.react(trigger_events, record.job.group, event, record)
             if index.touched or state.withdrawn or state.dropped:
-                return [(self._completion.cleaned, record)] if name == "clean" else ()
-        return self._completion.cleaned(record, event) if name == "clean" else None
+                return [(self._completion.handle_clean, record)] if name == "clean" else ()
+        return self._completion.handle_clean(record, event) if name == "clean" else None
 
     def _cancel_for_output(self, record: JobRecord) -> bool:
         """Cancel a job that has written too much. Return False if it ends anyway."""
@@ -434,7 +434,7 @@ class Engine:
         if event.ours or state.ended is not None:
             return  # a late event, after the end of the job or the run
         if state.rules.watches_foreign:
-            names, fields = state.foreign_jobs.take(event)
+            names, fields = state.foreign_jobs.handle_event(event)
             self._rules.react(names, None, event, None, fields, foreign=True)
 
     def _on_observed(self, event: Observed) -> None:
@@ -504,18 +504,18 @@ class Engine:
         deferred = self._stopping.take_back()
         if event.reopened:
             state.ended = None
-        if state.ended is not None and state.ended is state.ended_for_now:
+        if state.ended is not None and state.ended is state.resumable_end:
             state.ended = None
             if state.lost:
                 state.errors -= 1
         elif stop is not None and state.lost:
             state.errors -= 1
         state.lost = False
-        state.ended_for_now = None
+        state.resumable_end = None
         state.end_check_due = True
         at = max(state.now, event.at)
         state.silence.restart(at, state.timers)
-        state.rules.lasting.resume(at)
+        state.rules.true_conditions.resume(at)
         # Report only changed gauges, as in an uninterrupted run.
         gauges = state.metrics.gauges
         state.set_gauges({p: v for p, v in event.resources.items() if gauges.get(p) != v})
@@ -558,8 +558,8 @@ class Engine:
         self._rules.react((), None, event)
         reopened: Steps = None
         if event.request:
-            wish = Requested(event.timestamp, event.request["by"], event.request["action"])
-            reopened = self._on_requested(wish)
+            requested = Requested(event.timestamp, event.request["by"], event.request["action"])
+            reopened = self._on_requested(requested)
         return [*(reopened or ()), *retried, (self._completion.resumed,)]
 
     def _catch_up(self, deferred: Sequence[Event]) -> None:
@@ -593,9 +593,9 @@ class Engine:
             if record is None or record.seen or record.state != "queued":
                 continue
             # In contrast to jobs that an ended run left to the queue, this submit is repeated.
-            record.turn("submit again")
+            record.change_cancel("submit again")
             if record.cancelling:
-                forget(state.table, record)
+                end_unsubmitted(state.table, record)
                 cancelled.append(record)
             else:
                 absent_jobs.append((record.job, None, 0))
@@ -614,7 +614,7 @@ class Engine:
         # This end replaces a stop, or an earlier end that a resume would revoke.
         by_stop = state.stop is not None
         self._catch_up(self._stopping.take_back(final=True))
-        if state.ended is None or by_stop or state.ended is state.ended_for_now:
+        if state.ended is None or by_stop or state.ended is state.resumable_end:
             cancel = tuple(state.active())
             end = Terminate(exit_code=event.exit_code, cancel=cancel, reason=event.reason)
             self._end_of_run.end(end)
@@ -640,7 +640,7 @@ class Engine:
                 record.not_understood = True
                 state.table.groups[record.job.group].not_understood = True
             else:
-                record.turn("refuse")
+                record.change_cancel("refuse")
         if event.level == "error":
             state.error(event.message)
         else:

@@ -221,7 +221,7 @@ def _numbers(
     """Return the replica numbers of new jobs of a combination."""
     replicas = replicas_of(state, source)
     if replicas is not None:
-        return replicas.take_free(chosen, count)
+        return replicas.claim_free(chosen, count)
     return range(entry.count - count, entry.count)
 
 

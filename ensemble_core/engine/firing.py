@@ -298,7 +298,7 @@ class EngineFiring:
         for one in (spec,) if isinstance(spec, (Mapping, Action)) else spec:
             own = one.fields if isinstance(one, Action) else {}
             known = {**(fields or {}), **own}
-            firing = EngineFiring(self._state, self.origin.knowing(known)) if known else self
+            firing = EngineFiring(self._state, self.origin.with_fields(known)) if known else self
             if isinstance(one, BoundSpec):
                 bound = one.bound  # it was checked together with the file
             else:
@@ -318,7 +318,7 @@ class EngineFiring:
         }
         firing = self
         if metrics or action.tolerated != self._tolerated:
-            origin = self.origin.knowing(metrics) if metrics else self.origin
+            origin = self.origin.with_fields(metrics) if metrics else self.origin
             firing = EngineFiring(self._state, origin, tolerated=action.tolerated)
         options = action.fill_messages(firing.fields) if action.messages else action.options
         if action.plan is None:

@@ -66,7 +66,7 @@ class Origin:
         record = self.match.record
         return None if record is None else record.job.id
 
-    def knowing(self, fields: Mapping[str, Any]) -> Origin:
+    def with_fields(self, fields: Mapping[str, Any]) -> Origin:
         """Return the same origin with additional fields."""
         return replace(self, fields={**self.fields, **fields})
 

@@ -14,7 +14,7 @@ from ensemble_core.engine.rule_index import RuleInstance, RuleState
 from ensemble_core.engine.timers import Timers
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Lasting", "PendingCondition"]
+__all__ = ["PendingCondition", "TrueConditions"]
 
 #: After a resume, a condition whose time is over is looked at again after this many seconds at the
 #: earliest (or after its whole time), because rows that jobs printed meanwhile have to be read.
@@ -33,7 +33,7 @@ class PendingCondition:
 
 
 @dataclass(slots=True, eq=False)
-class Lasting:
+class TrueConditions:
     """All conditions that are true and whose time is not over."""
 
     timers: Timers

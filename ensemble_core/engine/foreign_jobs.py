@@ -32,7 +32,7 @@ class ForeignJobs:
     def __init__(self) -> None:
         self._jobs: dict[str, _ForeignJob] = {}
 
-    def take(self, event: JobEvent) -> tuple[tuple[str, ...], dict[str, Any]]:
+    def handle_event(self, event: JobEvent) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Apply an event of a foreign job.
 
         Return the names of the trigger events that it causes, such as ``job-fail``, and the job's

@@ -61,7 +61,11 @@ class GeneratorScheduler:
         generator.short = len(suggested) < call.count
         repeats = self._only_repeats(generator, spec, suggested)
         generator.short = generator.short or repeats
-        if generator.short and not generator.pending and (repeats or not generator.has_news):
+        if (
+            generator.short
+            and not generator.pending
+            and (repeats or not generator.has_unreported_results)
+        ):
             generator.exhausted = True
             self._report_exhausted(generator, spec, event)
         return [(self._update_metrics, generator)]
@@ -74,7 +78,7 @@ class GeneratorScheduler:
         if spec.repeat or not suggested:
             return False
         new = any(each.repeats is None for each in suggested)
-        generator.in_row = 0 if new else generator.in_row + len(suggested)
+        generator.consecutive_repeats = 0 if new else generator.consecutive_repeats + len(suggested)
         size, known = spec.vocs.size, generator.known.values()
         all_known = (
             size is not None
@@ -83,9 +87,9 @@ class GeneratorScheduler:
             and sum(spec.vocs.refused(generator.points[n].parameters) is None for n in known)
             >= size
         )
-        if generator.in_row < _MOST_REPEATS and not all_known:
+        if generator.consecutive_repeats < _MOST_REPEATS and not all_known:
             return False
-        generator.in_row = 0
+        generator.consecutive_repeats = 0
         return True
 
     def resumed(self) -> None:
@@ -97,7 +101,7 @@ class GeneratorScheduler:
                 state.out.append(generator.open_call.call)
             if generator.fault is not None:
                 generator.fault = None
-                generator.lost_in_row = 0
+                generator.consecutive_losses = 0
                 state.errors -= 1
         state.end_check_due = state.generators_due = True
 
@@ -127,7 +131,7 @@ class GeneratorScheduler:
         return [(self._stop_if_lost, generator), (self._turn, generator, spec)]
 
     def _stop_if_lost(self, generator: GeneratorState, event: Event) -> None:
-        lost = generator.lost_in_row
+        lost = generator.consecutive_losses
         if lost >= _MOST_LOST and not generator.successes and generator.fault is None:
             self.stop_failed(generator, f"lost its first {lost} points: check the failed jobs")
 
@@ -144,9 +148,9 @@ class GeneratorScheduler:
         if not (generator.met or generator.exhausted or generator.paused):
             count = max(0, spec.at_once - generator.pending)
         count += generator.extra
-        if generator.short and not generator.has_news:
+        if generator.short and not generator.has_unreported_results:
             count = 0  # the generator has no more suggestions until it gets results
-        if not (count or generator.has_news or generator.readings):
+        if not (count or generator.has_unreported_results or generator.readings):
             return
         generator.extra = 0
         ingested, generator.over = tuple(generator.over), []

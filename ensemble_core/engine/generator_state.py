@@ -79,14 +79,14 @@ class GeneratorState:
     #: How many points it had suggested when it last had no more.
     exhausted_after: int | None = None
     #: With ``repeat: false``: ``known`` has the first point with each combination of parameters,
-    #: ``twins`` the points that wait for the outcome of an earlier one. ``repeated`` is the number
-    #: of repeated points, ``in_row`` of those since the last new one.
+    #: ``duplicates`` the points that wait for the outcome of an earlier one. ``repeated`` is the
+    #: number of repeated points, ``consecutive_repeats`` of those since the last new one.
     known: dict[str, int] = field(default_factory=dict)
-    twins: dict[int, list[int]] = field(default_factory=dict)
+    duplicates: dict[int, list[int]] = field(default_factory=dict)
     repeated: int = 0
-    in_row: int = 0
+    consecutive_repeats: int = 0
     #: Number of consecutive lost points.
-    lost_in_row: int = 0
+    consecutive_losses: int = 0
     fault: str | None = None
     #: Other generators whose points are passed on to this one too, because of a switch.
     sources: list[str] = field(default_factory=list)
@@ -101,7 +101,7 @@ class GeneratorState:
         return len(self.points) - self.repeated
 
     @property
-    def has_news(self) -> bool:
+    def has_unreported_results(self) -> bool:
         """True if the next call will report a result that the generator does not know."""
         return any(point.repeats is None for point in self.over)
 
@@ -114,17 +114,21 @@ class GeneratorState:
         point = Point(number=len(self.points), parameters=parameters, tag=tag, repeats=first.number)
         self.points.append(point)
         self.repeated += 1
-        self.twins.setdefault(first.number, []).append(point.number)
+        self.duplicates.setdefault(first.number, []).append(point.number)
         if self.is_finished(first):
-            self.end_twins(first)
+            self.end_duplicates(first)
         return point
 
-    def end_twins(self, first: Point) -> None:
+    def end_duplicates(self, first: Point) -> None:
         """Report the points that repeat a finished one with its outcome."""
-        for number in self.twins.pop(first.number, ()):
-            twin = self.points[number]
-            twin.state, twin.values, twin.errors = first.state, first.values, first.errors
-            self.over.append(twin)
+        for number in self.duplicates.pop(first.number, ()):
+            duplicate = self.points[number]
+            duplicate.state, duplicate.values, duplicate.errors = (
+                first.state,
+                first.values,
+                first.errors,
+            )
+            self.over.append(duplicate)
 
     def take_back(self, call: SuggestCall | None) -> None:
         """Keep what a failed call should have passed on, for the next call."""

@@ -136,7 +136,7 @@ class GroupState:
         self.results = {name for entry in entries for name in entry.result}
         self.continues |= any(entry.retry and entry.retry.resume for entry in entries)
 
-    def line_up(self) -> None:
+    def rebuild_line(self) -> None:
         """Make the line of held jobs again, because their places or urgencies have changed."""
         self.line = [(-each.job.urgency, each.place, job) for job, each in self.held.items()]
         heapq.heapify(self.line)

@@ -177,7 +177,7 @@ class GroupedTable(ComputedTable):
 
     # -- new jobs ------------------------------------------------------------------------------
 
-    def take(self, done: DoneJobs, jobs: Iterable[DoneJob], known: Mapping[str, Any]) -> None:
+    def add_jobs(self, done: DoneJobs, jobs: Iterable[DoneJob], known: Mapping[str, Any]) -> None:
         while len(self._pickers) < len(done.layouts):
             self._pickers.append(self._picker(done.layouts[len(self._pickers)]))
         for job in jobs:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
+from ensemble_core.engine.concurrency_slots import AT_ONCE
 from ensemble_core.engine.firing_records import Match, Step, Steps
 from ensemble_core.engine.job_record import BY_OTHERS, Index, JobRecord
 from ensemble_core.engine.name_values import JobFields, host_of, named_fields
-from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.points import PointJobs
 from ensemble_core.engine.retry_on_request import open_again
 from ensemble_core.engine.rule_chain import Link
@@ -40,9 +40,9 @@ class JobCompletion:
         self.state.link, group = record.link, record.job.group
         self._rules.report_trigger_events(("job-cancel",), group)
         self._rules.event_rules(("job-cancel",), group, Match(event, record))
-        return self.cleaned(record, event)
+        return self.handle_clean(record, event)
 
-    def cleaned(self, record: JobRecord, event: Event) -> Steps:
+    def handle_clean(self, record: JobRecord, event: Event) -> Steps:
         """Handle the end of an attempt, after the rules on its last event were considered."""
         state, source = self.state, record.source
         if source is not None and source.retry is not None and record.failed:
@@ -50,7 +50,7 @@ class JobCompletion:
         if record.outcome == "failed" and "bad-node" in state.rules.index.by_event:
             self._count_on_nodes(record, event)
         index = record.kept
-        if index is not None and index.instances and state.rules.lasting.pending:
+        if index is not None and index.instances and state.rules.true_conditions.pending:
             self._rules.interrupt(record)
         if index is None or (
             index.record is record and not (index.retry or index.calls or index.waits or index.over)
@@ -156,7 +156,7 @@ class JobCompletion:
         if index.retry is not None:
             if state.ended is None and self._submission.begin_attempt(index):
                 return ()
-            if state.ended is not None and state.ended is state.ended_for_now:
+            if state.ended is not None and state.ended is state.resumable_end:
                 if index.state != "waiting":
                     state.table.move_index(index, "waiting")
                 return None  # a resume revokes this end, so the index is not lost

@@ -12,7 +12,7 @@ from ensemble_core.model.causes import reported_cause
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobState
 
-__all__ = ["forget", "take"]
+__all__ = ["apply_job_event", "end_unsubmitted"]
 
 #: For each outcome, the variables for the duration of a job and for its time in the queue.
 _DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in OUTCOME_EVENTS}
@@ -24,7 +24,7 @@ _NO_EFFECT = ""
 _ALLOCATED = TRANSITIONS["alloc"].once
 
 
-def take(table: JobTable, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
+def apply_job_event(table: JobTable, record: JobRecord, event: JobEvent) -> tuple[str, ...] | None:
     """Apply an event of one of our jobs.
 
     Return the names of the trigger events that it causes, such as ``job-fail``, or ``None`` if
@@ -198,7 +198,7 @@ def _outcome(table: JobTable, record: JobRecord) -> str:
     return OUTCOME_EVENTS[outcome]
 
 
-def forget(table: JobTable, record: JobRecord) -> None:
+def end_unsubmitted(table: JobTable, record: JobRecord) -> None:
     """Finish a cancelled job that never reached an executor."""
     record.exception, record.cancelled_by = "cancel", BY_RUN
     before, now = record.state, record.newest

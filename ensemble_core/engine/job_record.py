@@ -82,7 +82,7 @@ class JobRecord:
     seen: int = 0
     #: True if a rule that handles failures has matched an event of this job.
     concern: bool = False
-    #: Only ``turn`` changes the state of the cancel.
+    #: Only ``change_cancel`` changes the state of the cancel.
     cancel: CancelState = "none"
     #: True if an observer could not parse any of the job's output.
     not_understood: bool = False
@@ -110,7 +110,7 @@ class JobRecord:
     #: Key of the job's input files, which are checked when the job ends.
     inputs: str | None = None
 
-    def turn(self, cause: str) -> None:
+    def change_cancel(self, cause: str) -> None:
         """Change the state of the cancel, if the table ``CANCEL`` has this cause."""
         self.cancel = CANCEL[self.cancel].get(cause, self.cancel)
 
@@ -274,8 +274,10 @@ class Index(Scope):
             self.recent = RecentRows.after(self.series, earlier)
         self.recent.begin(self.record.job.attempt, observer, clock, now, self.series)
 
-    def take(self, variable: str, value: float, now: float, specs: list[StatisticSpec]) -> None:
-        Scope.take(self, variable, value, now, specs)
+    def add_value(
+        self, variable: str, value: float, now: float, specs: list[StatisticSpec]
+    ) -> None:
+        Scope.add_value(self, variable, value, now, specs)
         if self.recent is not None:
             self.recent.add(variable, value)
 

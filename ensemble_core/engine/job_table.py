@@ -14,9 +14,10 @@ from ensemble_core.engine.changed_jobs import (
     changed_fields,
     followed,
     jobs_keep,
-    remade,
+    recreated_job,
     with_old_values,
 )
+from ensemble_core.engine.concurrency_slots import AT_ONCE, ConcurrencySlots
 from ensemble_core.engine.counters import Counters
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.group_state import Change, GroupState
@@ -29,7 +30,6 @@ from ensemble_core.engine.job_states import (
     ImpossibleMove,
     IndexState,
 )
-from ensemble_core.engine.places import AT_ONCE, Places
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.rule_chain import Link
 from ensemble_core.engine.rule_index import RuleIndex
@@ -88,7 +88,7 @@ class JobTable:
         #: The budget. ``None`` if no limit and no rule on a gauge ``committed.…`` needs it.
         self.budget: Budget | None = None
         #: The places that ``at_once`` and ``limits.at_once`` limit.
-        self.places = Places()
+        self.slots = ConcurrencySlots()
         #: True if jobs may be held because of ``at_once``, a budget, or requeued jobs.
         self.holds = False
         #: The slices of rules with ``each``.
@@ -139,7 +139,7 @@ class JobTable:
                 )
         for name, state in self.groups.items():
             state.watches = index.counts.setdefault(name, {})
-            self.holds = self.holds or self.places.limits(state.group)
+            self.holds = self.holds or self.slots.limits(state.group)
         if index.gauges:
             self.gauges.keep()
 
@@ -171,7 +171,7 @@ class JobTable:
             if source is None or source.name != after.name or (now := renewed(source)) is source:
                 continue
             try:
-                job = remade(record.job, now)
+                job = recreated_job(record.job, now)
             except EnsembleError as error:
                 self.metrics.warn(f"{record.job.id} stays as it was submitted: {error}")
                 continue
@@ -186,7 +186,7 @@ class JobTable:
                     unread += 1
             record.source = now
         group = self.groups[after.name]
-        group.line_up()
+        group.rebuild_line()
         if stay:
             self.metrics.warn(
                 f"{after.name}: {jobs_keep(stay)} {', '.join(fields)}, as submitted before the "
@@ -252,7 +252,7 @@ class JobTable:
                 each.counters["repeated"] += 1
         else:
             if group.replicas is not None:
-                group.replicas.take(job.parameters, job.replica)
+                group.replicas.claim(job.parameters, job.replica)
             for table in group.tables:
                 self.enter_slice(record.index, table)
         if record.passed:
@@ -334,28 +334,28 @@ class JobTable:
             self.move(record, "found", record.submitted)
         return record
 
-    def limit_places(self, shared: Mapping[str, int]) -> None:
+    def limit_slots(self, shared: Mapping[str, int]) -> None:
         """Apply the limits that groups share, and changed fields of groups."""
-        self.places.shared = shared
-        self.holds = self.holds or any(map(self.places.limits, self._specs()))
-        self.recount_places()
+        self.slots.shared = shared
+        self.holds = self.holds or any(map(self.slots.limits, self._specs()))
+        self.recount_slots()
 
     def _specs(self) -> list[JobGroup]:
         return [state.group for state in self.groups.values()]
 
-    def recount_places(self) -> None:
+    def recount_slots(self) -> None:
         """Count the places again, because a group or a limit has changed."""
-        self.places.recount(
+        self.slots.recount(
             (self.groups[record.job.group].group, record)
             for record in self.records.values()
             if record.reused is None and record.state not in ("new", "looking", "held")
         )
         for group in self.groups.values():
-            self.holds = self.holds or self.places.limits(group.group)
-            group.line_up()
+            self.holds = self.holds or self.slots.limits(group.group)
+            group.rebuild_line()
 
-    def release_place(self, group: GroupState, job: Job) -> None:
-        self.places.release(group.group, job)
+    def release_slot(self, group: GroupState, job: Job) -> None:
+        self.slots.release(group.group, job)
         self.unblock(group, job)
 
     def unblock(self, group: GroupState, job: Job) -> None:
@@ -364,7 +364,7 @@ class JobTable:
         """
         if not group.blocked:
             return
-        key = self.places.own(group.group, job) or ()
+        key = self.slots.own(group.group, job) or ()
         blocked = group.blocked.get(key, [])
         while blocked:
             entry = heapq.heappop(blocked)
@@ -405,17 +405,17 @@ class JobTable:
 
     def _first(self, group: GroupState) -> str | None:
         """Return the id of a group's next held job that has a place of the group, or ``None``."""
-        spec, places = group.group, self.places
+        spec, slots = group.group, self.slots
         most, each = spec.at_once, spec.at_once_each
-        if most is not None and not each and places.used.get((AT_ONCE, spec.name), 0) >= most:
+        if most is not None and not each and slots.used.get((AT_ONCE, spec.name), 0) >= most:
             return None
         while group.line:
             record = group.held.get(group.line[0][2])
             if record is not None:
                 if most is None or not each:
                     return record.job.id
-                key = places.own(spec, record.job) or ()
-                if places.used.get(key, 0) < most:
+                key = slots.own(spec, record.job) or ()
+                if slots.used.get(key, 0) < most:
                     return record.job.id
                 heapq.heappush(group.blocked.setdefault(key, []), group.line[0])
             heapq.heappop(group.line)
@@ -433,7 +433,7 @@ class JobTable:
 
     def _limit(self, group: GroupState, first: str, now: float) -> str | None:
         """Return the name of the limit that holds this job, the first one of its group."""
-        full = self.places.full(group.group) if self.places.shared else None
+        full = self.slots.full(group.group) if self.slots.shared else None
         if full is not None or self.budget is None:
             return full
         return self.budget.obstacle(group.held[first].job, now)

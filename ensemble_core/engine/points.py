@@ -88,7 +88,7 @@ class PointJobs:
         jobs: list[Job] = []
         numbers = replicas_of(state, group)
         for chosen in combinations(group, NOTHING, parameters):
-            free = range(replicas) if numbers is None else numbers.take_free(chosen, replicas)
+            free = range(replicas) if numbers is None else numbers.claim_free(chosen, replicas)
             for replica in free:
                 jobs.append(group.job(first + len(jobs), chosen, replica))
         group_state.next_index += len(jobs)
@@ -177,15 +177,15 @@ class PointJobs:
         if values is not None and point.state != "pruned":
             point.state, point.values, point.errors = "done", values, errors
             generator.successes += 1
-            generator.lost_in_row = 0
+            generator.consecutive_losses = 0
             improves = generator.rank(point, spec.vocs)
         elif point.state == "pending":
             point.state = "lost"
-            generator.lost_in_row += 1
+            generator.consecutive_losses += 1
             if spec.failed is not None:
                 point.values = {**spec.failed}
         generator.over.append(point)
-        generator.end_twins(point)
+        generator.end_duplicates(point)
         for other in self.state.generators.values():
             if generator.name in other.sources:
                 other.over.append(point.copy_for(generator.name))

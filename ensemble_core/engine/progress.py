@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ensemble_core.engine.places import AT_ONCE
+from ensemble_core.engine.concurrency_slots import AT_ONCE
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.run_report import GroupReport, Progress, Report, RuleReport
 from ensemble_core.engine.state import State

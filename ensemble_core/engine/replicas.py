@@ -56,14 +56,14 @@ class Replicas:
             return 0 if self.base is None else self.base.bits(key)
         return found
 
-    def take(self, parameters: Mapping[str, object], replica: int) -> bool:
+    def claim(self, parameters: Mapping[str, object], replica: int) -> bool:
         """Use a number. Return False if it was used before."""
         key = combination(parameters)
         bits = self.bits(key)
         self.used[key] = bits | 1 << replica
         return not bits >> replica & 1
 
-    def take_free(self, parameters: Mapping[str, object], count: int) -> list[int]:
+    def claim_free(self, parameters: Mapping[str, object], count: int) -> list[int]:
         """Use the first ``count`` free numbers, and return them."""
         key = combination(parameters)
         bits = self.bits(key)
@@ -75,7 +75,7 @@ class Replicas:
         self.used[key] = bits
         return found
 
-    def take_all(self, jobs: Iterable[Job]) -> None:
+    def claim_all(self, jobs: Iterable[Job]) -> None:
         """Use the numbers of these jobs."""
         for job in jobs:
-            self.take(job.parameters, job.replica)
+            self.claim(job.parameters, job.replica)

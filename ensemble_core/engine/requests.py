@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from ensemble_core.engine.concurrency_slots import AT_ONCE
 from ensemble_core.engine.decision_effects import Effects, no_such_limit
 from ensemble_core.engine.firing import EngineFiring
 from ensemble_core.engine.firing_records import Match, Origin, Step, Steps
 from ensemble_core.engine.job_record import Index
-from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.retry_on_request import chosen, no_such_job, reopen
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
@@ -374,5 +374,5 @@ def _reason(state: State, job: Job) -> str:
         return f"limits.submits_per_second: {state.ensemble.limits.submits_per_second:g}"
     what = table.obstacle(group_state, state.now)
     if what is None or what.startswith(AT_ONCE) or table.budget is None:
-        return table.places.described(group_state.group, what or AT_ONCE)
+        return table.slots.described(group_state.group, what or AT_ONCE)
     return table.budget.described(what, state.now)

@@ -195,6 +195,6 @@ class Tables(Mapping[str, "list[TableRow]"]):
         others = self._others(table) if table.others else {}
         if work.seen != done.size(self._slice_of) or others != work.known:
             jobs, work.seen = done.since(self._slice_of, work.seen)
-            work.take(done, jobs, others)
+            work.add_jobs(done, jobs, others)
             self._cache.keep(key, work)
         return work

@@ -113,7 +113,7 @@ def remember(table: JobTable, groups: Iterable[str]) -> None:
         group = table.groups[name]
         if group.replicas is None:
             group.replicas = Replicas()
-            group.replicas.take_all(
+            group.replicas.claim_all(
                 each.job for each in table.records.values() if each.job.group == name
             )
 

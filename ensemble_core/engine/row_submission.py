@@ -83,9 +83,9 @@ def of_rows(
             group = changed_groups[key]
         for one in combinations(group, {}, parameters):
             chosen = {key: _value(name, key, value) for key, value in one.items()}
-            numbers = used.take_free(chosen, group.count) if again else range(group.count)
+            numbers = used.claim_free(chosen, group.count) if again else range(group.count)
             for replica in numbers:
-                if not again and not used.take(chosen, replica):
+                if not again and not used.claim(chosen, replica):
                     passed_over += 1
                     continue
                 jobs.append(group.job(found.next_index + len(jobs), chosen, replica))

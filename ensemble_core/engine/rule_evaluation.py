@@ -191,7 +191,7 @@ class RuleEvaluation:
                 index.touched[index.watches[event.key]] = None
             self.react((), None, event)
             return
-        found = self.state.rules.lasting.elapsed(event.key)
+        found = self.state.rules.true_conditions.elapsed(event.key)
         if found is None:
             return
         if found.state.watch is not None:
@@ -206,9 +206,9 @@ class RuleEvaluation:
     def interrupt(self, record: JobRecord) -> None:
         """Note that an attempt is over, so no condition of an instance for this job is true now."""
         for key, one in ((record.kept and record.kept.instances) or {}).items():
-            found = self.state.rules.lasting.elapsed(one.timer)
+            found = self.state.rules.true_conditions.elapsed(one.timer)
             if found is not None and found.state.key == key:
-                self.state.rules.lasting.interrupt(found.state, one, self.state.now)
+                self.state.rules.true_conditions.interrupt(found.state, one, self.state.now)
 
     def silent(self, record: JobRecord, seconds: float, event: Event) -> None:
         """Consider the rules on ``silent`` for a job that had no row for this number of seconds."""
@@ -281,7 +281,7 @@ class RuleEvaluation:
                 if not holds:
                     one.holds = 0
                     if rule.lasts:
-                        state.rules.lasting.interrupt(rule_state, one, state.now)
+                        state.rules.true_conditions.interrupt(rule_state, one, state.now)
                     if rule.crosses and holds is not None and value == value:
                         self._settle(rule_state, one, is_true=False)
                     # Keep known values rather than replacing them by missing ones.
@@ -312,7 +312,7 @@ class RuleEvaluation:
         if rule.concerns_failure and match.record is not None:
             match.record.concern = True
         one.holds += 1
-        if rule.lasts and not state.rules.lasting.enough(
+        if rule.lasts and not state.rules.true_conditions.enough(
             rule_state, one, match._replace(scope=scope), state.now
         ):
             self._report(rule_state, match, "checks", known)
@@ -495,7 +495,7 @@ class RuleEvaluation:
             else:
                 fields = spec.get("fields")
                 action = state.ensemble.binder.action(spec["action"])
-                known = origin.knowing(fields) if fields else origin
+                known = origin.with_fields(fields) if fields else origin
                 self._perform_all(self._perform(known, (action,)))
         except EnsembleError as error:
             state.error(str(error), origin)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.engine.for_duration import Lasting
+from ensemble_core.engine.for_duration import TrueConditions
 from ensemble_core.engine.rule_index import AlgorithmInstance, RuleIndex, RuleInstance, RuleState
 from ensemble_core.engine.run_report import FiringState, InstanceReport, RuleReport
 from ensemble_core.engine.timers import Timers
@@ -34,7 +34,7 @@ class RuleSet:
 
     def __init__(self, ensemble: Ensemble, metrics: MetricStore, timers: Timers) -> None:
         self.index = RuleIndex(metrics)
-        self.lasting = Lasting(timers)
+        self.true_conditions = TrueConditions(timers)
         #: By id, in the order of the rules.
         self.states: dict[str, RuleState] = {}
         self._ensemble = ensemble
@@ -93,7 +93,7 @@ class RuleSet:
     def _remove(self, state: RuleState) -> None:
         state.live = False
         if state.rule.lasts:
-            self.lasting.drop(state)
+            self.true_conditions.drop(state)
         if state.rule.trigger.every is None:
             self.index.discard(state)
 
@@ -167,7 +167,7 @@ class RuleSet:
                 take(RuleState(rule, len(self.states)), state)
             except EnsembleError:
                 dropped.append(state.rule.id)  # the new file lacks a name that the rule uses
-        self.lasting.adopt(stayed)
+        self.true_conditions.adopt(stayed)
         for name in earlier.keys() - self.states.keys():
             self._metrics.gauges.pop(FIRINGS + name, None)
         return stayed, dropped
@@ -278,7 +278,7 @@ class RuleSet:
                 if watch is not None and (watch.falls or watch.held):
                     due = recent.next_drop(now)
                     if due is not None:
-                        self.lasting.timers.once(due, "within", text)
+                        self.true_conditions.timers.once(due, "within", text)
 
     def idle(self) -> list[RuleState]:
         """Return the live rules on ``idle``, narrowest scope first, then in file order."""
@@ -363,7 +363,7 @@ class RuleSet:
         for watch in self.index.watches.values():
             if watch.unread:
                 watch.last, watch.unread = watch.read(now), False
-        self.lasting.measure(now)
+        self.true_conditions.measure(now)
         return tuple(self._report(state) for state in self.states.values())
 
     def report_instances(self) -> tuple[InstanceReport, ...]:

@@ -167,12 +167,12 @@ class Samples:
         """Add a value of a job to the statistics of its index (``own``) and slices (``shared``)."""
         specs = group.reads.get(variable) if own else None
         if specs:
-            record.index.take(variable, value, now, specs)
+            record.index.add_value(variable, value, now, specs)
         if shared and record.kept is not None:
             for each in record.kept.slices:
                 specs = each.reads.get(variable)
                 if specs:
-                    each.take(variable, value, now, specs)
+                    each.add_value(variable, value, now, specs)
 
     def sample_durations(
         self,

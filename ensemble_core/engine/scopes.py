@@ -74,7 +74,9 @@ class Scope:
         """Return the value of a counter."""
         return 0 if self.counts is None else self.counts.get(counter, 0)
 
-    def take(self, variable: str, value: float, now: float, specs: list[StatisticSpec]) -> None:
+    def add_value(
+        self, variable: str, value: float, now: float, specs: list[StatisticSpec]
+    ) -> None:
         """Add a value to the statistics of a variable."""
         if self.series is None:
             self.series = {}

@@ -103,14 +103,57 @@ class State:
 
     # With more than thirty attributes, slots are faster.
     __slots__ = (
-        "_serial", "all_tables", "attempts", "calls", "changed_limits", "deepest", "dropped",
-        "end_check_due", "end_due", "ended", "ended_for_now", "ensemble", "errors", "events",
-        "firings", "foreign_jobs", "generators", "generators_due", "held_at", "idle_check_due",
-        "in_heartbeat", "index_over", "limits_met", "limits_reported", "link", "lost", "metrics",
-        "node_failures", "notices", "now", "out", "rate_limit", "replaced_limits", "resizes",
-        "retries", "rules", "shared", "shared_files", "signals", "silence", "sources", "started",
-        "stop", "table", "timers", "unhandled_cancels", "unhandled_failures", "via", "warnings",
-        "watched_events", "withdrawn",
+        "_serial",
+        "all_tables",
+        "attempts",
+        "calls",
+        "changed_limits",
+        "deepest",
+        "dropped",
+        "end_check_due",
+        "end_due",
+        "ended",
+        "ensemble",
+        "errors",
+        "events",
+        "firings",
+        "foreign_jobs",
+        "generators",
+        "generators_due",
+        "held_at",
+        "idle_check_due",
+        "in_heartbeat",
+        "index_over",
+        "limits_met",
+        "limits_reported",
+        "link",
+        "lost",
+        "metrics",
+        "node_failures",
+        "notices",
+        "now",
+        "out",
+        "rate_limit",
+        "replaced_limits",
+        "resizes",
+        "resumable_end",
+        "retries",
+        "rules",
+        "shared",
+        "shared_files",
+        "signals",
+        "silence",
+        "sources",
+        "started",
+        "stop",
+        "table",
+        "timers",
+        "unhandled_cancels",
+        "unhandled_failures",
+        "via",
+        "warnings",
+        "watched_events",
+        "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -158,10 +201,10 @@ class State:
         self._collect_values(ensemble, all_statistics)
         self.started = False
         self.ended: Terminate | None = None
-        #: ``lost``: whether the queue was lost. ``ended_for_now``: an end that a resume revokes,
+        #: ``lost``: whether the queue was lost. ``resumable_end``: an end that a resume revokes,
         #: because the queue was lost or a limit held jobs.
         self.lost = False
-        self.ended_for_now: Terminate | None = None
+        self.resumable_end: Terminate | None = None
         #: The stop that is in effect. It counts as an end until a resume revokes it.
         self.stop: Stop | None = None
         self.errors = 0
@@ -395,7 +438,7 @@ class State:
         if limits.holds or self.table.budget is not None:
             self.table.keep_budget(limits)
         if limits.at_once or self.table.holds:
-            self.table.limit_places(limits.at_once)
+            self.table.limit_slots(limits.at_once)
 
     def _collect_metric(self, text: str) -> None:
         """Collect the values for a metric, including those that its filter needs."""

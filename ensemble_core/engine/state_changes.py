@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
 from ensemble_core.engine.budget import Budget, Usage
+from ensemble_core.engine.concurrency_slots import ConcurrencySlots
 from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.job_gauges import OwnGauges
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, HANDED_OVER, AttemptState
-from ensemble_core.engine.places import Places
 from ensemble_core.model.jobs import Job
 
 __all__ = ["MOVES"]
@@ -26,11 +26,11 @@ class _Table(Protocol):
     looking: dict[str, JobRecord]
     usage: Usage
     budget: Budget | None
-    places: Places
+    slots: ConcurrencySlots
     holds: bool
     gauges: OwnGauges
 
-    def release_place(self, group: GroupState, job: Job) -> None: ...
+    def release_slot(self, group: GroupState, job: Job) -> None: ...
     def update_costs(self, now: float) -> None: ...
     def unblock(self, group: GroupState, job: Job) -> None: ...
 
@@ -96,7 +96,7 @@ def _hold(table: _Table, record: JobRecord, group: GroupState, now: float) -> No
 
 
 def _hold_again(table: _Table, record: JobRecord, group: GroupState, now: float) -> None:
-    table.release_place(group, record.job)
+    table.release_slot(group, record.job)
     if table.budget is not None:
         table.budget.end(record.job.id)
         table.budget.handed -= 1
@@ -105,8 +105,8 @@ def _hold_again(table: _Table, record: JobRecord, group: GroupState, now: float)
 
 def _hand_over(table: _Table, record: JobRecord, group: GroupState, now: float) -> None:
     job = record.job
-    if table.places.shared or group.group.at_once is not None:
-        table.places.take(group.group, job)
+    if table.slots.shared or group.group.at_once is not None:
+        table.slots.acquire(group.group, job)
     if table.usage.kept:
         if table.budget is not None:
             table.budget.claim(job)
@@ -155,8 +155,8 @@ def _forget(table: _Table, record: JobRecord, group: GroupState, now: float) -> 
     del table.records[record.job.id]
     if table.over is not None:
         table.over.append(record)
-    if record.reused is None and (table.places.shared or group.group.at_once is not None):
-        table.release_place(group, record.job)
+    if record.reused is None and (table.slots.shared or group.group.at_once is not None):
+        table.release_slot(group, record.job)
 
 
 def _withdraw(table: _Table, record: JobRecord, group: GroupState, now: float) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from ensemble_core.engine.concurrency_slots import ConcurrencySlots
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, INDEX, NOT_HANDED_OVER, AttemptState
-from ensemble_core.engine.places import Places
 
 if TYPE_CHECKING:
     from ensemble_core.engine.state import State
@@ -86,15 +86,15 @@ def _totals(state: State) -> Iterator[str]:
     yield from _differ("looking", table.looking, records, "looking")
     paced = [job.id for job, _, _ in state.rate_limit.held]
     yield from _differ("the rate limit", paced, records, "paced")
-    places = Places()
-    places.shared = table.places.shared
+    places = ConcurrencySlots()
+    places.shared = table.slots.shared
     places.recount(
         (table.groups[record.job.group].group, record)
         for record in records
         if record.reused is None and record.state in (*_IN_QUEUE, "ended")
     )
-    if places.used != table.places.used:
-        yield f"places: {table.places.used}, but the attempts use {places.used}"
+    if places.used != table.slots.used:
+        yield f"places: {table.slots.used}, but the attempts use {places.used}"
     if table.budget is not None:
         yield from _differ("the budget", table.budget.claims, records, *_IN_QUEUE)
     if table.usage.kept and table.usage.running != len(_of(records, "running")):

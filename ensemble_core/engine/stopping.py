@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ensemble_core.engine.changed_jobs import remade
+from ensemble_core.engine.changed_jobs import recreated_job
 from ensemble_core.engine.firing_records import Stop
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.state import State
@@ -68,12 +68,12 @@ class Stopping:
         A stop that is already in effect stays in effect and keeps its deferred events.
         """
         state = self.state
-        taken_back = state.stop is not None or state.ended is state.ended_for_now
+        taken_back = state.stop is not None or state.ended is state.resumable_end
         if state.lost:  # jobs in the queue of an earlier controller
             state.lost = False
             state.errors -= taken_back
         if taken_back:  # the run is live, stopped, or has an end that a resume can revoke
-            state.ended_for_now = None
+            state.resumable_end = None
             self._begin(event, left)
         elif state.ended is not None:
             state.ended = replace(state.ended, cancel=tuple(left))
@@ -88,12 +88,12 @@ class Stopping:
         state, records = self.state, self.state.table.records
         for job in cancel:
             if records[job].outcome is None:
-                records[job].turn("stop")
+                records[job].change_cancel("stop")
         decision = Terminate(
             exit_code=event.exit_code, cancel=tuple(cancel), reason=event.reason, stopped=True
         )
         state.ended = decision
-        state.rules.lasting.halted = state.now
+        state.rules.true_conditions.halted = state.now
         if state.stop is None:
             state.stop = Stop(decision)
         else:
@@ -124,7 +124,7 @@ class Stopping:
             and record.outcome is None
             and (self.state.ended is None or self.state.stop is not None)
         ):
-            record.turn("stop")
+            record.change_cancel("stop")
         return event
 
     def defers(self, event: Event) -> bool:
@@ -166,7 +166,7 @@ class Stopping:
         state.stop = None
         if final:
             for record in state.table.records.values():
-                record.turn("end")
+                record.change_cancel("end")
         else:
             state.ended = None
         return stop.deferred
@@ -197,7 +197,7 @@ class Stopping:
         """Start the attempt again. It is not counted again."""
         state, index = self.state, record.kept
         state.silence.end(record)
-        job = record.job if record.source is None else remade(record.job, record.source)
+        job = record.job if record.source is None else recreated_job(record.job, record.source)
         job = replace(job, requeued=job.requeued + 1)
         state.table.requeue(record, job, state.now)
         if index is not None:

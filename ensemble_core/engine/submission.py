@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.engine import retention
+from ensemble_core.engine.concurrency_slots import AT_ONCE
 from ensemble_core.engine.firing_records import Origin
 from ensemble_core.engine.group_state import GroupState
-from ensemble_core.engine.job_events import forget
+from ensemble_core.engine.job_events import end_unsubmitted
 from ensemble_core.engine.job_record import Index, JobRecord
-from ensemble_core.engine.places import AT_ONCE
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.state import State
@@ -88,7 +88,7 @@ def expand(state: State, source: JobGroup) -> tuple[Job, ...]:
             code="no-value",
         )
     numbers = replicas_of(state, source)
-    number = None if numbers is None else numbers.take_free
+    number = None if numbers is None else numbers.claim_free
     jobs = tuple(source.jobs(found.next_index, number))
     found.next_index += len(jobs)
     if jobs:
@@ -215,7 +215,7 @@ class Submitter:
     def _must_hold(self, group: GroupState, jobs: Sequence[Job]) -> bool:
         """Return True if these jobs of a group have to be held first."""
         budget = self.state.table.budget
-        if group.held or self.state.table.places.limits(group.group):
+        if group.held or self.state.table.slots.limits(group.group):
             return True
         return budget is not None and not budget.has_room(jobs, self.state.now)
 
@@ -232,7 +232,7 @@ class Submitter:
         state, table = self.state, self.state.table
         limited = table.budget is not None and bool(table.budget.limits)
         group_state = table.groups[group]
-        every = limited or bool(table.places.shared)
+        every = limited or bool(table.slots.shared)
         if not group_state.held and not every:
             return
         rate = state.rate_limit
@@ -378,7 +378,7 @@ class Submitter:
         state.node_failures.avoided.update(dict.fromkeys(decision.nodes))
         jobs = decision.jobs
         for job in jobs:
-            state.table.records[job].turn("stop")  # it is requeued when it has ended
+            state.table.records[job].change_cancel("stop")  # it is requeued when it has ended
         state.out.append(decision)
         if jobs:
             state.out.append(Cancel(rule=decision.rule, firing=decision.firing, jobs=jobs))
@@ -408,7 +408,7 @@ class Submitter:
         held = [job for job in jobs if job in known and known[job].state in ("looking", "held")]
         records = {job: known[job] for job in (*held, *self.state.rate_limit.drop(jobs))}
         for record in records.values():
-            forget(table, record)
+            end_unsubmitted(table, record)
         return records
 
     def reused(self, jobs: Iterable[str]) -> list[str]:
@@ -439,4 +439,4 @@ class Submitter:
         for job in jobs:
             record = self.state.table.records.get(job)
             if record is not None:
-                record.turn("cancel")
+                record.change_cancel("cancel")

@@ -69,8 +69,8 @@ def expand_variation(
                 hint=f"write 'parameters: {{{absent[0]}: …}}'",
                 code="no-value",
             )
-        for replica in used.take_free(one, len(replicas)) if again else replicas:
-            if not again and not used.take(one, replica):
+        for replica in used.claim_free(one, len(replicas)) if again else replicas:
+            if not again and not used.claim(one, replica):
                 passed_over += 1
                 continue
             jobs.append(group.job(group_state.next_index + len(jobs), one, replica))

@@ -38,14 +38,14 @@ FORMAT = 30
 
 #: Modules that define the classes of the state.
 _MODULES = (
-    "engine.budget engine.counters engine.done_jobs engine.firing_records engine.for_duration "
-    "engine.foreign_jobs engine.generator_state engine.group_state engine.job_gauges "
-    "engine.job_record engine.job_table engine.node_failures engine.past_submits engine.places "
-    "engine.rate_limit engine.recent_rows engine.replicas engine.rule_chain engine.rule_index "
-    "engine.rule_set engine.samples engine.scopes engine.shared_files engine.silence "
-    "engine.state engine.timers metrics.recent_counts metrics.series metrics.store "
-    "model.decisions model.events model.generators model.job_group model.jobs "
-    "model.sweep_values"
+    "engine.budget engine.concurrency_slots engine.counters engine.done_jobs "
+    "engine.firing_records engine.for_duration engine.foreign_jobs engine.generator_state "
+    "engine.group_state engine.job_gauges engine.job_record engine.job_table "
+    "engine.node_failures engine.past_submits engine.rate_limit engine.recent_rows "
+    "engine.replicas engine.rule_chain engine.rule_index engine.rule_set engine.samples "
+    "engine.scopes engine.shared_files engine.silence engine.state engine.timers "
+    "metrics.recent_counts metrics.series metrics.store model.decisions model.events "
+    "model.generators model.job_group model.jobs model.sweep_values"
 )
 _CLASSES: dict[str, type[Any]] = {
     f"{found.__module__.rpartition('.')[2]}.{name}": found

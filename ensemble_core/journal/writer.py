@@ -90,7 +90,7 @@ class JournalWriter:
         #: Called with the error if a write fails, and with ``None`` when writes work again.
         self.trouble: Callable[[JournalError | None], None] | None = None
         #: Why the journal cannot be written at the moment, or ``None``.
-        self.in_trouble: JournalError | None = None
+        self.failure: JournalError | None = None
         try:
             new = not path.exists()
             self._connection = connect(path, write=True)
@@ -130,7 +130,7 @@ class JournalWriter:
         #: Items that are being collected for one transaction; ``None`` at other times.
         self._unit: list[_Item] | None = None
         #: Set if the writing thread should write queued items without a pause.
-        self._hurry = threading.Event()
+        self._wake_early = threading.Event()
         #: Set if the writing thread should abandon items that are not written.
         self._given_up = threading.Event()
         self._thread: threading.Thread | None = None
@@ -236,7 +236,7 @@ class JournalWriter:
         Raises :class:`JournalError` if the events cannot be written. The session then has no end.
         """
         if not self.stop(None):
-            raise self.in_trouble or JournalError(
+            raise self.failure or JournalError(
                 f"the newest events are not in the journal: {self.path}",
                 hint="free some space; then 'ensemble resume' continues after the journal's last "
                 "event",
@@ -285,9 +285,9 @@ class JournalWriter:
         if orders:
             if self._write_here():
                 return
-            self._hurry.set()
+            self._wake_early.set()
         self._wake()
-        while len(self._items) > _MOST_PENDING and not self.in_trouble:
+        while len(self._items) > _MOST_PENDING and not self.failure:
             time.sleep(0.001)
 
     def _write_here(self) -> bool:
@@ -298,7 +298,7 @@ class JournalWriter:
         """
         if (
             self._lasting is None
-            or self.in_trouble
+            or self.failure
             or len(self._items) > _MOST_HERE
             or not self._writing.acquire(blocking=False)
         ):
@@ -341,7 +341,7 @@ class JournalWriter:
         finally:
             self._unit = None
             self._items.append(unit)
-            self._hurry.set()
+            self._wake_early.set()
             self._wake()
 
     def snapshot(self, maker: str, state: bytes) -> None:
@@ -388,12 +388,12 @@ class JournalWriter:
             return not self._items
         done = threading.Event()
         self._items.append(done.set)
-        self._hurry.set()
+        self._wake_early.set()
         self._wake()
         deadline = None if patience is None else time.monotonic() + patience
         while not self._given_up.is_set() and self._thread.is_alive():
             left = 0.2 if deadline is None else deadline - time.monotonic()
-            if left <= 0 or (deadline is None and self.in_trouble):
+            if left <= 0 or (deadline is None and self.failure):
                 break
             if done.wait(min(left, 0.2)):
                 break
@@ -408,7 +408,7 @@ class JournalWriter:
         if not written:
             self._given_up.set()
         self._items.append(None)
-        self._hurry.set()
+        self._wake_early.set()
         self._wake()
         thread.join()
         self._thread = None
@@ -442,8 +442,8 @@ class JournalWriter:
         Return False after the last item.
         """
         self._wait()
-        self._hurry.wait(_PAUSE)
-        self._hurry.clear()
+        self._wake_early.wait(_PAUSE)
+        self._wake_early.clear()
         batch: list[_Entry] = []
         calls: list[Callable[[], object]] = []
         snapshot: Snapshot | None = None
@@ -530,7 +530,7 @@ class JournalWriter:
 
     def _sync_log(self) -> None:
         assert self._log is not None
-        if self.in_trouble:
+        if self.failure:
             # After a failed sync, the system may drop the data and report that the next sync has
             # worked. Copy all data to the database, which writes and syncs them again.
             busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
@@ -556,7 +556,7 @@ class JournalWriter:
         # After a failure, skip the snapshot: events need the space.
         return self._until_done(
             lambda: self._write(
-                self._written + 1, batch, None if self.in_trouble is not None else snapshot
+                self._written + 1, batch, None if self.failure is not None else snapshot
             )
         )
 
@@ -567,12 +567,12 @@ class JournalWriter:
             try:
                 self._wait_for_locks(act)
             except (sqlite3.Error, OSError, MemoryError) as error:
-                if not self.in_trouble:
+                if not self.failure:
                     self._report(journal_error(error, self.path))
                 self._given_up.wait(delay)
                 delay = min(2 * delay, _RETRY_LONGEST)
                 continue
-            if self.in_trouble:
+            if self.failure:
                 self._report(None)
             return True
         return False
@@ -597,7 +597,7 @@ class JournalWriter:
         self._connection.execute(f"PRAGMA busy_timeout={seconds * 1000:.0f}")
 
     def _report(self, error: JournalError | None) -> None:
-        self.in_trouble = error
+        self.failure = error
         if self.trouble is not None:
             self.trouble(error)
 

@@ -437,9 +437,9 @@ class Runtime:
             report=self.engine.report(),
             tag=self.tag,
             over=not ended.stopped
-            and not self._shutdown.ended_for_now
+            and not self._shutdown.resumable_end
             and not (self.engine.busy and (self._leave or self._shutdown.gave_up)),
-            stopped=ended.stopped and not self._shutdown.ended_for_now and not self._leave,
+            stopped=ended.stopped and not self._shutdown.resumable_end and not self._leave,
             left=len(self.engine.in_queue()) + self._unanswered,
         )
 
@@ -498,7 +498,7 @@ class Runtime:
         A second Ctrl-C skips the wait.
         """
         while not journal.flush(0.2):
-            if self._leave or journal.in_trouble:
+            if self._leave or journal.failure:
                 return
 
     def _report_journal(self, error: JournalError | None) -> None:
@@ -588,7 +588,7 @@ class Runtime:
             for address in sent.to:
                 late.setdefault(address, []).append(sent.notice)
         ended = self.engine.state.ended
-        later = self._shutdown.ended_for_now or (ended and ended.stopped)
+        later = self._shutdown.resumable_end or (ended and ended.stopped)
         again = self._journal is not None and later
         for address, of in late.items():
             why = f"it took more than {_DELIVERY_GRACE:g} s at the end of the run"

@@ -66,10 +66,10 @@ class Shutdown:
         self._stuck_since: float | None = None
 
     @property
-    def ended_for_now(self) -> bool:
+    def resumable_end(self) -> bool:
         """True if the queue was lost, or the run has an end that a resume revokes."""
         state = self._engine.state
-        return state.lost or (state.ended is not None and state.ended is state.ended_for_now)
+        return state.lost or (state.ended is not None and state.ended is state.resumable_end)
 
     def limit(self, seconds: float | None) -> float | None:
         """Return how long to wait for an event at most, given when the next timer is due."""
@@ -86,7 +86,7 @@ class Shutdown:
 
     def is_over(self, ended: Terminate) -> bool:
         """Return whether a run with this end waits for nothing more."""
-        if self.ended_for_now or not self._engine.busy:
+        if self.resumable_end or not self._engine.busy:
             return True
         if ended.stopped:
             over = not self._engine.waits_for_cancelled
@@ -122,7 +122,7 @@ class Shutdown:
         Return True if the run waits for nothing more, or only for jobs whose submit waits for the
         journal.
         """
-        if not stopped or self._journal is None or not self._journal.in_trouble:
+        if not stopped or self._journal is None or not self._journal.failure:
             self._stuck_since = None
             return False
         now = time.monotonic()

@@ -229,7 +229,7 @@ def test_limits_of_a_live_run_can_change_also_after_a_snapshot_and_a_changed_fil
     assert told.engine.state.ensemble.limits.jobs == 5
     _, submit = ask(told, "set", limits={"jobs": None, "at_once": {"gpu": 3}})
     assert [job.id for job in submit.jobs] == ["a.4"]
-    assert told.engine.state.table.places.shared == {"gpu": 3}
+    assert told.engine.state.table.slots.shared == {"gpu": 3}
 
 
 def test_a_number_in_place_of_places_for_each_value_is_a_warning() -> None:

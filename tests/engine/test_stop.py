@@ -599,7 +599,7 @@ def test_a_cancelled_job_that_ends_with_its_allocation_is_cancelled() -> None:
     story = Story(RETRIED)
     story.start()
     story.begin("work.0")
-    story.engine.state.table.records["work.0"].turn("cancel")
+    story.engine.state.table.records["work.0"].change_cancel("cancel")
     decided = interrupt(story, "work.0")
     assert requeued(decided) == []
     assert story.engine.state.ended is not None

@@ -370,7 +370,7 @@ class Watched(Story):
             here = [r for r in state.table.records.values() if r.job.group == name]
             assert counts["active"] == sum(each.outcome is None for each in here)
             if group.group.at_once is not None:
-                taken = state.table.places.used.get(("at_once", name), 0)
+                taken = state.table.slots.used.get(("at_once", name), 0)
                 assert taken == len(here) - len(group.held)
             for each in group.tables:
                 assert all(one.open >= 0 for one in each.slices.values())

@@ -185,9 +185,9 @@ def test_a_run_survives_a_full_disk_at_any_write(
 
     monkeypatch.setattr(JournalWriter, "_write", limited)
     going = started()
-    wait_until(lambda: going.writer.in_trouble or going.outcome is not None)
+    wait_until(lambda: going.writer.failure or going.outcome is not None)
     assert full.is_set() or count >= 3, "there were hardly any writes"
-    if going.writer.in_trouble:
+    if going.writer.failure:
         time.sleep(0.1)
         submitted = {job.id for job in going.executor.submitted}
         assert submitted <= set(decided(going.path)), "performed, but not on record"
@@ -220,7 +220,7 @@ def test_a_run_survives_a_quota(
 
         monkeypatch.setattr(JournalWriter, "_write", lowering)
         going = started()
-        wait_until(lambda: going.writer.in_trouble)
+        wait_until(lambda: going.writer.failure)
         submitted = {job.id for job in going.executor.submitted}
         assert submitted <= set(decided(going.path))
     finally:
@@ -240,7 +240,7 @@ def test_a_run_that_ends_on_a_full_disk_has_no_recorded_end(
     assert going.executor.asked.wait(60)
     limit_pages(going.writer, 0)
     going.executor.open_to_jobs.set()
-    wait_until(lambda: going.writer.in_trouble)
+    wait_until(lambda: going.writer.failure)
     going.runtime.stop()
     wait_until(lambda: going.runtime.engine.state.ended)
     going.runtime.stop()
@@ -265,7 +265,7 @@ def test_a_stop_on_a_full_disk_does_not_wait_for_a_job_that_was_never_submitted(
 
     monkeypatch.setattr(JournalWriter, "_write", full)
     going = started()
-    wait_until(lambda: going.writer.in_trouble)
+    wait_until(lambda: going.writer.failure)
     going.runtime.stop()
     outcome = going.ended()
     assert outcome.exit_code == 130

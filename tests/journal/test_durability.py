@@ -333,7 +333,7 @@ def test_jobs_that_waited_for_a_full_disk_are_cancelled_once_submitted(
         runtime = runtime_of(load_text(text, REGISTRY), executor, tmp_path, writer)
         thread = threading.Thread(target=runtime.run, daemon=True)
         thread.start()
-        wait_until(lambda: writer.in_trouble)
+        wait_until(lambda: writer.failure)
         runtime.stop()
         wait_until(lambda: runtime.engine.state.ended is not None)
         wait_until(lambda: executor.cancelled)

@@ -72,7 +72,7 @@ def test_a_job_that_is_over_or_being_cancelled_does_not_fail_by_the_limit() -> N
     story.job("sim.0", *CLEARING)
     story = begun()
     record = story.engine.state.table.records["sim.0"]
-    record.turn("cancel")
+    record.change_cancel("cancel")
     assert over(story) == []
     story.cancel("sim.0")
     assert record.outcome == "cancelled"

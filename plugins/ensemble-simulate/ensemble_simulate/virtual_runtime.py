@@ -406,7 +406,7 @@ class VirtualRuntime:
         if self.engine.state.events == self._journal.seq:
             with contextlib.suppress(NoState):  # readers replay the events instead
                 self._journal.snapshot(self._maker, dump(self.engine))
-        while not self._journal.flush(0.2) and not self._journal.in_trouble:
+        while not self._journal.flush(0.2) and not self._journal.failure:
             pass
 
 

@@ -82,7 +82,7 @@ class Story:
         self.events.append(event)
         self.now = max(self.now, event.timestamp)
         state = self.engine.state
-        taken_back = state.ended_for_now is not None or state.stop is not None
+        taken_back = state.resumable_end is not None or state.stop is not None
         if isinstance(event, Resumed) and (taken_back or event.reopened):
             self._terminated = False  # a resume revokes this end
         decisions = self.engine.handle(event)

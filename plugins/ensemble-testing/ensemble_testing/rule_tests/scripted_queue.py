@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, ClassVar
 
-from ensemble_core.engine.places import AT_ONCE
+from ensemble_core.engine.concurrency_slots import AT_ONCE
 from ensemble_core.engine.state import State
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, WhenBusy
@@ -171,7 +171,7 @@ class ScriptedQueue(VirtualExecutor):
             if budget is not None and by is not None and not by.startswith(AT_ONCE):
                 text = budget.described(by, self.now)
             else:
-                text = state.table.places.described(standing.group, by or AT_ONCE)
+                text = state.table.slots.described(standing.group, by or AT_ONCE)
             reasons.insert(0, (len(held), text))
         said = [f"{number} held by {by}" for number, by in reasons if number]
         return f" ({', '.join(said)})" if said else ""

@@ -1,7 +1,7 @@
-"""Places: how many attempts may be in the queue at the same time.
+"""Slots: how many attempts may be in the queue at the same time.
 
-There are places of a group (``at_once``), of each value of some parameters of a group (``at_once``
-with ``each``), and places that groups share: those of the whole run and of named limits
+There are slots of a group (``at_once``), of each value of some parameters of a group (``at_once``
+with ``each``), and slots that groups share: those of the whole run and of named limits
 (``limits.at_once``).
 """
 
@@ -14,17 +14,17 @@ from ensemble_core.model.codec import dumps
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 
-__all__ = ["AT_ONCE", "Key", "Places"]
+__all__ = ["AT_ONCE", "ConcurrencySlots", "Key"]
 
 #: Start of the names of these limits.
 AT_ONCE = "at_once"
 
-#: What has places: the name of the limit, and for those of a group the group and the values.
+#: What has slots: the name of the limit, and for those of a group the group and the values.
 Key = tuple[str, ...]
 
 
-class Places:
-    """Counts the attempts in the queue that take places."""
+class ConcurrencySlots:
+    """Counts the attempts in the queue that take slots."""
 
     __slots__ = ("shared", "used")
 
@@ -36,7 +36,7 @@ class Places:
     # -- what a job needs ------------------------------------------------------------------------
 
     def limits(self, group: JobGroup) -> bool:
-        """Return True if jobs of this group need places."""
+        """Return True if jobs of this group need slots."""
         return group.at_once is not None or (bool(self.shared) and bool(self._shared_by(group)))
 
     def _shared_by(self, group: JobGroup) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class Places:
 
     @staticmethod
     def own(group: JobGroup, job: Job) -> Key | None:
-        """Return what has the places of the job's own group, or of its values."""
+        """Return what has the slots of the job's own group, or of its values."""
         if group.at_once is None:
             return None
         if not group.at_once_each:
@@ -63,7 +63,7 @@ class Places:
 
     # -- updates ---------------------------------------------------------------------------------
 
-    def take(self, group: JobGroup, job: Job) -> None:
+    def acquire(self, group: JobGroup, job: Job) -> None:
         """Note that an attempt was handed over to the executor."""
         for key in self._needed(group, job):
             self.used[key] = self.used.get(key, 0) + 1
@@ -81,12 +81,12 @@ class Places:
         """Count again, after limits or groups have changed, the attempts that are in the queue."""
         self.used = {}
         for group, record in there:
-            self.take(group, record.job)
+            self.acquire(group, record.job)
 
     # -- queries ---------------------------------------------------------------------------------
 
     def full(self, group: JobGroup) -> str | None:
-        """Return the name of a shared limit that has no place for jobs of this group."""
+        """Return the name of a shared limit that has no slot for jobs of this group."""
         if not self.shared:
             return None
         for name in self._shared_by(group):
