@@ -113,7 +113,7 @@ class GroupState:
     #: also contain jobs that were released.
     held: dict[str, JobRecord] = field(default_factory=dict)
     line: list[tuple[int, int, str]] = field(default_factory=list)
-    #: Held jobs whose values have no place (``at_once`` with ``each``), as in ``line``.
+    #: Held jobs whose values have no slot (``at_once`` with ``each``), as in ``line``.
     blocked: dict[tuple[str, ...], list[tuple[int, int, str]]] = field(default_factory=dict)
     #: The submits of this group, which a resume completes if the file has new values.
     past: PastSubmits = field(default_factory=PastSubmits)

@@ -360,7 +360,7 @@ class JobTable:
 
     def unblock(self, group: GroupState, job: Job) -> None:
         """Put the next held job with the values of this job back in line, because this job has left
-        a place, or its own place in the line.
+        a slot, or its own place in the line.
         """
         if not group.blocked:
             return
@@ -404,7 +404,7 @@ class JobTable:
         return free
 
     def _first(self, group: GroupState) -> str | None:
-        """Return the id of a group's next held job that has a place of the group, or ``None``."""
+        """Return the id of a group's next held job that has a slot of the group, or ``None``."""
         spec, slots = group.group, self.slots
         most, each = spec.at_once, spec.at_once_each
         if most is not None and not each and slots.used.get((AT_ONCE, spec.name), 0) >= most:

@@ -222,7 +222,7 @@ class Submitter:
     def hand_over(
         self, group: str, mark: tuple[str | None, int] = (None, 0), submitted: int = 0
     ) -> None:
-        """Submit those held jobs of a group that have a place now.
+        """Submit those held jobs of a group that have a slot now.
 
         If there are limits, do so for all groups.
 
