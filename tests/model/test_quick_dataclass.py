@@ -20,6 +20,12 @@ VARIANTS = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture(params=[0, 2], autouse=True)
+def uncompiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test constructors that are compiled, and those of the first two objects."""
+    monkeypatch.setattr("ensemble_core.quick_dataclass._UNCOMPILED", request.param)
+
+
 def classes(dataclass: Any, options: dict[str, Any]) -> tuple[type[Any], type[Any]]:
     """Return a class and its subclass."""
 
