@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,13 +12,14 @@ from ensemble_core.builtin.patterns import Patterns, compile_pattern
 from ensemble_core.builtin.table_blocks import PairsOfLines
 from ensemble_core.builtin.table_observer import Table
 from ensemble_core.errors import closest
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import ObserverPlugin, hookimpl
 
 __all__ = ["ensemble_observers"]
 
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_NAME = late_pattern(r"[A-Za-z0-9_-]+")
 _FIELD = {"type": "string", "pattern": f"^{_NAME.pattern}$", "not": {"enum": list(VARIABLES)}}
 
 
@@ -139,7 +139,7 @@ _TABLE = {
     "take": _TAKE | {"description": "Which of several columns with the same name. Default: first."},
 }
 _SEPARATORS = {"blanks": " ", "tab": "\t"}
-_GROUP = re.compile(r"\(\?P?<([A-Za-z_]\w*)>")
+_GROUP = late_pattern(r"\(\?P?<([A-Za-z_]\w*)>")
 
 
 def _names_in(patterns: Mapping[str, str] | Sequence[str]) -> frozenset[str]:

@@ -46,7 +46,7 @@ _FIELD = rf"(?:{_METRIC}|{_NAME}(?:(?:\.\w+(?:-\w+)*|\[[\w.]+\])+(?:\([^{{}}]*\)
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(rf"({name})(:[^{{}}\s]*)?")
+    return late_pattern(rf"({name})(:[^{{}}\s]*)?")
 
 
 #: The content of a placeholder in a command, workdir, environment, option or output path.
