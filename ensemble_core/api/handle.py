@@ -128,22 +128,25 @@ class EnsembleRun:
     # -- results ---------------------------------------------------------------------------------
 
     def results(self, table: str | None = None) -> Rows:
-        """Return a table of the ensemble's ``results``.
+        """Return a table of the ensemble's ``results``, or the points of a generator, best first.
 
         Without a name, return the same as :meth:`jobs`.
 
         While the run is live, the table is incomplete. Raises :class:`UsageError` if the ensemble
-        does not define the table.
+        defines no table and no generator with this name.
         """
         if table is None:
             return self.jobs()
         name = table
 
         def found(engine: Engine) -> Rows:
+            generators = engine.state.ensemble.generators
+            if name in generators and name in engine.state.generators:
+                return Rows(*engine.state.generators[name].table(generators[name].vocs))
             tables = engine.tables()
             if name not in tables:
                 if_empty = "its file has no 'results:'; omit the name to get a row for each job"
-                raise no_such("the run", "table", name, tables, if_empty)
+                raise no_such("the run", "table", name, [*tables, *generators], if_empty)
             return Rows(tables.columns(name), [dict(row) for row in tables[name]])
 
         return self._query(found)

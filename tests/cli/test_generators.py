@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from ensemble_testing import wait_until
 
+from ensemble_core import open_run
 from ensemble_core.cli.main import main
 
 FILE = """\
@@ -63,6 +64,7 @@ def test_results_show_all_points_of_a_generator_best_first(tmp_path: Path, run_f
     values = [float(str(row["E"])) for row in rows]
     assert values == sorted(values)
     assert {str(row["state"]) for row in rows} == {"done"}
+    assert list(open_run("last", state=tmp_path / "state").results("search")) == rows
     code, output = ensemble(tmp_path, "replay", "last")
     assert code == 0, output
 
