@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ensemble_core.display.text_style import format_duration
 
 if TYPE_CHECKING:
-    from ensemble_core.engine.run_report import Report
+    from ensemble_core.engine.report_records import Report
 
 __all__ = ["as_html", "in_notebook", "progress"]
 

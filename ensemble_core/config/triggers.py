@@ -15,7 +15,7 @@ from ensemble_core.metrics.store import MetricPath
 from ensemble_core.model.conditions import EVENT_FIELDS
 from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
-from ensemble_core.plugin.record_validation import meant_event
+from ensemble_core.plugin.record_validation import probable_event
 
 __all__ = ["BoundTrigger", "bind_trigger"]
 
@@ -171,7 +171,7 @@ def _can_wake(
         is_trigger = name in triggers or name in triggers.clashes or name == record.name
         if is_trigger and name not in _WITHOUT_EVENT:
             continue
-        meant = meant_event(name)
+        meant = probable_event(name)
         if meant is None and name not in _WITHOUT_EVENT:
             context.warnings.append(
                 f"{shown} waits for {name!r}, which no installed plugin is known to report; name a "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ensemble_core.engine.decision_effects import Effects
-from ensemble_core.engine.job_record import Index
+from ensemble_core.engine.job_record import IndexRecord
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.model.decisions import (
@@ -55,12 +55,14 @@ def waiting_of(
     )
 
 
-def _is_submitted_by(index: Index, rules: set[str]) -> bool:
+def _is_submitted_by(index: IndexRecord, rules: set[str]) -> bool:
     link = index.record.link
     return link is not None and link.rule in rules
 
 
-def switch_instances(effects: Effects, decision: Switch) -> tuple[list[RuleState], list[Index]]:
+def switch_instances(
+    effects: Effects, decision: Switch
+) -> tuple[list[RuleState], list[IndexRecord]]:
     """Turn on and off the instances of algorithms that an action ``switch`` names.
 
     Unless ``decision.keep`` is true, drop the pending calls of the instances that were turned off.
@@ -82,12 +84,12 @@ def switch_instances(effects: Effects, decision: Switch) -> tuple[list[RuleState
     return [each for each in members if "start" in each.rule.trigger.events], dropped
 
 
-def _drop_calls(state: State, instances: Iterable[str]) -> list[Index]:
+def _drop_calls(state: State, instances: Iterable[str]) -> list[IndexRecord]:
     """Drop the pending calls of rules of these instances.
 
     Return the indices that waited for the calls.
     """
-    named, dropped = set(instances), list[Index]()
+    named, dropped = set(instances), list[IndexRecord]()
     for call, asked in list(state.calls.items()):
         origin = asked.origin
         if origin.rule_state.rule.instance not in named:

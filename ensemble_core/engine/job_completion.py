@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from ensemble_core.engine.concurrency_slots import AT_ONCE
 from ensemble_core.engine.firing_records import Match, Step, Steps
-from ensemble_core.engine.job_record import BY_OTHERS, Index, JobRecord
+from ensemble_core.engine.job_record import BY_OTHERS, IndexRecord, JobRecord
 from ensemble_core.engine.name_values import JobFields, host_of, named_fields
 from ensemble_core.engine.points import PointJobs
 from ensemble_core.engine.retry_on_request import open_again
@@ -141,7 +141,7 @@ class JobCompletion:
             return None
         return Retry(job=record.job.id, fields=changed, wait=wait, resume=policy.resume)
 
-    def settle_index(self, index: Index, event: Event) -> Steps:
+    def settle_index(self, index: IndexRecord, event: Event) -> Steps:
         """Submit the next attempt of an index, or finish the index.
 
         Do nothing while an attempt, a call or a wait of the index is pending.

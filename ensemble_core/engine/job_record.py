@@ -1,4 +1,4 @@
-"""Records of jobs that are not over: ``JobRecord`` for an attempt, ``Index`` for a job.
+"""Records of jobs that are not over: ``JobRecord`` for an attempt, ``IndexRecord`` for a job.
 
 - *Attempt*: one submission of a job, with its own id in the queue.
 - *Index*: a job with all its attempts."""
@@ -29,7 +29,7 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job, JobState
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["BY_OTHERS", "BY_RUN", "MOST_ROWS", "Index", "JobRecord"]
+__all__ = ["BY_OTHERS", "BY_RUN", "MOST_ROWS", "IndexRecord", "JobRecord"]
 
 #: Values of ``JobRecord.cancelled_by``: the run asked for the cancel, or the canceller is unknown.
 BY_RUN, BY_OTHERS = "run", "others"
@@ -49,7 +49,7 @@ class JobRecord:
     #: The group from which the job was created.
     source: JobGroup | None = None
     #: The attempt's index, or ``None`` as long as nothing needs the index.
-    kept: Index | None = None
+    kept: IndexRecord | None = None
     #: Only ``JobTable.move`` changes the state. ``phase`` is the state in RFC 21.
     state: AttemptState = "new"
     phase: int = JobState.NEW.value
@@ -130,10 +130,10 @@ class JobRecord:
         return self.cancel in ("asked", "refused")
 
     @property
-    def index(self) -> Index:
+    def index(self) -> IndexRecord:
         """The index to which this attempt belongs. The object is created on first use."""
         if self.kept is None:
-            self.kept = Index(record=self)
+            self.kept = IndexRecord(record=self)
         return self.kept
 
     @property
@@ -198,7 +198,7 @@ class JobRecord:
 
 
 @dataclass(slots=True, eq=False)
-class Index(Scope):
+class IndexRecord(Scope):
     """A job with all its attempts, until it is over. Created only for jobs that need it."""
 
     #: The newest attempt. The statistics cover its rows and, if it continues earlier attempts

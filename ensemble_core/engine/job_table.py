@@ -22,7 +22,7 @@ from ensemble_core.engine.counters import Counters
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.group_state import Change, GroupState
 from ensemble_core.engine.job_gauges import OwnGauges
-from ensemble_core.engine.job_record import Index, JobRecord
+from ensemble_core.engine.job_record import IndexRecord, JobRecord
 from ensemble_core.engine.job_states import (
     HANDED_OVER,
     INDEX,
@@ -69,7 +69,7 @@ class JobTable:
         self.groups: dict[str, GroupState] = {}
         self.records: dict[str, JobRecord] = {}
         #: The lost indices, by the ids of their jobs without an attempt: a user may retry them.
-        self.lost: dict[str, Index] = {}
+        self.lost: dict[str, IndexRecord] = {}
         #: Done jobs by group, for groups that a table or a function for parameters reads.
         self.done: dict[str, DoneJobs] = {}
         #: Attempts that are over, for a reader that clears the list. ``None`` without such a
@@ -107,7 +107,7 @@ class JobTable:
         before: Mapping[str, JobGroup],
         groups: Mapping[str, JobGroup],
         index: RuleIndex,
-        waiting: Collection[Index] = (),
+        waiting: Collection[IndexRecord] = (),
     ) -> None:
         """Continue with a changed file. Unchanged groups keep the fields that rules have set.
 
@@ -144,7 +144,7 @@ class JobTable:
             self.gauges.keep()
 
     def follow(
-        self, earlier: tuple[JobGroup, JobGroup], after: JobGroup, waiting: Collection[Index]
+        self, earlier: tuple[JobGroup, JobGroup], after: JobGroup, waiting: Collection[IndexRecord]
     ) -> None:
         """Let jobs that are not over, and lost ones, follow a changed group.
 
@@ -199,7 +199,7 @@ class JobTable:
             )
 
     def renew_sources(
-        self, group: str, change: Callable[[JobGroup], JobGroup], waiting: Iterable[Index]
+        self, group: str, change: Callable[[JobGroup], JobGroup], waiting: Iterable[IndexRecord]
     ) -> None:
         """Change the definition by which the group's jobs are retried: those that are not over,
         those that are lost, and those that are ``waiting`` for a retry.
@@ -224,7 +224,7 @@ class JobTable:
         link: Link | None,
         origin: tuple[str | None, int],
         *,
-        index: Index | None = None,
+        index: IndexRecord | None = None,
         cause: str = "submit",
     ) -> None:
         """Add an attempt that is about to be submitted.
@@ -260,7 +260,7 @@ class JobTable:
         if group.watches or group.kept_names or self.gauges.kept:
             self.counters.count_change(group, record, "first" if index is None else "again")
 
-    def enter_slice(self, index: Index, table: SliceTable, *, late: bool = False) -> None:
+    def enter_slice(self, index: IndexRecord, table: SliceTable, *, late: bool = False) -> None:
         """Add an index to the slice with its parameters.
 
         With ``late``, the index existed before the table of slices.
@@ -308,7 +308,7 @@ class JobTable:
             change(self, record, group, now)
 
     @staticmethod
-    def move_index(index: Index, to: IndexState) -> None:
+    def move_index(index: IndexRecord, to: IndexState) -> None:
         """Change the state of an index.
 
         Raises :class:`ImpossibleMove` if the table ``INDEX`` does not have this change.
@@ -516,7 +516,7 @@ class JobTable:
             if not each.open:
                 self.emptied[each] = None
 
-    def reopen(self, index: Index) -> None:
+    def reopen(self, index: IndexRecord) -> None:
         """Open a lost index again, for a further attempt."""
         record = index.record
         job, group = record.job, self.groups[record.job.group]

@@ -13,7 +13,7 @@ from ensemble_core.engine.concurrency_slots import AT_ONCE
 from ensemble_core.engine.decision_effects import Effects, no_such_limit
 from ensemble_core.engine.firing import EngineFiring
 from ensemble_core.engine.firing_records import Match, Origin, Step, Steps
-from ensemble_core.engine.job_record import Index
+from ensemble_core.engine.job_record import IndexRecord
 from ensemble_core.engine.retry_on_request import chosen, no_such_job, reopen
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
@@ -281,7 +281,7 @@ def _placeholders(group: JobGroup) -> set[str]:
 
 
 def carry_out(
-    effects: Effects, event: Requested, settle: Callable[[Index, Event], Steps]
+    effects: Effects, event: Requested, settle: Callable[[IndexRecord, Event], Steps]
 ) -> list[Step]:
     """Carry out a request, and return the steps that follow. If it fails, report why.
 

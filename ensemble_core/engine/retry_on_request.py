@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ensemble_core.engine.job_record import BY_OTHERS, Index
+from ensemble_core.engine.job_record import BY_OTHERS, IndexRecord
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submitter, next_attempt
 from ensemble_core.errors import EnsembleError, UsageError
@@ -19,7 +19,7 @@ __all__ = ["chosen", "no_such_job", "open_again", "reopen"]
 _NAMED = 5
 
 
-def chosen(state: State, action: Mapping[str, Any]) -> list[Index]:
+def chosen(state: State, action: Mapping[str, Any]) -> list[IndexRecord]:
     """Return the indices that a request ``retry`` means: those of its ``jobs``, or without
     ``jobs``, all that failed, were lost, or were cancelled by others.
 
@@ -54,7 +54,7 @@ def chosen(state: State, action: Mapping[str, Any]) -> list[Index]:
     return found
 
 
-def reopen(submission: Submitter, action: Mapping[str, Any]) -> list[Index]:
+def reopen(submission: Submitter, action: Mapping[str, Any]) -> list[IndexRecord]:
     """Open the indices of a request again, with a decided retry, and return them."""
     state = submission.state
     found = chosen(state, action)
@@ -69,7 +69,9 @@ def reopen(submission: Submitter, action: Mapping[str, Any]) -> list[Index]:
     return found
 
 
-def open_again(submission: Submitter, index: Index, decision: Retry, *, retried: int = 0) -> None:
+def open_again(
+    submission: Submitter, index: IndexRecord, decision: Retry, *, retried: int = 0
+) -> None:
     """Open a lost index again, for this retry. ``retried``: how often its group has retried it."""
     state = submission.state
     state.table.reopen(index)
@@ -85,7 +87,7 @@ def no_such_job(state: State, job: str) -> UsageError:
     return UsageError(f"the run has no job {job!r}", hint=hint, code="no-such-job")
 
 
-def _lost(state: State, job: str) -> Index:
+def _lost(state: State, job: str) -> IndexRecord:
     """Return the lost index of a job. Raise :class:`UsageError` if it is not lost."""
     group, _, number = job.rpartition(".")
     place, _, attempt = number.partition("-")
@@ -125,7 +127,7 @@ def _open(state: State) -> Iterator[Job]:
             yield record.job
 
 
-def _decision(index: Index, action: Mapping[str, Any]) -> Retry:
+def _decision(index: IndexRecord, action: Mapping[str, Any]) -> Retry:
     source = index.record.source
     policy = None if source is None else source.retry
     return Retry(
@@ -135,7 +137,7 @@ def _decision(index: Index, action: Mapping[str, Any]) -> Retry:
     )
 
 
-def _handle_failure(state: State, index: Index) -> None:
+def _handle_failure(state: State, index: IndexRecord) -> None:
     """Count the failure of this index as handled, because it is retried."""
     record = index.record
     if not index.unhandled:
@@ -150,7 +152,7 @@ def _handle_failure(state: State, index: Index) -> None:
         del state.unhandled_cancels[by]
 
 
-def _await_idle(state: State, index: Index) -> None:
+def _await_idle(state: State, index: IndexRecord) -> None:
     """Let rules on ``idle`` see the next idle state of the job's scopes."""
     for rule_state in state.rules.idle():
         rule = rule_state.rule
@@ -163,7 +165,7 @@ def _await_idle(state: State, index: Index) -> None:
                 each.instance(rule_state.key).idle_job_count = 0
 
 
-def _points(state: State, found: list[Index]) -> dict[str, list[str]]:
+def _points(state: State, found: list[IndexRecord]) -> dict[str, list[str]]:
     """Return the jobs of points, by the names of their generators."""
     jobs: dict[str, list[str]] = {}
     for name, generator in state.generators.items():
@@ -177,5 +179,5 @@ def _points(state: State, found: list[Index]) -> dict[str, list[str]]:
     return jobs
 
 
-def _name(index: Index) -> str:
+def _name(index: IndexRecord) -> str:
     return f"{index.record.job.group}.{index.record.job.index}"

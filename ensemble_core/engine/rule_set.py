@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.engine.for_duration import TrueConditions
+from ensemble_core.engine.report_records import FiringState, InstanceReport, RuleReport
 from ensemble_core.engine.rule_index import AlgorithmInstance, RuleIndex, RuleInstance, RuleState
-from ensemble_core.engine.run_report import FiringState, InstanceReport, RuleReport
 from ensemble_core.engine.timers import Timers
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.recent_counts import WITHIN, RecentCount

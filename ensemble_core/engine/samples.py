@@ -7,7 +7,7 @@ from typing import Any
 
 from ensemble_core.engine.counters import Counters
 from ensemble_core.engine.group_state import GroupState
-from ensemble_core.engine.job_record import Index, JobRecord
+from ensemble_core.engine.job_record import IndexRecord, JobRecord
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.metrics.store import ROWS, VARIABLES, MetricStore
@@ -35,7 +35,7 @@ class Samples:
         self._metrics = metrics
         self._counters = counters
 
-    def record_result(self, index: Index, now: float) -> None:
+    def record_result(self, index: IndexRecord, now: float) -> None:
         """Add the result of a done job to the variables of its group."""
         record, metrics = index.record, self._metrics
         name = record.job.group

@@ -11,7 +11,7 @@ from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.firing_records import Match, Origin, PendingRequest, Stop
 from ensemble_core.engine.foreign_jobs import ForeignJobs
 from ensemble_core.engine.generator_state import GeneratorState
-from ensemble_core.engine.job_record import Index, JobRecord
+from ensemble_core.engine.job_record import IndexRecord, JobRecord
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.name_values import all_fields, named_fields
 from ensemble_core.engine.node_failures import NodeFailures
@@ -72,7 +72,7 @@ def _may_read_any_metric(ensemble: Ensemble) -> bool:
 def _within(record: JobRecord, scope: Scope) -> bool:
     """Return True if the job belongs to this scope, so that the rule's instance may cancel it."""
     job, index = record.job, record.kept
-    if isinstance(scope, Index):
+    if isinstance(scope, IndexRecord):
         return index is scope or job.group != scope.record.job.group
     if not isinstance(scope, Slice):
         return True
@@ -193,7 +193,7 @@ class State:
         #: Resize requests that are repeated when their timer elapses.
         self.retries: dict[str, PendingRequest[Resize]] = {}
         #: Indices for which a retry was decided, by the id of the new attempt.
-        self.attempts: dict[str, Index] = {}
+        self.attempts: dict[str, IndexRecord] = {}
         #: ``generators``: the generators by name. ``generators_due``: whether one of them may have
         #: to be called.
         self.generators: dict[str, GeneratorState] = {}
@@ -245,7 +245,7 @@ class State:
         #: Held jobs that a firing has cancelled, for rules on ``job-cancel``.
         self.withdrawn: list[JobRecord] = []
         #: Indices whose retry a firing has dropped.
-        self.dropped: list[Index] = []
+        self.dropped: list[IndexRecord] = []
         #: The groups of the jobs of each planned submit, by the first job of the submit.
         self.sources: dict[str, Sequence[JobGroup]] = {}
 

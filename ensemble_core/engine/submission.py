@@ -13,7 +13,7 @@ from ensemble_core.engine.concurrency_slots import AT_ONCE
 from ensemble_core.engine.firing_records import Origin
 from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.job_events import end_unsubmitted
-from ensemble_core.engine.job_record import Index, JobRecord
+from ensemble_core.engine.job_record import IndexRecord, JobRecord
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.state import State
@@ -28,13 +28,13 @@ from ensemble_core.quick_dataclass import replace
 __all__ = ["Submitter", "expand", "next_attempt", "replicas_of", "source_of"]
 
 
-def next_attempt_id(index: Index) -> str:
+def next_attempt_id(index: IndexRecord) -> str:
     """Return the id of a job's next attempt: ``GROUP.INDEX-ATTEMPT``."""
     job = index.record.job
     return f"{job.group}.{job.index}-{job.attempt + 1}"
 
 
-def next_attempt(index: Index, retry: Retry, binder: Binder) -> tuple[Job, JobGroup]:
+def next_attempt(index: IndexRecord, retry: Retry, binder: Binder) -> tuple[Job, JobGroup]:
     """Return the next attempt of a job, with the changes of ``retry``, and its group.
 
     Here a retry's changes are merged: parameters with the job's, other fields by ``binder.group``
@@ -273,7 +273,7 @@ class Submitter:
         )
         state.limits_reported[what] = None
 
-    def retry(self, index: Index, decision: Retry) -> None:
+    def retry(self, index: IndexRecord, decision: Retry) -> None:
         """Decide to retry a job, unless this was decided already."""
         if index.over or index.retry is not None or index.record.job.id != decision.job:
             return
@@ -282,7 +282,7 @@ class Submitter:
         self.state.attempts[next_attempt_id(index)] = index
         self.state.out.append(decision)
 
-    def begin_attempt(self, index: Index) -> bool:
+    def begin_attempt(self, index: IndexRecord) -> bool:
         """Submit the next attempt of an index, now or after its wait.
 
         Return False if that is impossible.

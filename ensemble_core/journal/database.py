@@ -79,7 +79,7 @@ LISTED = "'ensemble runs' lists all runs"
 #: How many seconds an access waits while another program locks the database.
 LOCK_WAIT = 30.0
 #: How many seconds a reader waits while a controller on another machine writes.
-_PATIENCE = 1.0
+_TIMEOUT = 1.0
 #: With less free space than this (bytes), an I/O error is reported as a full disk.
 _LEAST_SPACE = 1 << 20
 
@@ -176,7 +176,7 @@ def connect(path: Path, *, write: bool, salvage: bool = False) -> sqlite3.Connec
     Raises SQLite's errors. Raises :class:`JournalError` if another controller may be writing and
     the locks of this file system cannot rule that out.
     """
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while True:
         try:
             return _open(path, "rwc" if write else "ro", salvage)

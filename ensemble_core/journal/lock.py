@@ -26,9 +26,9 @@ from ensemble_core.posix import lock_within
 __all__ = ["Lock", "taken_error"]
 
 #: How many seconds to wait for a process that holds the lock only in order to check it.
-_PATIENCE = 0.5
+_TIMEOUT = 0.5
 #: How many seconds to wait until a process that has just taken the lock has written its name.
-_PATIENCE_FOR_NAME = 10.0
+_NAME_TIMEOUT = 10.0
 #: Hint for the second of two controllers that one command has started.
 _ONE_START = (
     "start one controller: as one task ('srun -n 1 …'), or in one Flux instance over all nodes "
@@ -50,7 +50,7 @@ def taken_error(folder: Path) -> JournalError:
 
 def _wait_for_name(find: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
     """Return what the lock file says about its owner, or ``None`` if it stays empty."""
-    deadline = time.monotonic() + _PATIENCE_FOR_NAME
+    deadline = time.monotonic() + _NAME_TIMEOUT
     while (named := find()) is None and time.monotonic() < deadline:
         time.sleep(0.01)
     return named
@@ -84,7 +84,7 @@ class Lock:
             ) from error
         try:
             try:
-                lock_within(_PATIENCE, descriptor)
+                lock_within(_TIMEOUT, descriptor)
                 locked = True
             except BlockingIOError:
                 raise self._refusal(_wait_for_name(self.holder)) from None

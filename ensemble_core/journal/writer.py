@@ -88,7 +88,7 @@ class JournalWriter:
         #: Called with each order whose event is written, in sequence, by the thread that wrote it.
         self.perform: Callable[[Any], object] | None = None
         #: Called with the error if a write fails, and with ``None`` when writes work again.
-        self.trouble: Callable[[JournalError | None], None] | None = None
+        self.on_failure: Callable[[JournalError | None], None] | None = None
         #: Why the journal cannot be written at the moment, or ``None``.
         self.failure: JournalError | None = None
         try:
@@ -378,10 +378,10 @@ class JournalWriter:
             return False
         return True
 
-    def flush(self, patience: float | None) -> bool:
+    def flush(self, timeout: float | None) -> bool:
         """Wait until all events are synced and their orders were passed on.
 
-        Return False after ``patience`` seconds. If ``patience`` is ``None``, return False when the
+        Return False after ``timeout`` seconds. If ``timeout`` is ``None``, return False when the
         journal cannot be written.
         """
         if self._thread is None:
@@ -390,7 +390,7 @@ class JournalWriter:
         self._items.append(done.set)
         self._wake_early.set()
         self._wake()
-        deadline = None if patience is None else time.monotonic() + patience
+        deadline = None if timeout is None else time.monotonic() + timeout
         while not self._given_up.is_set() and self._thread.is_alive():
             left = 0.2 if deadline is None else deadline - time.monotonic()
             if left <= 0 or (deadline is None and self.failure):
@@ -399,12 +399,12 @@ class JournalWriter:
                 break
         return done.is_set()
 
-    def stop(self, patience: float | None) -> bool:
+    def stop(self, timeout: float | None) -> bool:
         """Write all events and end the writing thread. Return True if all events were written."""
         thread = self._thread
         if thread is None:
             return True
-        written = self.flush(patience)
+        written = self.flush(timeout)
         if not written:
             self._given_up.set()
         self._items.append(None)
@@ -598,8 +598,8 @@ class JournalWriter:
 
     def _report(self, error: JournalError | None) -> None:
         self.failure = error
-        if self.trouble is not None:
-            self.trouble(error)
+        if self.on_failure is not None:
+            self.on_failure(error)
 
     def _write(self, first: int, batch: Sequence[_Entry], snapshot: Snapshot | None) -> None:
         statements: list[tuple[str, Sequence[object]]] = []

@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable
 
 from ensemble_core.local.event_log import EventLog
+from ensemble_core.local.event_loop import Poller, PollerTimer
 from ensemble_core.local.ledger import RETRY, Ledger
 from ensemble_core.local.local_job import LocalJob
-from ensemble_core.local.poller import Poller, PollerTimer
 from ensemble_core.local.terminator import Token
 
 __all__ = ["Fence", "is_fenced"]

@@ -8,11 +8,11 @@ import signal
 import time
 
 from ensemble_core.local.event_log import EventLog
+from ensemble_core.local.event_loop import Poller, PollerTimer
 from ensemble_core.local.inside_allocation import ALLOCATION_END
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, code_of, describe
 from ensemble_core.local.memory_kills import MemoryKills
 from ensemble_core.local.memory_limits import MemoryLimits
-from ensemble_core.local.poller import Poller, PollerTimer
 from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.protocol import encode_context, encode_value
 from ensemble_core.local.slots import Slots

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ensemble_core.local.event_loop import Poller
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase
-from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.terminator import Token
 from ensemble_core.model.sizes import memory_text

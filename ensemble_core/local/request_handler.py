@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Literal
 
 from ensemble_core.local.event_log import EventLog
+from ensemble_core.local.event_loop import Poller, PollerTimer
 from ensemble_core.local.job_lifecycle import JobLifecycle
 from ensemble_core.local.killed_supervisor import LINES_LOST
 from ensemble_core.local.ledger_lines import LedgerJob
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase
-from ensemble_core.local.poller import Poller, PollerTimer
 from ensemble_core.local.protocol import (
     decode,
     encode_context,

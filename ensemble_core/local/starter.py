@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ensemble_core.local.event_log import EventLog
+from ensemble_core.local.event_loop import Poller
 from ensemble_core.local.launch import Launcher, LaunchError, SystemBusy
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, describe
-from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import Process
 from ensemble_core.local.protocol import encode_context, encode_value
 from ensemble_core.local.queue import Queue

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ensemble_core.local.event_log import Deliver, EventLog
+from ensemble_core.local.event_loop import Poller
 from ensemble_core.local.job_lifecycle import JobLifecycle
 from ensemble_core.local.killed_supervisor import past_records, why_lost
 from ensemble_core.local.launch import Launcher
 from ensemble_core.local.ledger import RETRY, Ledger
 from ensemble_core.local.ledger_lines import LedgerJob
 from ensemble_core.local.local_job import ActiveJobs, LocalJob
-from ensemble_core.local.poller import Poller
 from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.request_handler import Request, RequestHandler

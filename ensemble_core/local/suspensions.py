@@ -10,8 +10,8 @@ import signal
 import time
 
 from ensemble_core.local.event_log import EventLog
+from ensemble_core.local.event_loop import Poller
 from ensemble_core.local.local_job import ActiveJobs, Phase
-from ensemble_core.local.poller import Poller
 from ensemble_core.local.protocol import encode_context
 from ensemble_core.local.terminator import Token
 

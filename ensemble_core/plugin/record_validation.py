@@ -35,8 +35,8 @@ __all__ = [
     "HOOKS",
     "check_record",
     "check_records",
-    "meant_event",
     "plain",
+    "probable_event",
     "required_options",
 ]
 
@@ -228,7 +228,7 @@ def check_record(record: Any) -> None:
             )
 
 
-def meant_event(name: str) -> str | None:
+def probable_event(name: str) -> str | None:
     """Return the event type of the core that a misspelt name probably means, or ``None``."""
     if name in CORE_EVENTS:
         return None

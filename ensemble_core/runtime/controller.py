@@ -391,7 +391,7 @@ class Runtime:
         self._performer.start()
         if self._journal is not None:
             self._journal.perform = self._performer.perform
-            self._journal.trouble = self._report_journal
+            self._journal.on_failure = self._report_journal
             if late:
                 self._journal.sync_late(lasts)
         try:

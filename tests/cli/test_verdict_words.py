@@ -11,10 +11,10 @@ from ensemble_core.cli.why_text import Span, conclude, describe_span
 from ensemble_core.cli.why_text import Story as History
 from ensemble_core.display.summary import why_not_fired
 from ensemble_core.display.verdict_words import held_back_words
+from ensemble_core.engine.report_records import RuleReport
 from ensemble_core.engine.rule_evaluation import VerdictKind as Considered
 from ensemble_core.engine.rule_index import InactiveReason
 from ensemble_core.engine.rule_trace import Kind, RuleTracer, Verdict
-from ensemble_core.engine.run_report import RuleReport
 from ensemble_core.model.decisions import Submit
 from ensemble_core.model.events import Requested
 

@@ -13,7 +13,7 @@ from ensemble_testing import Story
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ensemble_core.engine.job_record import Index, JobRecord
+from ensemble_core.engine.job_record import IndexRecord, JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, INDEX, ImpossibleMove
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.state_validation import InconsistentState, validate
@@ -121,7 +121,7 @@ def moves(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
         move(table, record, *args)
         moves.add((before, record.state))
 
-    def noted_index(index: Index, to: Any) -> None:
+    def noted_index(index: IndexRecord, to: Any) -> None:
         before = index.state
         move_index(index, to)
         moves.add((before, to))
@@ -183,7 +183,7 @@ def test_an_impossible_change_is_an_error_and_changes_nothing() -> None:
     assert record.state == "queued"
 
 
-def replace_state(index: Index, state: Any) -> Index:
+def replace_state(index: IndexRecord, state: Any) -> IndexRecord:
     index.state = state
     return index
 

@@ -228,7 +228,7 @@ def test_a_reader_does_not_roll_back_a_write_of_a_controller_on_another_machine(
     half_written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a mount's locks only work within one machine, the run's lock file decides."""
-    monkeypatch.setattr(journal_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(journal_module, "_TIMEOUT", 0.0)
     lock = {"host": "node17", "pid": 4711, "born": 1, "boot": "another", "since": 1.0}
     half_written.with_name(LOCK).write_text(json.dumps(lock))
     before = half_written.read_bytes()

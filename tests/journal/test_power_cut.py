@@ -287,7 +287,7 @@ def test_late_commits_are_synced_a_moment_later_and_a_failed_sync_is_repeated(
     with contextlib.closing(JournalWriter(tmp_path / NAME)) as writer:
         monkeypatch.setattr(os, "fdatasync", sync)
         writer.perform = performed.append
-        writer.trouble = troubles.append
+        writer.on_failure = troubles.append
         writer.begin(1.0, {})
         writer.sync_late(lambda order: order == 3)
         assert writer.flush(None)
@@ -350,7 +350,7 @@ def test_the_thread_that_decides_does_not_wait_for_a_program_that_locks_the_jour
     troubles: list[object] = []
     with contextlib.closing(JournalWriter(tmp_path / NAME)) as writer:
         writer.perform = lambda order: performed.append((order, threading.current_thread().name))
-        writer.trouble = troubles.append
+        writer.on_failure = troubles.append
         writer.begin(1.0, {})
         writer.sync_late(lambda order: False)
         assert writer.flush(None)

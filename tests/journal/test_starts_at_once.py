@@ -63,7 +63,7 @@ def test_a_start_whose_folder_was_made_again_does_not_share_it(tmp_path: Path) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ensemble_core.journal.lock.lock_within", replaced)
-        patch.setattr("ensemble_core.journal.lock._PATIENCE_FOR_NAME", 0)
+        patch.setattr("ensemble_core.journal.lock._NAME_TIMEOUT", 0)
         patch.setattr(early, "acquire", lambda: Lock(folder).path.write_text("{}"))
         with pytest.raises(JournalError, match="run one has just been started by") as raised:
             late.acquire()

@@ -19,13 +19,13 @@ from ensemble_testing.session import Session, alive, wait_until
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local import fence as fence_module
 from ensemble_core.local.event_log import EventLog
+from ensemble_core.local.event_loop import Poller
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.fence import Fence
 from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.ledger_reader import LedgerReading, read_ledger, set_fence
 from ensemble_core.local.leftover_jobs import supervisor_pid
 from ensemble_core.local.local_job import LocalJob
-from ensemble_core.local.poller import Poller
 from ensemble_core.local.protocol import encode_event, encode_job, line
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_start import StartedSupervisor

@@ -37,7 +37,7 @@ def written(
     if target == "ensemble":
         return {name: Rendered(as_yaml(converted.document), _YAML)}
     if target == "nextgen":
-        from ensemble_jobspec.nextgen import as_nextgen
+        from ensemble_jobspec.nextgen_writer import as_nextgen
 
         return {name: Rendered(as_yaml(as_nextgen(workload)), _YAML)}
     if target == "kubernetes":

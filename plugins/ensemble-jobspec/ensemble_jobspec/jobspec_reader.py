@@ -11,10 +11,10 @@ from typing import Any, get_args
 
 from ensemble_core import FileErrors, UsageError
 from ensemble_core.cli.toolkit import read_document, read_file
-from ensemble_jobspec.form_flux import read_flux
-from ensemble_jobspec.form_nextgen import read_nextgen
-from ensemble_jobspec.form_transform import read_transform
+from ensemble_jobspec.flux_reader import read_flux
 from ensemble_jobspec.jobspec_errors import Faults, nearest
+from ensemble_jobspec.nextgen_reader import read_nextgen
+from ensemble_jobspec.transform_reader import read_transform
 from ensemble_jobspec.workload import Form, Workload
 
 __all__ = ["detect_form", "read", "read_jobspec"]

@@ -19,7 +19,7 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
-from ensemble_core.plugin.record_validation import CORE_EVENTS, meant_event
+from ensemble_core.plugin.record_validation import CORE_EVENTS, probable_event
 from ensemble_testing.options import RecordContract
 
 __all__ = ["TriggerContract"]
@@ -94,7 +94,7 @@ class TriggerContract(RecordContract):
             if isinstance(event, PluginEvent):
                 own.add(event.name)
         for name in self._build().events:
-            meant = meant_event(name)
+            meant = probable_event(name)
             assert name in CORE_EVENTS or name in own, (
                 f"no event has the name {name!r}, so the rule would never trigger: "
                 + (f"did you mean {meant!r}? " if meant else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ensemble_jobspec.form_flux import slots
+from ensemble_jobspec.flux_reader import slots
 from ensemble_jobspec.jobspec_errors import Faults, Path, nearest
 from ensemble_jobspec.schemas import STEPS
 from ensemble_jobspec.shared_parts import command, inside, request_of_list, system
