@@ -77,6 +77,31 @@ def test_the_views_show_what_the_commands_show(tmp_path: Path) -> None:
     assert fired == [{"rule": f"rule-{n}", "n": m} for n, m in ((1, 1), (2, 1), (3, 4))]
 
 
+def test_values_keep_their_digits(tmp_path: Path) -> None:
+    third, text = 1 / 3, 'say "hi", [a, b] and ü\\'
+    study = {
+        "jobs": [{
+            "name": "sim",
+            "command": ["echo", "E={T} {text}"],
+            "parameters": {"T": [0.1 + 0.2, third, 2**53 - 1, 12345678901234567890123, -1e-300, 7],
+                           "text": text},
+            "observe": {"key-value": {"fields": ["E"]}},
+            "result": {"same": "last.E", "twice": "2 * last.E"},
+        }],
+        "rules": [{"trigger": "start", "action": {"name": "submit", "label": "sim"}}],
+    }  # fmt: skip
+    run = ensemble.run(study, executor="local", state=tmp_path, keep=True)
+    rows = query(run.folder / NAME, 'SELECT * FROM jobs ORDER BY "index"')
+    for row, job in zip(rows, run.jobs(), strict=True):
+        parameters, result, columns = (
+            json.loads(row[name]) for name in ("parameters", "result", "columns")
+        )
+        assert parameters == {"T": job["T"], "text": text}
+        assert result == {"same": job["same"], "twice": job["twice"]}
+        assert columns == {"E": job["E"]}
+        assert float(parameters["T"]) == columns["E"] == result["same"] == result["twice"] / 2
+
+
 def test_a_job_that_printed_nan_hides_no_other_job(tmp_path: Path) -> None:
     prints = "printf 'E=%s\\nu=1\\n' {T}"
     study = {
