@@ -487,6 +487,22 @@ def test_a_statistic_without_a_value_is_no_error_if_its_column_was_read(
     assert result.exit_code == 0, result.stderr
 
 
+def test_a_result_that_was_no_number_is_an_error_whichever_job_was_first(
+    folder: Path,
+) -> None:
+    # The observer complains about the first job of the group only.
+    (folder / "two.yaml").write_text(
+        "jobs:\n"
+        "  - {name: sim, command: [sh, -c, 'printf \"E=%s\\n\" {Es}'], at_once: 1,\n"
+        "     parameters: {Es: ['1 oops 2', 'oops']},\n"
+        "     observe: {key-value: {fields: [E]}}, result: {E: last.E}}\n"
+        "rules:\n  - {trigger: start, action: {name: submit, label: sim}}\n"
+    )
+    result = ensemble("run", "two.yaml")
+    assert "error: sim.1: its result 'E' (last.E) has no value, because no obs" in result.stderr
+    assert result.exit_code == 1, result.stderr
+
+
 def test_keys_of_the_file_are_completed_after_set(folder: Path) -> None:
     def completed(*words: str) -> list[str]:
         complete = ShellComplete(main, {}, "ensemble", "_ENSEMBLE_COMPLETE")
