@@ -324,3 +324,29 @@ __all__ = [
     "FILE", "HASH", "SETTINGS", "SPEC", "Reference", "World", "content", "ensemble", "files_of",
     "member", "problems", "running",
 ]  # fmt: skip
+
+
+OTHER = FILE.replace("'true'", "'false'")
+
+
+def kinds(world: World) -> set[str]:
+    """Return the kinds of the objects that exist."""
+    return {kind for kind, _ in world.children}
+
+
+def minicluster(world: World, name: str = "study-0") -> dict[str, Any]:
+    """Return the spec of a MiniCluster."""
+    found: dict[str, Any] = world.children[("MiniCluster", name)]["spec"]
+    return found
+
+
+def told(world: World) -> list[str]:
+    """Return the reasons of the events so far."""
+    return [each.reason for each in world.events]
+
+
+def shared(**spec: Any) -> dict[str, Any]:
+    found = ensemble(member(name="a"), member(name="b"), ensemble=FILE, **spec)
+    for each in found["spec"]["members"]:
+        del each["ensemble"]
+    return found
