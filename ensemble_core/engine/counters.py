@@ -58,8 +58,8 @@ class Counters:
                 kept[text][counter] += by
         if self._groups[record.job.group].counts_passing:
             record.index.count_passing(passed, counter, by)
-        if record.kept is not None:
-            for each in record.kept.slices:
+        if record.index_record is not None:
+            for each in record.index_record.slices:
                 each.count_passing(passed, counter, by)
 
     def count_change(self, group: GroupState, record: JobRecord, change: Change) -> None:
@@ -93,8 +93,8 @@ class Counters:
     def count_reused(self, group: GroupState, record: JobRecord) -> None:
         """Count a reused job."""
         group.counts["reused"] += 1
-        if record.kept is not None:
-            for each in record.kept.slices:
+        if record.index_record is not None:
+            for each in record.index_record.slices:
                 each.counters["reused"] += 1
         self.count_for(record, record.passed, "reused")
         if group.watches or group.counted_changes["reused"]:
@@ -109,8 +109,8 @@ class Counters:
             self.count_for(record, record.passed, "rows", by)
         if "count.rows" in group.kept_names:
             record.index.count("rows", by)
-        if record.kept is not None:
-            for each in record.kept.slices:
+        if record.index_record is not None:
+            for each in record.index_record.slices:
                 each.counters["rows"] += by
         if "rows" in group.watches:
             self.index.touched[group.watches["rows"]] = None

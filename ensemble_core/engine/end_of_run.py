@@ -48,7 +48,7 @@ class EndOfRun:
     def _end(self, decision: Terminate) -> None:
         state = self._state
         state.ended = decision
-        state.rules.true_conditions.halted = state.now
+        state.rules.true_conditions.ended_at = state.now
         state.end_due = state.end_check_due = True
         state.rules.index.touched.clear()
         for index in (*state.dropped, *(record.index for record in state.withdrawn)):

@@ -444,13 +444,15 @@ class Engine:
         self.state.link = record.link
         if self.state.silence.of:
             self.state.silence.note_row(record, self.state.now)
-        if event.restarted and record.rows is not None and record.kept is not None:
-            record.kept.forget_rows(event.observer)
+        if event.restarted and record.rows is not None and record.index_record is not None:
+            record.index_record.forget_rows(event.observer)
         if not self._catching_up:
             record.count_row(event.observer, event.restarted)
         samples = self.state.table.samples
         if event.clock is not None:
-            if record.kept is not None and record.kept.repeats(event.observer, event.clock):
+            if record.index_record is not None and record.index_record.repeats(
+                event.observer, event.clock
+            ):
                 replaced = samples.repeat(record, event, event.timestamp)
                 report_repeated_rows(self.state, record, event, replaced)
                 return
@@ -637,8 +639,8 @@ class Engine:
             if record is None:
                 continue
             if event.lasts:
-                record.not_understood = True
-                state.table.groups[record.job.group].not_understood = True
+                record.unparsed_output = True
+                state.table.groups[record.job.group].unparsed_output = True
             else:
                 record.change_cancel("refuse")
         if event.level == "error":

@@ -39,7 +39,7 @@ class TrueConditions:
     timers: Timers
     pending: dict[str, PendingCondition] = field(default_factory=dict)
     #: When the run ended or stopped, if a resume may continue it.
-    halted: float | None = None
+    ended_at: float | None = None
     _serial: int = 0
 
     def enough(self, state: RuleState, one: RuleInstance, match: Match, now: float) -> bool:
@@ -105,12 +105,12 @@ class TrueConditions:
 
     def resume(self, now: float) -> None:
         """Continue after an interruption. The time between a stop and the resume does not count."""
-        halted, self.halted = self.halted, None
+        ended_at, self.ended_at = self.ended_at, None
         for timer, found in self.pending.items():
             since, lasts = found.one.since, found.state.rule.lasts
             assert since is not None
-            if halted is not None:
-                since = found.one.since = since + max(0.0, now - max(halted, since))
+            if ended_at is not None:
+                since = found.one.since = since + max(0.0, now - max(ended_at, since))
             due = since + lasts
             self.timers.once(due if due > now else now + min(lasts, _GRACE), "for", timer)
 

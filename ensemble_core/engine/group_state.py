@@ -106,7 +106,7 @@ class GroupState:
     reported_repeats: bool = False
     reported_differences: bool = False
     #: True if an observer could not parse any of a job's output.
-    not_understood: bool = False
+    unparsed_output: bool = False
     #: True if a result that is missing for this reason was reported.
     reported_unread: bool = False
     #: ``held``: the held jobs by id. ``line``: a heap of their ids by urgency and order, which may

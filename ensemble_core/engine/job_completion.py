@@ -49,7 +49,7 @@ class JobCompletion:
             self._retry_by_group(record, source.retry, event)
         if record.outcome == "failed" and "bad-node" in state.rules.index.by_event:
             self._count_on_nodes(record, event)
-        index = record.kept
+        index = record.index_record
         if index is not None and index.instances and state.rules.true_conditions.pending:
             self._rules.interrupt(record)
         if index is None or (
@@ -169,7 +169,7 @@ class JobCompletion:
 
     def _finish_index(self, record: JobRecord, event: Event) -> Steps:
         """Finish an index after its last attempt."""
-        state, index = self.state, record.kept
+        state, index = self.state, record.index_record
         done = record.outcome == "success"
         if index is not None:
             done = done and index.retry is None and not index.dropped
@@ -200,14 +200,14 @@ class JobCompletion:
             match = Match(event, record)
             for rule_state in rules.waiting((name,), group):
                 self._rules.consider(rule_state, match)
-        if not done and record.failed and not record.concern:
+        if not done and record.failed and not record.failure_rule_matched:
             return [(self._judge, record)]
         return () if rules.touched or state.withdrawn or state.dropped else None
 
     def _judge(self, record: JobRecord, event: Event) -> None:
         """Count a failure that no rule has handled (law 7 in ``engine``)."""
         state, outcome = self.state, record.outcome or "failed"
-        if record.concern or state.rules.awaits_failures(record.job.group, outcome):
+        if record.failure_rule_matched or state.rules.awaits_failures(record.job.group, outcome):
             return
         record.index.unhandled = True
         if record.cancelled_by_others:

@@ -164,8 +164,8 @@ def _outcome(table: JobTable, record: JobRecord) -> str:
     group.counts[outcome] += 1
     if record.passed:
         table.counters.count_passing(record, outcome)
-    if record.kept is not None:
-        for each in record.kept.slices:
+    if record.index_record is not None:
+        for each in record.index_record.slices:
             each.counters[outcome] += 1
     if group.watches or group.counted_changes[outcome] or table.gauges.kept:
         table.counters.count_change(group, record, outcome)

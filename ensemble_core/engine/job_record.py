@@ -49,7 +49,7 @@ class JobRecord:
     #: The group from which the job was created.
     source: JobGroup | None = None
     #: The attempt's index, or ``None`` as long as nothing needs the index.
-    kept: IndexRecord | None = None
+    index_record: IndexRecord | None = None
     #: Only ``JobTable.move`` changes the state. ``phase`` is the state in RFC 21.
     state: AttemptState = "new"
     phase: int = JobState.NEW.value
@@ -81,11 +81,11 @@ class JobRecord:
     queue_id: object = None
     seen: int = 0
     #: True if a rule that handles failures has matched an event of this job.
-    concern: bool = False
+    failure_rule_matched: bool = False
     #: Only ``change_cancel`` changes the state of the cancel.
     cancel: CancelState = "none"
     #: True if an observer could not parse any of the job's output.
-    not_understood: bool = False
+    unparsed_output: bool = False
     #: Whether the newest row has a value that could not be read.
     unreadable: bool = False
     #: Time of the job's latest event, or 0 before the first one.
@@ -132,14 +132,14 @@ class JobRecord:
     @property
     def index(self) -> IndexRecord:
         """The index to which this attempt belongs. The object is created on first use."""
-        if self.kept is None:
-            self.kept = IndexRecord(record=self)
-        return self.kept
+        if self.index_record is None:
+            self.index_record = IndexRecord(record=self)
+        return self.index_record
 
     @property
     def retried(self) -> bool:
         """True if a retry of the job has been decided already."""
-        return self.kept is not None and self.kept.retry is not None
+        return self.index_record is not None and self.index_record.retry is not None
 
     @property
     def cancelled_by_others(self) -> bool:
@@ -154,7 +154,7 @@ class JobRecord:
     @property
     def result(self) -> Mapping[str, Any]:
         """The values of the group's ``result``."""
-        return NOTHING if self.kept is None else self.kept.result
+        return NOTHING if self.index_record is None else self.index_record.result
 
     @property
     def spent(self) -> float:

@@ -89,8 +89,8 @@ def _report_missing_result(
     table = state.table.groups[record.job.group]
     message = f"{record.job.id}: its result {name!r} ({formula.text}) has no value"
     # If an observer could not parse the output, report only the first such job of the group.
-    unread = record.not_understood or record.unreadable
-    unread = unread or (table.not_understood and not record.rows)
+    unread = record.unparsed_output or record.unreadable
+    unread = unread or (table.unparsed_output and not record.rows)
     values = [(each, known.get(each)) for each in formula.sorted_names]
     lacks = any(_is_unread(record, *each) for each in values)
     if unread and lacks and not table.reported_unread:

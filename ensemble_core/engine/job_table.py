@@ -493,13 +493,13 @@ class JobTable:
 
     def close(self, record: JobRecord, done: bool) -> None:
         """Finish the index of this attempt, which was its last one."""
-        job, index = record.job, record.kept
+        job, index = record.job, record.index_record
         group = self.groups[job.group]
         change: Change = "done" if done else "lost"
         group.counts[change] += 1
         if record.passed:
             self.counters.count_passing(record, change)
-            index = record.kept
+            index = record.index_record
         if group.watches or group.counted_changes[change]:
             self.counters.count_change(group, record, change)
         if done and (done_jobs := self.done.get(job.group)) is not None:
@@ -539,12 +539,12 @@ class JobTable:
             self.gauges.leave(record.phase)
         self.move(record, "submit again", record.finished or now)
         self.counters.count_rows(record, -record.observed)
-        fresh = JobRecord(job, now, record.link, record.source, record.kept)
+        fresh = JobRecord(job, now, record.link, record.source, record.index_record)
         fresh.state, fresh.place, fresh.waits_since = record.state, 0, now
         fresh.earlier = record.spent
         fresh.passed = record.passed
-        if record.kept is not None:
-            record.kept.record = fresh
+        if record.index_record is not None:
+            record.index_record.record = fresh
         self.records[job.id] = self.groups[job.group].held[job.id] = fresh
 
     @staticmethod

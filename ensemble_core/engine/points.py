@@ -162,7 +162,9 @@ class PointJobs:
             if done:
                 point.results = (*point.results, dict(record.result))
             elif spec.failed is not None:
-                record.concern = True  # handled: the file says which values a lost point has
+                record.failure_rule_matched = (
+                    True  # handled: the file says which values a lost point has
+                )
             point.open -= 1
             if not point.open:
                 generator.ended.append(point)

@@ -40,7 +40,7 @@ def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
     record = origin.match.record
     if record is None:
         raise EnsembleError("'rows: job' needs an event of a job", code="no-job")
-    printed = (record.kept and record.kept.printed) or []
+    printed = (record.index_record and record.index_record.printed) or []
     if len(printed) > MOST_ROWS:
         raise EnsembleError(
             f"{record.job.id} printed more than {MOST_ROWS} rows: nothing was submitted",

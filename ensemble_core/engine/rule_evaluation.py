@@ -205,7 +205,7 @@ class RuleEvaluation:
 
     def interrupt(self, record: JobRecord) -> None:
         """Note that an attempt is over, so no condition of an instance for this job is true now."""
-        for key, one in ((record.kept and record.kept.instances) or {}).items():
+        for key, one in ((record.index_record and record.index_record.instances) or {}).items():
             found = self.state.rules.true_conditions.elapsed(one.timer)
             if found is not None and found.state.key == key:
                 self.state.rules.true_conditions.interrupt(found.state, one, self.state.now)
@@ -238,8 +238,8 @@ class RuleEvaluation:
             if scope is None and record is not None:
                 if rule_state.slices is None:
                     scope = record.index
-                elif record.kept is not None:
-                    for each in record.kept.slices:
+                elif record.index_record is not None:
+                    for each in record.index_record.slices:
                         if each.key == rule_state.slices:
                             scope = each
             if scope is None:  # the job lacks a parameter that is listed under ``each``
@@ -310,7 +310,7 @@ class RuleEvaluation:
             self._report(rule_state, match, "cut", known)
             return
         if rule.concerns_failure and match.record is not None:
-            match.record.concern = True
+            match.record.failure_rule_matched = True
         one.holds += 1
         if rule.lasts and not state.rules.true_conditions.enough(
             rule_state, one, match._replace(scope=scope), state.now

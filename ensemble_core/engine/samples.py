@@ -168,8 +168,8 @@ class Samples:
         specs = group.reads.get(variable) if own else None
         if specs:
             record.index.add_value(variable, value, now, specs)
-        if shared and record.kept is not None:
-            for each in record.kept.slices:
+        if shared and record.index_record is not None:
+            for each in record.index_record.slices:
                 specs = each.reads.get(variable)
                 if specs:
                     each.add_value(variable, value, now, specs)

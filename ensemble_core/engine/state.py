@@ -71,7 +71,7 @@ def _may_read_any_metric(ensemble: Ensemble) -> bool:
 
 def _within(record: JobRecord, scope: Scope) -> bool:
     """Return True if the job belongs to this scope, so that the rule's instance may cancel it."""
-    job, index = record.job, record.kept
+    job, index = record.job, record.index_record
     if isinstance(scope, IndexRecord):
         return index is scope or job.group != scope.record.job.group
     if not isinstance(scope, Slice):

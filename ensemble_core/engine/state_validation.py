@@ -112,7 +112,9 @@ def _totals(state: State) -> Iterator[str]:
 def _indices(state: State) -> Iterator[str]:
     """Yield contradictions between the fields of an index and its state."""
     table = state.table
-    kept = [record.kept for record in table.records.values() if record.kept is not None]
+    kept = [
+        record.index_record for record in table.records.values() if record.index_record is not None
+    ]
     for index in {id(each): each for each in (*kept, *state.attempts.values())}.values():
         job = index.record.job.id
         present = table.records.get(job) is index.record

@@ -93,7 +93,7 @@ class Stopping:
             exit_code=event.exit_code, cancel=tuple(cancel), reason=event.reason, stopped=True
         )
         state.ended = decision
-        state.rules.true_conditions.halted = state.now
+        state.rules.true_conditions.ended_at = state.now
         if state.stop is None:
             state.stop = Stop(decision)
         else:
@@ -195,7 +195,7 @@ class Stopping:
 
     def requeue(self, record: JobRecord) -> None:
         """Start the attempt again. It is not counted again."""
-        state, index = self.state, record.kept
+        state, index = self.state, record.index_record
         state.silence.end(record)
         job = record.job if record.source is None else recreated_job(record.job, record.source)
         job = replace(job, requeued=job.requeued + 1)

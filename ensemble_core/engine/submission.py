@@ -278,7 +278,7 @@ class Submitter:
         if index.over or index.retry is not None or index.record.job.id != decision.job:
             return
         index.retry = decision
-        index.record.concern = True
+        index.record.failure_rule_matched = True
         self.state.attempts[next_attempt_id(index)] = index
         self.state.out.append(decision)
 
@@ -422,7 +422,7 @@ class Submitter:
         dropped = []
         for job in jobs:
             record = state.table.records.get(job)
-            index = state.attempts.get(job) if record is None else record.kept
+            index = state.attempts.get(job) if record is None else record.index_record
             if index is None or index.retry is None:
                 continue
             del state.attempts[next_attempt_id(index)]

@@ -64,7 +64,7 @@ class OutputTracker:
         """Note that these jobs, which have these records, are about to be submitted."""
         if jobs and jobs[0].observe:
             now = self._clock()
-            kept = {job.id: records[job.id].kept for job in jobs if job.id in records}
+            kept = {job.id: records[job.id].index_record for job in jobs if job.id in records}
             with self._lock:
                 self._continuing.update(
                     name for name, index in kept.items() if index is not None and index.continues
