@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ensemble_core.config.context import Context
@@ -24,6 +23,7 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.option_values import merged
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER, placeholders
 from ensemble_core.model.retry_policy import LITERAL_FIELDS, RetryPolicy
+from ensemble_core.quick_dataclass import replace
 
 __all__ = ["change_group", "check_merge", "known_at_load"]
 

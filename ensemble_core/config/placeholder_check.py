@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from ensemble_core.config.context import Context
@@ -236,9 +237,8 @@ def _warn_of_template(context: Context, group: JobGroup, text: str) -> None:
 
 def has_formats(group: JobGroup, names: Iterable[str]) -> bool:
     """Return True if a placeholder of one of these parameters has a format."""
-    texts = [text for text, *_ in _texts((), {}, group)]
-    with_colon = [text for text in texts if ":" in text]
-    return any(f"{{{name}:" in text for text in with_colon for name in names)
+    texts = repr(_with_texts(group))  # many submits ask, so do not look at each text
+    return any(f"{{{name}:" in texts for name in names)
 
 
 def _check_format(context: Context, place: Path, one: Placeholder, group: JobGroup) -> None:
@@ -273,6 +273,13 @@ def _values(name: str, group: JobGroup) -> Iterator[object]:
         yield 0
     else:
         yield name
+
+
+#: Function that returns the fields of a group in which :func:`_texts` looks.
+_with_texts = attrgetter(
+    *("command", *TEXTS, "inputs", "avoid", "outputs", "discard"),
+    *("environment", "options", "observe", "within"),
+)
 
 
 def _texts(path: Path, spec: Mapping[str, Any], group: JobGroup) -> Iterator[tuple[str, Path, str]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ensemble_core.errors import EnsembleError, call_plugin, returned_wrong
 from ensemble_core.model.causes import ENVIRONMENT_FAILED
 from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
+from ensemble_core.quick_dataclass import replace
 
 __all__ = ["Environments", "wrapped"]
 

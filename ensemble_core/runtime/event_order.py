@@ -8,7 +8,6 @@ dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Literal, TypeVar
 
 from ensemble_core.engine.engine import Engine
@@ -18,6 +17,7 @@ from ensemble_core.errors import author_hint
 from ensemble_core.model.events import Event, JobEvent, Problem
 from ensemble_core.model.jobs import INTERRUPTIONS, JobState
 from ensemble_core.plugin.executor import Executor
+from ensemble_core.quick_dataclass import replace
 
 __all__ = ["TIMED", "OrderCheck"]
 

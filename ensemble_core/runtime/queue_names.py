@@ -7,10 +7,10 @@ again under a new name. The executor thus never sees two jobs with the same name
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from ensemble_core.model.events import Event, JobEvent, Problem
 from ensemble_core.model.jobs import Job
+from ensemble_core.quick_dataclass import replace
 
 __all__ = ["QueueNames"]
 

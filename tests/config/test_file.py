@@ -396,6 +396,24 @@ def test_parameters_given_during_a_run_are_checked(command: str) -> None:
             ensemble.binder.group(group, {"parameters": {"T": None}})
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "stdout: 'x-{T:.2f}'",
+        "environment: {A: '{T:.2f}'}",
+        "outputs: ['{T:.2f}.dat']",
+    ],
+)
+def test_formats_of_values_given_during_a_run_are_checked_in_all_texts(entry: str) -> None:
+    text = f"jobs: [{{name: a, command: run, parameters: {{T: 2}}, {entry}}}]\n"
+    text += "rules: [{trigger: start, action: {name: submit, label: a}}]\n"
+    ensemble = load_text(text, discover())
+    group = ensemble.groups["a"]
+    assert ensemble.binder.group(group, {"parameters": {"T": 3}}).parameters == {"T": (3,)}
+    with pytest.raises(EnsembleError, match=r"invalid format in \{T:"):
+        ensemble.binder.group(group, {"parameters": {"T": "hot"}})
+
+
 def test_values_that_are_equal_but_not_the_same_are_told_apart() -> None:
     text = "jobs: [{name: a, command: 'run {p}', parameters: {p: 1}}]\n"
     text += "rules: [{trigger: start, action: {name: submit, label: a}}]\n"
