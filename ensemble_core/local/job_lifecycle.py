@@ -70,7 +70,7 @@ class JobLifecycle:
         self._held: dict[LocalJob, PollerTimer] = {}
         self._memory_kills = MemoryKills()
         self._lacked = False  # whether a kill that ended no job was reported
-        self._suspensions = Suspensions(active, log, poller)
+        self._suspensions = Suspensions(active, log, poller, tied)
         self._memory_limits = MemoryLimits(active, poller, tree, self._exceed_memory)
         self._tidying = False
         # A queue that ends a pilot may kill the processes of a job before this one.

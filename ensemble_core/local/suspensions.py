@@ -1,11 +1,14 @@
 """Notices when local jobs are stopped and continued by signals, such as SIGTSTP and SIGCONT.
 
 A queue that suspends a pilot or an allocation stops this process too. It then notices the
-suspension when it is continued.
+suspension when it is continued. If the queue stops only the task of the pilot, the jobs are stopped
+here.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import time
 
@@ -27,9 +30,15 @@ _UNSUSPEND = encode_context("unsuspend")
 
 
 class Suspensions:
-    """Checks running jobs. A job is suspended while all its tasks are stopped."""
+    """Checks running jobs. A job is suspended while all its tasks are stopped.
 
-    def __init__(self, active: ActiveJobs, log: EventLog, poller: Poller[Token]) -> None:
+    ``tied``: jobs are stopped and continued with the process that has started this one.
+    """
+
+    def __init__(
+        self, active: ActiveJobs, log: EventLog, poller: Poller[Token], tied: bool
+    ) -> None:
+        self._tied, self._stopped = tied, False
         self._active = active
         self._log = log
         self._poller = poller
@@ -64,11 +73,23 @@ class Suspensions:
         self._checking = False
         if self._active.running:
             self.watch()
+        if self._tied:
+            self._follow_parent()
         for record in self._active.running:
             if record.live and record.started and record.phase is Phase.NONE:
                 stopped = all(is_stopped(pid) for pid in record.live)
                 if record.suspend(stopped, time.monotonic()):
                     self._log.add(record, _SUSPEND if stopped else _UNSUSPEND)
+
+    def _follow_parent(self) -> None:
+        stopped, before = is_stopped(os.getppid()), self._stopped
+        self._stopped = stopped
+        if not (stopped or before):
+            return
+        for record in self._active.running:
+            for pid in record.live if record.started and record.phase is Phase.NONE else ():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGSTOP if stopped else signal.SIGCONT)
 
 
 def is_stopped(pid: int) -> bool:

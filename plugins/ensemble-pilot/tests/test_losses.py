@@ -34,6 +34,10 @@ def supervisor(session: Session, pilot: int) -> int:
     return supervisor_pid(state_of(session, pilot))
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def job_that_is_sent_but_not_started(session: Session, keeper: int) -> Job:
     """Return a job that was sent to a supervisor that is stopped."""
     stop(keeper)
@@ -112,6 +116,26 @@ def test_jobs_are_suspended_with_their_pilot(folder: Path) -> None:
         assert session.names(job).count("suspend") == 2
         assert session.names(job).count("unsuspend") == 2
         assert "suspend" not in session.names(waiting)
+
+
+def test_jobs_stop_with_the_task_of_their_pilot(folder: Path) -> None:
+    """Grid Engine stops only the processes of its job's own group: jobs went on meanwhile."""
+    with new_session(folder, least=1, most=1, cores=1) as session:
+        job = session.job("sh", "-c", f"echo $$ > pid; {WORK}")
+        session.submit(job)
+        session.wait_for(job, "start")
+        task = parent_of(supervisor(session, 1))
+        wait_until(lambda: (folder / "pid").exists() and (folder / "pid").read_text().strip())
+        status = Path(f"/proc/{(folder / 'pid').read_text().strip()}/status")
+        stop(task)
+        wait_until(lambda: "(stopped)" in status.read_text(), 60)
+        os.kill(task, signal.SIGCONT)
+        session.wait(lambda: session.names(job)[-1] == "unsuspend", "unsuspend")
+        wait_until(lambda: "(stopped)" not in status.read_text(), 60)
+        (folder / "go").touch()
+        session.wait_clean(job)
+        assert session.cause(job) == "exit"
+        assert session.names(job).count("suspend") == 1
 
 
 @pytest.mark.parametrize("late", [False, True])
