@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,11 @@ class Connections:
     def host(self, node: Node) -> str:
         """Return the name of a node, as it has said it itself."""
         return str(self._hellos.get(node.key, {}).get("host", ""))
+
+    def silence(self, node: Node) -> float:
+        """Return for how many seconds a node has sent nothing; 0 if it is not connected."""
+        peer = self._peers.get(node.key)
+        return 0.0 if peer is None else time.monotonic() - peer.heard
 
     def submit(self, node: Node, jobs: Sequence[Job]) -> None:
         """Send jobs to a node. If its connection ends before, they are sent at the next one."""

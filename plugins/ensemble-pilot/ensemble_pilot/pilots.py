@@ -252,7 +252,10 @@ class Pilots:
             self._notes[number] = f"{kind}: {note}" if note else f"{kind}"
         elif event.name in ("suspend", "unsuspend"):
             for name in {name: None for node in pilot.nodes for name in node.jobs}:
-                self._jobs.suspend(name, event)
+                # The queue was asked some time after the nodes had stopped.
+                silence = self._nodes.silence(self._fleet.placed[name])
+                since = min(event.timestamp, self._turn.clock() - silence)
+                self._jobs.suspend(name, event, since)
         elif event.name == "finish":
             pilot.ends = min(event.timestamp, pilot.until(self._turn.clock()))
         elif event.name == "clean":

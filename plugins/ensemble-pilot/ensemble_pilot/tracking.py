@@ -86,14 +86,17 @@ class Tracking:
         elif event.name == "clean":
             self._over(tracked, event.timestamp)
 
-    def suspend(self, name: str, event: JobEvent) -> None:
-        """Emit that the outer queue has suspended or continued the pilot of a job that runs."""
+    def suspend(self, name: str, event: JobEvent, since: float) -> None:
+        """Emit that the outer queue has suspended or continued the pilot of a job that runs.
+
+        ``since``: when it did so.
+        """
         tracked, suspended = self._jobs.get(name), event.name == "suspend"
         if tracked is None or "start" not in tracked.names or "finish" in tracked.names:
             return
         if tracked.suspended is not suspended:
             tracked.suspended = suspended
-            tracked.last = max(event.timestamp, tracked.last + STEP)
+            tracked.last = max(since, tracked.last + STEP)
             self._emit(tracked, [JobEvent(tracked.last, name, event.name, event.context)])
 
     def finish(self, tracked: TrackedJob, kind: str, note: str, ended: float | None = None) -> None:
