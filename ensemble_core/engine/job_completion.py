@@ -240,12 +240,13 @@ class JobCompletion:
         if budget is None or what not in budget.limits or state.ended is not None:
             return None
         used, committed = budget.use(what, state.now)
+        needed, exact = budget.needed(held, state.now)[what]
         fields = {
             "what": what,
             "most": budget.limits[what],
             "used": used,
             "committed": committed,
-            "needed": budget.needed(held, state.now)[what][0],
+            **({"needed": needed} if exact else {}),
             "held": len(held),
             "left": len(state.table.records) - len(held),
         }

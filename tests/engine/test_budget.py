@@ -150,6 +150,18 @@ def test_rules_on_limit_fire_when_jobs_are_held_and_when_only_these_are_left() -
     assert ended(told).exit_code == 4
 
 
+def test_the_needed_hours_have_no_value_before_the_time_of_a_job_is_known() -> None:
+    told = story(
+        "core_hours: 1.5",
+        "count: 3",
+        "  - {id: met, trigger: limit, repetitions: 9, action: {name: log, message: '{needed}'}}",
+    )
+    told.start()
+    told.play("a.0", duration=3600)
+    said = [one.message for one in told.decisions if isinstance(one, Log) and one.rule == "met"]
+    assert said == ["? (the event has no 'needed')", "3"]
+
+
 def test_a_rule_on_a_limit_may_end_the_run() -> None:
     told = story(
         "jobs: 1",
