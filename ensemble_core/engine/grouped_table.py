@@ -17,8 +17,9 @@ from ensemble_core.engine.table_values import AppendOnlyValues, Values, is_numbe
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import split_filter
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.expressions import Expression, index_label
+from ensemble_core.model.expressions import Expression
 from ensemble_core.model.filters import Filter, filter_of
+from ensemble_core.model.placeholders import index_label
 from ensemble_core.model.tables import MOST_PIVOT_VALUES, Table, value_order
 
 __all__ = ["GroupedTable"]

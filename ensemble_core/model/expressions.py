@@ -27,7 +27,13 @@ from ensemble_core.model.compiler import (
     refused,
 )
 from ensemble_core.model.formula_mistakes import suggested_formula
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, fill, is_format, placeholders
+from ensemble_core.model.placeholders import (
+    FIELD_PLACEHOLDER,
+    fill,
+    index_label,
+    is_format,
+    placeholders,
+)
 from ensemble_core.model.plain_numbers import whole
 from ensemble_core.model.sweep_values import rounded, without_noise
 from ensemble_core.quick_dataclass import dataclass
@@ -43,7 +49,6 @@ __all__ = [
     "check_names",
     "evaluate_options",
     "expression",
-    "index_label",
     "parse",
 ]
 
@@ -438,19 +443,6 @@ def _index(node: ast.expr) -> int | float | str | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return -value if negative else value
     return value if isinstance(value, str) and not negative else None
-
-
-def index_label(value: object) -> str:
-    """Format a value for the brackets in a column's name, such as ``U[16]`` or ``U[hex]``.
-
-    >>> index_label(16.0), index_label(0.5), index_label("hex"), index_label("16")
-    ('16', '0.5', 'hex', "'16'")
-    """
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    if isinstance(value, str) and re.fullmatch(r"[-+.\d].*|", value):
-        return repr(value)
-    return str(value)
 
 
 def _check_depth(tree: ast.expr, text: str) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "fill",
     "fill_message",
     "format_value",
+    "index_label",
     "is_format",
     "metric_path",
     "normal_name",
@@ -41,8 +42,9 @@ _NAME = r"[A-Za-z_]\w*"
 #: A column such as ``c_msd[4]`` or ``PotEng.error``, or a statistic with a filter:
 #: ``mean.U(L == 16)``.
 #: Or a metric: ``mean.sim-energy``, ``metric('count.sim.done')``.
-_METRIC = r"metric\(\s*(?:'[^'{}]*'|\"[^\"{}]*\")\s*\)"
-_FIELD = rf"(?:{_METRIC}|{_NAME}(?:(?:\.\w+(?:-\w+)*|\[[\w.]+\])+(?:\([^{{}}]*\))?)?)"
+_QUOTED = r"(?:'[^'{}]*'|\"[^\"{}]*\")"
+_METRIC = rf"metric\(\s*{_QUOTED}\s*\)"
+_FIELD = rf"(?:{_METRIC}|{_NAME}(?:(?:\.\w+(?:-\w+)*|\[(?:[\w.]+|{_QUOTED})\])+(?:\([^{{}}]*\))?)?)"
 
 
 def _pattern(name: str) -> re.Pattern[str]:
@@ -51,6 +53,9 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 #: The content of a placeholder in a command, workdir, environment, option or output path.
 PLACEHOLDER = _pattern(_NAME)
+
+#: An index in quotes, as in ``U["hex"]``.
+_INDEX = late_pattern(rf"\[({_QUOTED})\]")
 
 #: The content of a placeholder in a message.
 FIELD_PLACEHOLDER = _pattern(_FIELD)
@@ -288,17 +293,32 @@ def metric_path(name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def normal_name(name: str) -> str:
-    """Return a name in which the filter has its normal form, as in formulas.
+    """Return a name in which the filter or index has its normal form, as in formulas.
 
-    >>> normal_name("mean.U(L==16)"), normal_name("mean.U")
-    ('mean.U(L == 16)', 'mean.U')
+    >>> normal_name("mean.U(L==16)"), normal_name("mean.U"), normal_name("max.t.U['hex']")
+    ('mean.U(L == 16)', 'mean.U', 'max.t.U[hex]')
     """
-    if not name.endswith(")"):
+    base, bracket, inner = name.partition("(")
+    name = _INDEX.sub(lambda found: f"[{index_label(found[1][1:-1])}]", base) + bracket + inner
+    if not bracket:
         return name
     try:
         return ast.unparse(ast.parse(name, mode="eval"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return name
+
+
+def index_label(value: object) -> str:
+    """Format a value for the brackets in a column's name, such as ``U[16]`` or ``U[hex]``.
+
+    >>> index_label(16.0), index_label(0.5), index_label("hex"), index_label("16")
+    ('16', '0.5', 'hex', "'16'")
+    """
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, str) and re.fullmatch(r"[-+.\d].*|", value):
+        return repr(value)
+    return str(value)
 
 
 def _shown(value: object) -> str:

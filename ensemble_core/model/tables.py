@@ -8,7 +8,8 @@ from typing import Any
 
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
-from ensemble_core.model.expressions import Expression, index_label
+from ensemble_core.model.expressions import Expression
+from ensemble_core.model.placeholders import index_label
 from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["MOST_PIVOT_VALUES", "NOWHERE", "OWN_NAMES", "Table", "table_column", "value_order"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ensemble_core import open_run
+from ensemble_core import open_run, run
 from ensemble_core.cli.main import main
 
 _STUDY = """
@@ -68,3 +68,27 @@ def test_metrics_list_filtered_statistics(kept: Path) -> None:
     known = {row["metric"]: row["value"] for row in said}
     assert known["mean.sim-U(L == 16)"] == 166
     assert known["count.sim.done(T == 1)"] == 2
+
+
+@pytest.mark.parametrize("index", ["hex", "'hex'", '"hex"'])
+def test_a_message_fills_in_a_pivoted_column_with_the_index_that_a_formula_has(
+    tmp_path: Path, index: str
+) -> None:
+    sim = {
+        "name": "sim",
+        "command": "echo U={T} {L}",
+        "parameters": {"T": [1, 2], "L": ["hex", "1e"]},
+        "observe": {"key-value": {"fields": ["U"]}},
+        "result": {"U": "last.U"},
+    }
+    message = f"{{max.t.U[{index}]:.1f}} {{sum.t.U[{index}](T > 1)}} {{max.t.U['1e']}}"
+    study = {
+        "jobs": [sim],
+        "rules": [
+            {"trigger": "start", "action": {"name": "submit"}},
+            {"trigger": "idle", "name": "sim", "action": {"name": "log", "message": message}},
+        ],
+        "results": {"t": {"of": "sim", "by": ["T"], "pivot": "L", "columns": {"U": "mean.U"}}},
+    }
+    with run(study, executor="local", state=tmp_path).inspect() as look:
+        assert look.firings()[-1]["decisions"] == ["log 2.0 2 2"]
