@@ -81,14 +81,33 @@ def test_each_task_has_its_own_cores(machine: Machine) -> None:
     assert len(numbers(output(run, wide))) == 2
 
 
+def cores_of_supervisor(run: Session) -> list[list[int]]:
+    """Return the cores on which each thread of the supervisor may run."""
+    assert isinstance(run.executor, LocalExecutor)
+    threads = os.listdir(f"/proc/{run.executor._require_open().supervisor}/task")
+    return [sorted(os.sched_getaffinity(int(thread))) for thread in threads]
+
+
 @several
 def test_the_supervisor_is_not_bound_itself(machine: Machine) -> None:
     run = machine.run("a", slots=2)
     run.run(sh(run, "true"))
-    assert isinstance(run.executor, LocalExecutor)
-    supervisor = run.executor._require_open().supervisor
-    for thread in os.listdir(f"/proc/{supervisor}/task"):
-        assert sorted(os.sched_getaffinity(int(thread))) == CORES
+    assert all(cores == CORES for cores in cores_of_supervisor(run))
+
+
+@several
+def test_the_supervisor_is_not_bound_if_no_job_follows_one_that_has_ended(machine: Machine) -> None:
+    """It goes to the cores of the job that has ended, but the next one needs more."""
+    run = machine.run("a", slots=2)
+    long, short = sh(run, "sleep 600"), sh(run, "true")
+    wide = sh(run, SHOW, cores_per_task=2)
+    run.submit(long, short, wide)
+    run.wait_clean(short)
+    assert all(cores == CORES for cores in cores_of_supervisor(run))
+    assert "alloc" not in run.names(wide)
+    run.cancel(long)
+    run.wait_clean(wide)
+    assert len(numbers(output(run, wide))) == 2
 
 
 @several
