@@ -56,7 +56,7 @@ def held_jobs(state: Path) -> str:
     for run in (state / "runs").glob("*"):
         told = _ensemble(["status", run.name, "--state", str(state), "--json"]).stdout
         with contextlib.suppress(ValueError, KeyError):
-            count += json.loads(told)["active"]
+            count += json.loads(told)["active"] or 0  # null: the journal cannot be read
     return f"the queue still holds {count} job{'s' * (count != 1)} of the run"
 
 
