@@ -328,20 +328,33 @@ class SlurmExecutor(BatchExecutor):
 
         If a prolog fails, Slurm cancels the job, and only the drained node shows why.
         """
-        hosts = sorted({job.host for job in jobs if job.exception == "cancel" and job.host})
-        failed: list[tuple[str, str, float]] = []
-        if hosts:
-            command = ("sinfo", "--noheader", "--Node", f"--nodes={','.join(hosts)}")
-            with suppress(InvalidJob):  # squeue may have cut a long list of nodes
-                failed = failed_prologs(self._query(*command, f"--Format={SINFO_REASON}"))
+        cancelled = {job.host for job in jobs if job.exception == "cancel" and job.host}
+        failed = self._failed_prologs(cancelled)
         explained = []
         for job in jobs:
-            for node, reason, at in failed:
-                if job.exception == "cancel" and abs((job.ended or 0.0) - at) <= _PROLOG:
+            for node, reason, at in failed if job.exception == "cancel" else ():
+                if abs((job.ended or 0.0) - at) <= _PROLOG and self._has_node(job, node):
                     note = f"{node} could not start it, so Slurm cancelled it ({reason})"
-                    job = replace(job, exception="node-failure", note=note)
+                    job = replace(job, exception="node-failure", note=note, by="")
+                    break
             explained.append(job if job.exception is None else self._messages.explain(job))
         return explained
+
+    def _failed_prologs(self, hosts: Collection[str]) -> list[tuple[str, str, float]]:
+        """Return node, reason and time of each failed prolog on these nodes."""
+        if not hosts:
+            return []
+        command = ("sinfo", "--noheader", "--Node", f"--nodes={','.join(sorted(hosts))}")
+        with suppress(InvalidJob):  # squeue may have cut a long list of nodes
+            return failed_prologs(self._query(*command, f"--Format={SINFO_REASON}"))
+        return []
+
+    def _has_node(self, job: QueueJob, node: str) -> bool:
+        """Return whether a job had a node; ``host`` may be a list such as ``n[1-3]``."""
+        listed = "[" in job.host or "," in job.host
+        return job.host == node or (
+            listed and any(node == each for each, _, _ in self._failed_prologs([job.host]))
+        )
 
     def _is_own(self, row: Row) -> bool:
         """Return whether the job belongs to this run, by its name or its comment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -448,6 +449,44 @@ def test_a_task_that_slurmctld_has_forgotten_is_cancelled_only_if_it_cannot_have
     assert deleted() == ids
     clock[0] += 2.0
     assert deleted() == cancelled
+
+
+def test_only_jobs_of_the_node_whose_prolog_failed_have_a_failed_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A user cancelled a job on another node in the same second: a retry would run it again."""
+    ended = "1000"
+    hosts = {"7": "n1", "8": "n3", "9": "n[2-3]", "10": "n[1-2]"}
+    nodes = {"n1": ["n1"], "n3": ["n3"], "n[2-3]": ["n2", "n3"], "n[1-2]": ["n1", "n2"]}
+
+    def command(words: Sequence[str], **options: object) -> tuple[int, str, str]:
+        if words[0] == "scontrol":
+            return 1, "", "slurm_load_jobs error: Invalid job id specified"
+        if words[0] == "sinfo":
+            (which,) = (word for word in words if word.startswith("--nodes="))
+            lists = re.findall(r"[^,\[]+(?:\[[^]]*\])?", which.removeprefix("--nodes="))
+            if not any("n3" in nodes[each] for each in lists):
+                return 0, "", ""
+            return 0, SEPARATOR.join(["n3", "Prolog error", ended, "\n"]), ""
+        rest = ["0:0", ended, ended, ended]
+        rows = [
+            [id_, "CANCELLED by 0", *rest, host, f"sim.{id_}@bd94cc00", "", "sbatch ab.sh"]
+            for id_, host in hosts.items()
+        ]
+        return 0, "".join(SEPARATOR.join(row) + "\n" for row in rows), ""
+
+    executor = SlurmExecutor()
+    executor._run_id, executor._mark = "bd94cc0001234567", "@bd94cc00"
+    executor._site = Site(accounting=True)
+    monkeypatch.setattr(executor, "command", command)
+    jobs = {job.id: job for job in executor.account(list(hosts))}
+    assert {id_: job.exception for id_, job in jobs.items()} == {
+        "7": "cancel",
+        "8": "node-failure",
+        "9": "node-failure",
+        "10": "cancel",
+    }
+    assert (jobs["8"].by, jobs["7"].by) == ("", "root")
 
 
 def test_an_unreachable_slurmctld_does_not_make_a_job_unknown(
