@@ -298,14 +298,15 @@ class GridEngineExecutor(BatchExecutor):
     def _up_since(self) -> float:
         """Return since when qmaster has been running, in monotonic seconds; infinite if unknown.
 
-        It has not lost the records of jobs that it has had since then.
+        It may have started a little earlier. It has not lost the records of jobs that it has had
+        since this time.
         """
-        now = time.monotonic()
         try:
             host = self._run_command(["qconf", "-sss"]).split()[0]
             port = os.environ.get("SGE_QMASTER_PORT") or socket.getservbyname("sge_qmaster", "tcp")
             out = self._run_command(["qping", "-info", host, str(port), "qmaster", "1"])
-            return now - float(re.findall(r"^run time \[s\]:\s+(\d+)", out, re.M)[0])
+            lasted = float(re.findall(r"^run time \[s\]:\s+(\d+)", out, re.M)[0])
+            return time.monotonic() - lasted
         except (ExecutorError, OSError, IndexError):  # the commands need not be installed
             return math.inf
 

@@ -106,6 +106,30 @@ def test_a_job_without_a_record_is_unknown_only_if_qmaster_says_so(
     assert states == ([state] if state else [])
 
 
+@pytest.mark.parametrize(("started", "deleted"), [(99.0, True), (101.0, False)])
+def test_a_job_is_only_deleted_if_qmaster_has_been_running_since_it_had_the_job(
+    monkeypatch: pytest.MonkeyPatch, started: float, deleted: bool
+) -> None:
+    """The commands that ask may take seconds on a busy machine."""
+    now = [200.0]
+    monkeypatch.setattr("ensemble_gridengine.executor.time.monotonic", lambda: now[0])
+    monkeypatch.setenv("SGE_QMASTER_PORT", "6444")
+    executor = GridEngineExecutor()
+    executor._seen["7"] = 100.0
+
+    def command(words: Sequence[str], given: bytes = b"") -> tuple[int, str, str]:
+        now[0] += 5.0
+        if words[0] == "qping":
+            return 0, f"run time [s]:             {int(now[0] - started)}\n", ""
+        if words[0] == "qconf":
+            return 0, "master.site\n", ""
+        return (0, "", "") if "-u" in words else (1, "", "Following jobs do not exist: \n7")
+
+    executor.command = command  # type: ignore[method-assign,assignment]
+    (job,) = executor.account(["7"])
+    assert (job.exception == "cancel") is deleted
+
+
 def test_an_unreachable_qmaster_does_not_make_a_job_unknown() -> None:
     with pytest.raises(CannotTake):
         list(replying("", 1, "error: unable to contact qmaster").account(["7"]))
