@@ -16,6 +16,8 @@ from ensemble_core import Job
 
 __all__ = ["TAG", "JobspecError", "Jobspecs", "files_of", "limits", "nodes_of", "tag_of"]
 
+#: Key of the run's tag and identity and of the job's id in a jobspec: ``attributes.user.TAG``.
+TAG = "ensemble"
 #: Variables of an outer launcher. They would make an MPI program look for a server that does not
 #: exist.
 _OUTER_LAUNCHER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "FLUX_TASK_")
@@ -181,10 +183,6 @@ class Jobspecs:
         if exclusive:
             node["exclusive"] = True
         return node
-
-
-#: Key of the run's tag and identity and of the job's id in a jobspec: ``attributes.user.TAG``.
-TAG = "ensemble"
 
 
 def files_of(jobspec: Mapping[str, Any]) -> dict[str, Any]:

@@ -320,12 +320,6 @@ def quick_keys(ensemble: Ensemble, secrets: dict[str, Object | None], now: float
     return found
 
 
-__all__ = [
-    "FILE", "HASH", "SETTINGS", "SPEC", "Reference", "World", "content", "ensemble", "files_of",
-    "member", "problems", "running",
-]  # fmt: skip
-
-
 OTHER = FILE.replace("'true'", "'false'")
 
 
@@ -346,7 +340,14 @@ def told(world: World) -> list[str]:
 
 
 def shared(**spec: Any) -> dict[str, Any]:
+    """Return an Ensemble of two members with one file for both."""
     found = ensemble(member(name="a"), member(name="b"), ensemble=FILE, **spec)
     for each in found["spec"]["members"]:
         del each["ensemble"]
     return found
+
+
+__all__ = [
+    "FILE", "HASH", "OTHER", "SETTINGS", "SPEC", "Reference", "World", "content", "ensemble",
+    "files_of", "kinds", "member", "minicluster", "problems", "running", "shared", "told",
+]  # fmt: skip

@@ -15,10 +15,9 @@ from ensemble_core import (
     as_text,
     escape_braces,
 )
-from ensemble_programs.checkpoints import _no_checkpoint, newest_checkpoint
+from ensemble_programs.checkpoints import Search, newest_checkpoint, no_checkpoint
 
 if TYPE_CHECKING:
-    from ensemble_programs.checkpoints import Search
     from ensemble_programs.outcome import Outcome
     from ensemble_programs.program import Program
 
@@ -161,7 +160,7 @@ def _continued(
     assert program.resume is not None  # or the action does not exist
     ended = _outcome(program, options, job)
     if ended.kind == next(iter(program.kinds)):
-        raise _no_checkpoint(f"it is complete ({ended.message})")
+        raise no_checkpoint(f"it is complete ({ended.message})")
     patterns = options.get("checkpoint", program.checkpoint)
     wanted = patterns if isinstance(patterns, str) else ", ".join(patterns)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ensemble_core import EnsembleError
 
-__all__ = ["Search", "choose", "find", "newest_checkpoint"]
+__all__ = ["Search", "choose", "find", "newest_checkpoint", "no_checkpoint"]
 
 #: Seconds by which the file system's clock may lag behind the queue's.
 _CLOCKS = 10.0
@@ -98,15 +98,16 @@ def newest_checkpoint(
     """
     workdir = job.get("workdir")
     if not workdir:
-        raise _no_checkpoint("it never ran, or its folder is unknown")
+        raise no_checkpoint("it never ran, or its folder is unknown")
     if not os.path.isdir(workdir):
-        raise _no_checkpoint(f"its folder {workdir} does not exist on this machine")
+        raise no_checkpoint(f"its folder {workdir} does not exist on this machine")
     found = find(workdir)
     if found.newest is None:
         said = "".join(f"; {os.path.basename(path)}: {reason}" for path, reason in found.passed)
-        raise _no_checkpoint(f"no {what} in {workdir}{said}")
+        raise no_checkpoint(f"no {what} in {workdir}{said}")
     return found, found.newest
 
 
-def _no_checkpoint(what: str) -> EnsembleError:
+def no_checkpoint(what: str) -> EnsembleError:
+    """Return the error of a job without a checkpoint to continue from."""
     return EnsembleError(what, code="no-checkpoint")

@@ -587,7 +587,7 @@ def test_cancel_reaches_the_member(world: World) -> None:
     assert caught.value.code == "invalid-argument"
 
 
-# -- health, reflection, service_log, metrics, stop ---------------------------------------------------------
+# -- health, reflection, logs, metrics, stop ---------------------------------------------------------
 
 
 def test_health_needs_no_credential_but_reflection_does(world: World) -> None:
