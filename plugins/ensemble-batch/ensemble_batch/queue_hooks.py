@@ -171,7 +171,7 @@ class QueueHooks(Executor):
         this field are rejected. The wrappers of ``BatchExecutor`` send it.
     restart_codes:
         Exit codes of a script at which the queue starts the job again, or holds it. The wrapper of
-        a job with such a code ends with another one, unless the queue :meth:`may_restart` the job.
+        a job with such a code ends with another one, unless :meth:`may_restart` allows a restart.
         ``connect`` may set them.
     own_variables:
         Prefixes of variables that the queue sets for its jobs. If the run itself is in a job, its

@@ -23,7 +23,7 @@ class TrackedJob:
     - ``last``: the time of the last event that was emitted, or would have been
     - ``newest``: the time of the last event of the node, by its clock
 
-    ``suspended`` says whether the job stands still.
+    ``suspended`` is true while the job is suspended.
     """
 
     __slots__ = ("cancelled", "entry", "last", "names", "newest", "since", "suspended")
@@ -102,7 +102,7 @@ class Tracking:
     def finish(self, tracked: TrackedJob, kind: str, note: str, ended: float | None = None) -> None:
         """End a job here: its events are in the ledger before they are emitted.
 
-        ``ended`` is when it has ended, if that is not now.
+        ``ended``: when it ended, if that is not now.
         """
         name = tracked.entry.job.id
         now = max(self._turn.clock() if ended is None else ended, tracked.last + STEP)
@@ -134,8 +134,7 @@ class Tracking:
     ) -> list[str]:
         """Take over what a ledger says of jobs, read after the fence of their pilot was set.
 
-        ``ended`` is when the pilot has ended, if that is not now.
-
+        ``ended``: when the pilot ended, if that is not now.
         ``requeue``: jobs that had started in the pilot run again, if it is certain that none of
         their processes is left.
         Return the jobs that never started. All others are over after that.
