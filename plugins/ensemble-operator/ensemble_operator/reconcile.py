@@ -26,18 +26,8 @@ from .changes import (
 from .member_objects import RUNNER, member_objects, run_objects, token_secret
 from .member_reconcile import BEAT, Part, PartPlan, members_leave, plan_part
 from .member_state import gone_at, is_set_up, waits_since
-from .object_names import (
-    FILE,
-    HASH,
-    ORPHAN,
-    RUN,
-    TEMPLATE,
-    Object,
-    content,
-    is_owned,
-    member_object,
-)
-from .resource import Ensemble, Member, Reference, privilege_problems, problems, read
+from .object_names import HASH, ORPHAN, RUN, TEMPLATE, Object, content, is_owned, member_object
+from .resource import Ensemble, Member, Reference, is_readable, privilege_problems, problems, read
 from .service_objects import address, service_objects, tls_secret
 from .settings import Settings
 from .status import (
@@ -70,13 +60,15 @@ _PRUNED = ("ConfigMap", "MiniCluster", "HorizontalPodAutoscaler", "Job", "Servic
 def plan(found: Object, observed: Observed, settings: Settings, now: float) -> Plan:
     """Return the plan for an Ensemble; ``now`` is in seconds since the epoch."""
     wrong = problems(found) or (privilege_problems(found["spec"]) if settings.restricted else [])
-    if wrong:
-        unread = empty_ensemble(found)
-        if unread.deleting:
-            return _Planning(unread, observed, settings, now).plan()
-        verdict = (False, "InvalidMember", "; ".join(map(str, wrong))[:4096])
+    if not wrong:
+        return _Planning(read(found), observed, settings, now).plan()
+    unread = empty_ensemble(found)
+    if unread.deleting:
+        return _Planning(unread, observed, settings, now).plan()
+    verdict = (False, "InvalidMember", "; ".join(map(str, wrong))[:4096])
+    if not is_readable(found):
         return _refused(unread, verdict, now)
-    return _Planning(read(found), observed, settings, now).plan()
+    return _Planning(read(found), observed, settings, now, valid=False).plan_invalid(verdict)
 
 
 def _refused(
@@ -110,7 +102,13 @@ class _Planning:
     """One call of :func:`plan`."""
 
     def __init__(
-        self, ensemble: Ensemble, observed: Observed, settings: Settings, now: float
+        self,
+        ensemble: Ensemble,
+        observed: Observed,
+        settings: Settings,
+        now: float,
+        *,
+        valid: bool = True,
     ) -> None:
         self.ensemble, self.observed = ensemble, observed
         self.settings, self.now = settings, now
@@ -121,18 +119,16 @@ class _Planning:
         #: Whether the running members are of an earlier, valid spec or file.
         self.superseded = False
         self.waited_for = self._awaited_secrets()
-        self.parts = self._wanted_parts()
+        self.parts = self._wanted_parts() if valid else []
 
     def plan(self) -> Plan:
         ensemble = self.ensemble
         if ensemble.deleting:
             return self._deleting()
-        self._finalizer()
         valid = self._valid()
         if not valid[0]:
-            if self.observed.flux and ensemble.status.get("members"):
-                return self._follow_running(valid)
-            return _refused(ensemble, valid, self.now, tuple(self.changes))
+            return self.plan_invalid(valid)
+        self._finalizer()
         own_tls = ensemble.sidecar.tls_secret
         finished = self._was_finished()
         if finished and self._is_expired():
@@ -156,19 +152,19 @@ class _Planning:
             valid = (False, "Conflict", f"{named} exists and does not belong to this Ensemble")
         return self._result(valid, [each for _, each in parts], ready)
 
+    def plan_invalid(self, valid: Verdict) -> Plan:
+        """Return the plan for an Ensemble with an invalid file or spec."""
+        self._finalizer()
+        if self.observed.flux and self.ensemble.status.get("members"):
+            return self._follow_running(valid)
+        return _refused(self.ensemble, valid, self.now, tuple(self.changes))
+
     def _follow_running(self, valid: Verdict) -> Plan:
         """Return the plan for an Ensemble that became invalid while it ran: nothing is created or
         changed, but the ends of runs are recorded, and what is over is removed.
         """
         self.superseded = True
-        for part in self.parts:
-            noted = part.main["metadata"]["annotations"]
-            found = self.observed.children.get((part.main["kind"], part.main["metadata"]["name"]))
-            if found is not None:
-                had = found["metadata"].get("annotations") or {}
-                noted |= {key: had[key] for key in (RUN, FILE, TEMPLATE) if key in had}
-            elif run := self.ensemble.entry(part.name).get("run"):
-                noted[RUN] = run
+        self.parts = self._known_parts()
         finished = self._was_finished()
         if finished and self._is_expired():
             return self._forget()
@@ -340,6 +336,22 @@ class _Planning:
             text = self._text(ensemble.file) or ""
             objects = run_objects(ensemble, self.settings, text, content(text))
             found.append(Part(RUNNER, tuple(objects), "run"))
+        return found
+
+    def _known_parts(self) -> list[Part]:
+        """Return the parts in the status, with their objects as they are in the cluster."""
+        entries = self.ensemble.status["members"]
+        outside = any(each["name"] == RUNNER and "minicluster" not in each for each in entries)
+        found: list[Part] = []
+        for entry in entries:
+            kind = "MiniCluster" if "minicluster" in entry else "Job"
+            name = member_object(self.ensemble, entry["name"])
+            main = self.observed.children.get((kind, name)) or {"kind": kind, "metadata": {}}
+            had = main["metadata"].get("annotations") or {}
+            noted = {RUN: entry.get("run", ""), TEMPLATE: None, **had}
+            main = {**main, "metadata": {**main["metadata"], "name": name, "annotations": noted}}
+            runs = kind == "Job" or not outside
+            found.append(Part(entry["name"], (main,), "run" if kind == "Job" else name, runs))
         return found
 
     def _last_size(self, member: Member) -> int | None:

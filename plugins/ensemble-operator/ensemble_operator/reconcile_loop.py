@@ -22,7 +22,7 @@ from .member_objects import token_secret
 from .member_state import ended_jobs, is_set_up, waits_since
 from .object_names import HASH, KINDS, Object, content
 from .reconcile import empty_ensemble, files_of, plan
-from .resource import Ensemble, Reference, problems, read
+from .resource import Ensemble, Reference, is_readable, read
 from .service_objects import address, tokens_secret
 from .service_polling import Target
 from .settings import Settings
@@ -191,7 +191,7 @@ class Loop:
             self._drop_timer(key)
             return
         known = self._known.setdefault(key, _EnsembleState())
-        ensemble = None if problems(found) else read(found)
+        ensemble = read(found) if is_readable(found) else None
         if ensemble is None and "deletionTimestamp" in found["metadata"]:
             ensemble = empty_ensemble(found)  # an invalid Ensemble can be deleted, too
         observed = await self._observe(key, known, ensemble)

@@ -16,6 +16,7 @@ __all__ = [
     "Problem",
     "Reference",
     "Sidecar",
+    "is_readable",
     "privilege_problems",
     "problems",
     "read",
@@ -146,6 +147,13 @@ def problems(found: Object, old: Object | None = None) -> list[Problem]:
         return wrong
     wrong = [Problem(path, rule.message) for path, rule in _broken_rules(found, old)]
     return wrong or list(_other_problems(found["spec"]))
+
+
+def is_readable(found: Object) -> bool:
+    """Return whether :func:`read` accepts an object. It may have mistakes that only the operator
+    finds.
+    """
+    return not any(_shape(found.get("spec"), SPEC, "spec")) and not any(_broken_rules(found, None))
 
 
 def _shape(value: Any, schema: Object, path: str) -> Iterator[Problem]:
@@ -371,7 +379,7 @@ def _container(member: Object) -> int:
 
 
 def read(found: Object) -> Ensemble:
-    """Return the Ensemble of a valid object, one without :func:`problems`."""
+    """Return the Ensemble of an object that :func:`is_readable`."""
     metadata, spec = found["metadata"], found["spec"]
     state = {k: v for k, v in spec.get("state", {}).items() if v is not None}
     durable = "claim" in state or "size" in state

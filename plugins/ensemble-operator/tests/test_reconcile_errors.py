@@ -50,27 +50,37 @@ def test_a_run_continues_when_its_file_becomes_invalid() -> None:
     assert ("MiniCluster", "study-0") in world.children
 
 
-def spoil(world: World) -> None:
-    """Make the file of the running member invalid."""
-    world.edit(lambda spec: spec["members"][0].update(ensemble=OTHER))
+def spoil(world: World, what: str = "file") -> None:
+    """Make the file of the running member invalid, or its spec in a way that only the operator
+    finds.
+    """
+    changed: dict[str, Any] = {"ensemble": OTHER}
+    if what == "spec":
+        containers = [{"image": "lammps", "command": "bash"}]
+        changed["minicluster"] = {"spec": {"containers": containers}}
+    world.edit(lambda spec: spec["members"][0].update(changed))
     world.more = {"errors": {content(OTHER): ["wrong"]}}
     world.settle()
 
 
 @pytest.mark.parametrize(("code", "result"), [(0, "Succeeded"), (3, "Failed"), (None, "Lost")])
 @pytest.mark.parametrize("policy", ["OnFinish", "Recreate"])
-def test_the_end_of_a_run_whose_file_became_invalid_is_recorded(
-    code: int | None, result: str, policy: str
+@pytest.mark.parametrize("what", ["file", "spec"])
+def test_the_end_of_a_run_whose_file_or_spec_became_invalid_is_recorded(
+    code: int | None, result: str, policy: str, what: str
 ) -> None:
     """Otherwise a lost run starts from the beginning, and its members stay ready."""
     world = running(ensemble(updatePolicy=policy))
-    spoil(world)
+    spoil(world, what)
     if code is None:
         world.killed("study-0")
     else:
         world.ends("study-0", code)
     world.settle()
-    assert world.condition("Valid") == ("False", "InvalidFile")
+    assert world.condition("Valid") == (
+        "False",
+        "Invalid" + {"file": "File", "spec": "Member"}[what],
+    )
     assert world.condition("Finished") == ("True", result)
     good = code == 0
     wanted = ("True", "NotNeeded") if good else ("False", result)
@@ -79,21 +89,23 @@ def test_the_end_of_a_run_whose_file_became_invalid_is_recorded(
     assert (("MiniCluster", "study-0") in world.children) is (code is not None)
     assert told(world).count("Finished" if good else "Failed") == 1
     world.more = {}
+    world.edit(lambda spec: spec["members"][0].update(member(ensemble=OTHER)))
     world.settle()
     assert world.condition("Finished") == ("False", "Running"), "the new file runs"
 
 
 @pytest.mark.parametrize("ended_before", [True, False])
-def test_an_ensemble_whose_file_became_invalid_is_deleted_after_its_time_to_live(
-    ended_before: bool,
+@pytest.mark.parametrize("what", ["file", "spec"])
+def test_an_ensemble_that_became_invalid_is_deleted_after_its_time_to_live(
+    ended_before: bool, what: str
 ) -> None:
     """Otherwise it stays, and is reconciled ten times a second."""
     world = running(ensemble(ttlSecondsAfterFinished=60))
-    steps = [lambda: world.ends("study-0"), lambda: spoil(world)]
+    steps = [lambda: world.ends("study-0"), lambda: spoil(world, what)]
     for step in steps if ended_before else steps[::-1]:
         step()
         world.settle()
-    assert world.condition("Valid") == ("False", "InvalidFile")
+    assert world.condition("Valid")[0] == "False"
     again = world.plan().again
     assert again is not None
     assert world.now < again <= world.now + 60
@@ -103,9 +115,10 @@ def test_an_ensemble_whose_file_became_invalid_is_deleted_after_its_time_to_live
     assert world.gone
 
 
-def test_a_member_whose_file_became_invalid_is_not_ready_if_its_heartbeats_stop() -> None:
+@pytest.mark.parametrize("what", ["file", "spec"])
+def test_a_member_that_became_invalid_is_not_ready_if_its_heartbeats_stop(what: str) -> None:
     world = running()
-    spoil(world)
+    spoil(world, what)
     assert world.condition("MembersReady") == ("True", "Ready")
     world.now += 120
     world.settle()
@@ -123,6 +136,25 @@ def test_members_whose_file_is_valid_end_while_another_file_is_not() -> None:
     world.settle()
     assert world.entry("1")["result"] == "Failed"
     assert world.condition("MembersReady") == ("False", "Failed")
+
+
+def test_a_shared_run_is_followed_to_its_end_if_the_spec_became_invalid() -> None:
+    world = World(ensemble({"minicluster": member()["minicluster"]}, ensemble=FILE))
+    world.settle()
+    world.runs("study-0")
+    world.settle()
+    world.runs("study-run")
+    world.settle()
+    containers = [{"image": "lammps", "command": "bash"}]
+    world.edit(
+        lambda spec: spec["members"][0].update(minicluster={"spec": {"containers": containers}})
+    )
+    world.settle()
+    world.ends("study-run", 3)
+    world.settle()
+    assert world.condition("Valid") == ("False", "InvalidMember")
+    assert world.condition("Finished") == ("True", "Failed")
+    assert world.status["exit"] == "3"
 
 
 def test_a_missing_flux_operator_is_reported() -> None:
