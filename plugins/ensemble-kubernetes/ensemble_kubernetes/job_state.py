@@ -15,6 +15,7 @@ from ensemble_kubernetes.pods import Failure, Pod
 __all__ = ["Life"]
 
 _DELETED = "was deleted by another client"
+_UNSEEN = Failure("lost", "its pod was deleted before its end was seen: its outcome is unknown")
 _LOST = Failure("lost", "Kubernetes no longer knows this job, so its outcome is unknown")
 
 
@@ -65,6 +66,11 @@ class Life(JobEvents):
         return any(pod.began and not pod.over for pod in self.pods.values())
 
     @property
+    def unseen(self) -> bool:
+        """True if a pod was deleted before its end was seen."""
+        return any(pod.unseen for pod in self.pods.values())
+
+    @property
     def unstarted(self) -> str:
         """The name of a pod without a container, or of the Job if a pod is missing, unless the
         reason is known.
@@ -82,9 +88,10 @@ class Life(JobEvents):
     def complete(self) -> bool:
         """True if no further report can come."""
         done = sum(pod.over or pod.lost for pod in self.pods.values())
-        if done >= self.tasks:
-            return True
         final = self.gone or self.condition is not None
+        # Its Job says how a pod ended that was deleted meanwhile.
+        if done >= self.tasks and (final or self.suspended or not self.unseen):
+            return True
         return final and done == len(self.pods) and bool(self.gone or self.pods)
 
     def begin_if_told(self, now: float, *, live: bool) -> None:
@@ -119,7 +126,7 @@ class Life(JobEvents):
             self.fail(failure.kind, failure.note, when, now, **more)
             if failure.kind == "out-of-memory":
                 status = status or None  # the exit code 0 hides that a process was killed
-        elif not pods:  # the job succeeded, but no pod was observed
+        elif status is None:  # the job succeeded, but the end of no pod was seen
             self.begin(when, now, "")
             status = 0
         self.end(status, when, now)
@@ -137,13 +144,15 @@ class Life(JobEvents):
         # If one of several pods fails, Kubernetes deletes the others.
         if said is not None or any(pod.status and not pod.deleted for pod in pods):
             return said
+        if self.condition is not None and self.condition[0] == "Complete":
+            return None
         if any(pod.deleted for pod in pods) and self.suspended:
             note = "its Job was suspended by another client, so Kubernetes deleted its pod"
             return Failure("cancel", note)
+        if self.unseen:
+            return _UNSEEN
         if any(pod.deleted for pod in pods):
             return Failure("cancel", f"its {'Job' if self.gone else 'pod'} {_DELETED}")
-        if self.condition is not None and self.condition[0] == "Complete":
-            return None
         if self.gone and not self.missed:
             return Failure("cancel", f"its Job {_DELETED}")
         if self.condition is not None and pods and "start" not in self.told:

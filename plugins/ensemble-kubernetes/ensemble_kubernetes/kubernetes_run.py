@@ -500,14 +500,15 @@ class KubernetesRun:
             self._settle(life, live=live)
         else:
             life = self._lives.get((metadata.get("annotations") or {}).get(JOB, ""))
-            if life is None or life.over:
+            # A copy of the Job that somebody has made has another name.
+            if life is None or life.over or metadata["labels"].get("job-name") != life.name:
                 return
             self._on_accept(life)
             rank = int(metadata["labels"].get(INDEX, 0))
             old = life.pods.get(rank)
             if old is not None and old.over:
                 return
-            pod = life.pods[rank] = read_pod(found, removed=gone)
+            pod = life.pods[rank] = read_pod(found, old, removed=gone)
             life.begin_if_told(self._run.clock(), live=live)
             if life.notes.get("observed") and life.runs and not life.followed:
                 life.followed = True
@@ -520,6 +521,8 @@ class KubernetesRun:
                     f"  hint: it fails if that lasts for {STUCK:g} s",
                 )
                 self._tasks.after(STUCK, partial(self._check_stuck, life, rank))
+            elif pod.beside and not (pod.over or (old is not None and old.beside)):
+                self._tasks.after(_GRACE, partial(self._end_beside, life, rank, found))
             elif pod.waits and not self._queued:
                 self._queued = True
                 self._tasks.after(_PATIENCE, partial(self._report_queued, life, rank))
@@ -531,6 +534,22 @@ class KubernetesRun:
             life.stuck = bool(pod.stuck)
             if not life.over and pod.stuck:
                 self._end(life, Failure("submit", pod.stuck))
+
+    def _end_beside(self, life: Life, rank: int, found: Object) -> None:
+        """End a job whose container has ended although another one of its pod runs on."""
+        with self._lock:
+            pod = life.pods[rank]
+            if life.over or pod.over:
+                return
+            self._warn(
+                "beside",
+                f"{life.job} has ended, but its pod runs on because of its other containers: "
+                f"{pod.beside}\n  {_GRACE:g} s later, the run ends the job and deletes the pod\n"
+                "  hint: let no webhook of the cluster, such as Istio's, add containers here",
+            )
+            life.pods[rank] = read_pod(found, pod, alone=False)
+            self._settle(life, live=True)
+            self._publish()
 
     def _report_queued(self, life: Life, rank: int) -> None:
         """Report why a job still waits, unless it may just be waiting for running jobs of this
@@ -622,7 +641,20 @@ class KubernetesRun:
         elif (life.gone or life.condition) and not life.overdue:
             life.overdue = True
             wait = _GRACE if life.pods else _UNSEEN
-            self._tasks.after(wait, partial(self._finish, life, live))
+            self._tasks.after(wait, partial(self._end_overdue, life, live))
+
+    def _end_overdue(self, life: Life, live: bool) -> None:
+        """End a job whose Job is over or gone, unless pods still run.
+
+        Others may have deleted the Job alone (``--cascade=orphan``). Its pods then run on.
+        """
+        with self._lock:
+            left = [pod for pod in life.pods.values() if not (pod.over or pod.lost)]
+            if any(pod.grace is None for pod in left):
+                self._tasks.after(_GRACE, partial(self._end_overdue, life, live))
+                return
+            wait = max((pod.grace or 0.0 for pod in left), default=0.0)
+        self._tasks.after(wait, partial(self._finish, life, live))
 
     def _finish(self, life: Life, live: bool) -> None:
         """Fetch the logs of a job and report its end."""
@@ -631,6 +663,9 @@ class KubernetesRun:
         for rank, pod in sorted(life.pods.items()):
             if wanted and pod.began is not None and not pod.lost:
                 trouble = trouble or self._fetch(life, rank)
+        complete = life.condition is not None and life.condition[0] == "Complete"
+        if wanted and complete and (life.unseen or len(life.pods) < life.tasks):
+            trouble = trouble or "its pod was deleted before its log was read"
         with self._lock:
             if life.over or self._closed:
                 return

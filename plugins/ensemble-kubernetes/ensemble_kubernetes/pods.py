@@ -20,7 +20,10 @@ _STUCK = frozenset(
      "CreateContainerError", "RunContainerError")
 )  # fmt: skip
 #: Reasons of a container that never ran its command.
-_NOT_STARTED = frozenset(("StartError", "ContainerCannotRun", "ContainerStatusUnknown"))
+_NOT_STARTED = frozenset(("StartError", "ContainerCannotRun"))
+#: Reasons of a kubelet, and of containerd after a reboot (with exit code 255), for a container that
+#: vanished from its node.
+_VANISHED = frozenset(("ContainerStatusUnknown", "Unknown"))
 #: Reasons of the condition DisruptionTarget: ends that the pod did not cause itself.
 _DISRUPTIONS: Mapping[str, Cause] = {
     "PreemptionByScheduler": "preempted",
@@ -54,16 +57,25 @@ class Pod:
     status: int | None  #: wait status
     failure: Failure | None
     deleted: bool  #: it was deleted while it waited or ran, and has not succeeded
+    unseen: bool  #: it was deleted before its end was seen
+    #: It is being deleted while it runs: seconds that it has to end.
+    grace: float | None
+    beside: str  #: names of containers that run although the job's has ended
     stuck: str  #: why the container cannot be started
     waits: str  #: why the pod has no node
 
 
-def read_pod(pod: Mapping[str, Any], *, removed: bool = False) -> Pod:
-    """Return the state in a pod's status. Set ``removed`` if the pod no longer exists."""
+def read_pod(
+    pod: Mapping[str, Any], before: Pod | None = None, *, removed: bool = False, alone: bool = True
+) -> Pod:
+    """Return the state in a pod's status; ``before`` is the state that was read last.
+
+    Set ``removed`` if the pod no longer exists. Without ``alone``, the end of the job's container
+    is that of the pod, although other containers run.
+    """
     status = pod.get("status") or {}
-    container: Mapping[str, Any] = next(
-        (c for c in status.get("containerStatuses") or () if c.get("name") == "job"), {}
-    )
+    containers = status.get("containerStatuses") or ()
+    container: Mapping[str, Any] = next((c for c in containers if c.get("name") == "job"), {})
     state = container.get("state") or {}
     ended = state.get("terminated") or {}
     waiting = state.get("waiting") or {}
@@ -72,8 +84,10 @@ def read_pod(pod: Mapping[str, Any], *, removed: bool = False) -> Pod:
     target = conditions.get("DisruptionTarget", {})
     leaving = "deletionTimestamp" in pod["metadata"]
     lost = leaving and target.get("reason") == "DeletionByTaintManager"
-    over = removed or status.get("phase") in ("Succeeded", "Failed")
-    began = timestamp(ended.get("startedAt") or (state.get("running") or {}).get("startedAt"))
+    over = removed or status.get("phase") in ("Succeeded", "Failed") or bool(ended and not alone)
+    running = state.get("running") or {}
+    # A runtime that has lost a container reports the time 0.
+    began = timestamp(ended.get("startedAt") or running.get("startedAt")) or None
     if ended.get("reason") in _NOT_STARTED:
         began = None
     code = ended.get("exitCode")
@@ -82,12 +96,19 @@ def read_pod(pod: Mapping[str, Any], *, removed: bool = False) -> Pod:
         name=pod["metadata"]["name"],
         host=(pod.get("spec") or {}).get("nodeName", ""),
         began=began,
-        ended=timestamp(ended.get("finishedAt")),
+        ended=timestamp(ended.get("finishedAt")) or None,
         over=over,
         lost=lost,
         status=None if code is None else status_of(code),
         failure=failure_of(pod, ended, target, removed=removed) if over or lost else None,
-        deleted=over and _is_deleted(pod, ended, removed=removed),
+        deleted=over and _is_deleted(pod, ended, before, removed=removed),
+        unseen=removed and not status,
+        grace=float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+        if leaving and not ended
+        else None,
+        beside=", ".join(
+            c["name"] for c in containers if ended and "running" in (c.get("state") or {})
+        ),
         stuck=_one_line(reason, waiting.get("message")) if reason in _STUCK else "",
         waits=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
     )
@@ -119,12 +140,17 @@ def failure_of(
         return Failure("node-failure", _one_line(reason, message))
     if ended.get("reason") in _NOT_STARTED:
         return Failure("exec", _one_line(ended["reason"], ended.get("message")))
+    if ended.get("reason") in _VANISHED and "deletionTimestamp" not in pod["metadata"]:
+        note = _one_line(ended["reason"], ended.get("message"))
+        return Failure("node-failure", f"its container vanished from the node: {note}")
     if not ended and not removed and reason:  # for example rejected by its node
         return Failure("submit", _one_line(reason, message))
     return None
 
 
-def _is_deleted(pod: Mapping[str, Any], ended: Mapping[str, Any], *, removed: bool) -> bool:
+def _is_deleted(
+    pod: Mapping[str, Any], ended: Mapping[str, Any], before: Pod | None, *, removed: bool
+) -> bool:
     """Return True if an ended pod was deleted before its container ended.
 
     The container has then ended by SIGTERM or SIGKILL, or with any exit code as its answer. A pod
@@ -135,6 +161,8 @@ def _is_deleted(pod: Mapping[str, Any], ended: Mapping[str, Any], *, removed: bo
         return False
     if not ended:
         return removed
+    if before is not None and before.grace is not None:
+        return True  # seen, whatever the clock of the node
     latest = timestamp(metadata.get("deletionTimestamp"))
     finished = timestamp(ended.get("finishedAt"))
     if latest is None or finished is None:
