@@ -1,11 +1,13 @@
 """Recognises ends of jobs that are the end of the allocation around the instance.
 
 At that end, a queue sends signals to one process after another. So jobs and brokers may end before
-this process gets a signal. Ends of jobs that may be such an end are therefore reported late.
+this process gets a signal. Ends of jobs that may be such an end are therefore reported late. An
+instance that ends in order cancels its running jobs first: then its broker says so.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -30,7 +32,7 @@ _NODE_CAUSES = ("node-failure", "lost")
 
 
 class AllocationEnd:
-    """Passes events on. In a ``temporary`` instance, which ends with its allocation, some wait.
+    """Passes events on. Some wait; more do in an instance that ends with its allocation.
 
     The callback ``tell`` receives them later.
     """
@@ -38,8 +40,12 @@ class AllocationEnd:
     def __init__(self, reactor: Reactor, tell: Callable[[Sequence[JobEvent]], None]) -> None:
         self._reactor = reactor
         self._tell = tell
+        #: Whether the instance ends with its allocation.
         self.temporary = False
         self._held: dict[str, list[JobEvent]] = {}
+        #: Held jobs that others have cancelled, until the broker says whether the instance ends.
+        self._doubtful: set[str] = set()
+        self._asking = False
         #: Unfinished jobs that the run has cancelled, and those that have failed.
         self._cancelled: set[str] = set()
         self._failed: set[str] = set()
@@ -50,8 +56,6 @@ class AllocationEnd:
 
     def pass_on(self, events: Sequence[JobEvent]) -> Sequence[JobEvent]:
         """Return the events to report now."""
-        if not self.temporary:
-            return events
         if self._draining:
             return [told for event in events for told in self._in_drain(event)]
         passed: list[JobEvent] = []
@@ -59,7 +63,11 @@ class AllocationEnd:
             job = event.job
             if job in self._held:
                 self._held[job].append(event)
-            elif event.ours and job not in self._failed and _may_be_its_end(event):
+            elif _is_cancel(event) and job not in self._failed and job not in self._cancelled:
+                self._held[job] = [event]
+                self._doubtful.add(job)
+                self._ask()
+            elif self.temporary and job not in self._failed and _may_be_its_end(event):
                 self._held[job] = [event]
                 self._reactor.after(_PATIENCE, partial(self._release, job))
             else:
@@ -76,10 +84,9 @@ class AllocationEnd:
 
     def cancel(self, jobs: Collection[str]) -> None:
         """The run cancels these jobs. If their end is held, it was that of the allocation."""
-        if self.temporary:
-            self._cancelled.update(jobs)
-            for job in self._held.keys() & set(jobs):
-                self._tell(self._interrupted(job))
+        self._cancelled.update(jobs)
+        for job in self._held.keys() & set(jobs):
+            self._tell(self._interrupted(job))
 
     def drain(self, running: Collection[str], waiting: Collection[str]) -> list[JobEvent]:
         """The allocation ends now. Return the events of all held jobs.
@@ -139,6 +146,29 @@ class AllocationEnd:
         self._waiting.clear()
         return events
 
+    def _ask(self) -> None:
+        """Ask whether the instance ends."""
+        if self._asking:
+            return
+        self._asking, jobs = True, set(self._doubtful)
+
+        def answered(text: str | None) -> None:
+            self._asking = False
+            self._doubtful -= jobs
+            if json.loads(text or "{}").get("state", "run") == "run":
+                for job in jobs:
+                    self._release(job)
+            if self._doubtful:
+                self._ask()
+
+        def refused(_error: OSError) -> None:
+            self._asking = False
+            self._doubtful -= jobs
+            for job in jobs:
+                self._reactor.after(_PATIENCE, partial(self._release, job))
+
+        self._reactor.ask("state-machine.get", {}, answered, refused, nodeid=0)
+
     def _release(self, job: str) -> None:
         if job in self._held:
             self._tell(self._held.pop(job))
@@ -150,7 +180,15 @@ class AllocationEnd:
         return [JobEvent(held[0].timestamp, job, "exception", INTERRUPTED), *rest]
 
 
+def _is_cancel(event: JobEvent) -> bool:
+    context = event.context
+    cancel = event.name == "exception" and context.get("type") == "cancel"
+    return cancel and event.ours and context.get("severity", 0) == 0
+
+
 def _may_be_its_end(event: JobEvent) -> bool:
+    if not event.ours:
+        return False
     if event.name == "exception":
         return event.context.get("cause") in _NODE_CAUSES
     return event.name == "finish" and event.context.get("status") in _STATUSES

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from ensemble_core import JobEvent
@@ -91,25 +92,31 @@ class EventlogWatcher:
     def find(self, jobs: Collection[str], known: Callable[[set[str]], None]) -> None:
         """Search the user's jobs for ``jobs``, and call ``known`` with the names that exist."""
         met: set[str] = set()
+        candidates: list[tuple[int, str, Mapping[str, Any], list[Mapping[str, Any]]]] = []
         questions = 1
 
         def settle() -> None:
             nonlocal questions
             questions -= 1
-            if not questions:
-                known(met)
+            if questions:
+                return
+            # Somebody may have submitted a job's jobspec again: the run's own job is the oldest.
+            for queue_id, name, jobspec, entries in sorted(candidates, key=itemgetter(0)):
+                if name not in met:
+                    met.add(name)
+                    self._journal.accepted(name, queue_id)
+                    self._found(name, queue_id, jobspec, entries)
+                    self.watch(name, queue_id)
+            known(met)
 
         def looked_up(queue_id: int, text: str | None) -> None:
             answer = json.loads(text or "{}")
             jobspec = json.loads(answer.get("jobspec", "{}"))
             tag = tag_of(jobspec)
             name = str(tag.get("job"))
-            if tag.get("id") == self._run_id and name in jobs and name not in met:
-                met.add(name)
-                self._journal.accepted(name, queue_id)
+            if tag.get("id") == self._run_id and name in jobs:
                 entries = map(json.loads, answer.get("eventlog", "").splitlines())
-                self._found(name, queue_id, jobspec, list(entries))
-                self.watch(name, queue_id)
+                candidates.append((queue_id, name, jobspec, list(entries)))
             settle()
 
         def listed(text: str | None) -> None:

@@ -127,8 +127,12 @@ class Reactor:
         payload: object,
         answer: Callable[[str | None], None],
         refused: Callable[[OSError], None],
+        **rank: int,
     ) -> None:
-        """Send a request; call ``answer`` or ``refused`` with the response."""
+        """Send a request; call ``answer`` or ``refused`` with the response.
+
+        Only a broker with the rank ``nodeid``, if given, answers it.
+        """
 
         def answered(future: Any) -> None:
             try:
@@ -138,7 +142,7 @@ class Reactor:
             else:
                 answer(text)
 
-        self.then(self.handle.rpc(topic, payload), answered)
+        self.then(self.handle.rpc(topic, payload, **rank), answered)
 
     def stream(
         self,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from operator import itemgetter
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
@@ -116,6 +117,8 @@ class FluxLoop:
         #: Jobs of an earlier controller that are searched for, each with the time of its last known
         #: event.
         self._sought: dict[str, float] = {}
+        #: Responses of the current backlog about these jobs.
+        self._candidates: list[Mapping[str, Any]] = []
         self._finders: list[Callable[[set[str]], None]] = []
         #: Whether the instance belongs to another user.
         self.guest = False
@@ -318,8 +321,11 @@ class FluxLoop:
         response = json.loads(text)
         if self._sought and (jobspec := response.get("jobspec")):
             tag = tag_of(jobspec)
-            if tag.get("id") == self._run.id:
-                self._found(str(tag.get("job")), response["id"], jobspec, response["events"])
+            if tag.get("id") == self._run.id and tag.get("job") in self._sought:
+                self._candidates.append(response)
+                return
+        if not response["events"]:
+            self._take_candidates()
         told = self._journal.take(response)
         if told:
             self._add_unless_held(told)
@@ -330,6 +336,17 @@ class FluxLoop:
             self._gauges.count_inactive()
             if not self._opening:
                 self._after_backlog()
+
+    def _take_candidates(self) -> None:
+        """Take up the jobs of an earlier controller.
+
+        Somebody may have submitted a job's jobspec again: the run's own job is the oldest.
+        """
+        candidates, self._candidates = self._candidates, []
+        for each in sorted(candidates, key=itemgetter("id")):
+            job = str(tag_of(each["jobspec"])["job"])
+            self._found(job, each["id"], each["jobspec"], each["events"])
+            self._journal.take(each)
 
     def _add_unless_held(self, events: Sequence[JobEvent]) -> None:
         self._add_events(self._fetcher.pass_on(events))
@@ -393,6 +410,7 @@ class FluxLoop:
         if self._stream is not None:
             self._reactor.end_stream(self._stream)
         self._journal.reopen()
+        self._candidates.clear()
         self._open_journal(full=True)
 
     def _after_backlog(self) -> None:

@@ -428,3 +428,30 @@ def test_flux_names_the_user_who_cancelled_a_job(instance: Any, tmp_path: Path) 
     log = (tmp_path / "log").read_text()
     assert ended.returncode == 1, log
     assert " exit code 1: 8 jobs were cancelled by others (" in log
+
+
+@pytest.mark.parametrize("source", ["journal", "eventlogs"])
+def test_an_instance_that_is_shut_down_interrupts_the_jobs_that_it_cancels(
+    make_instance: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """A run beside the instance goes on with them in the next one, as with the waiting ones."""
+    first = make_instance(size=1)
+    monkeypatch.setenv("FLUX_URI", first.uri)
+    with Session(FluxExecutor(events=source), tmp_path) as session:
+        jobs = [session.job("sleep", "600") for _ in range(2 * (os.cpu_count() or 1))]
+        session.submit(*jobs)
+        running = jobs[: os.cpu_count() or 1]
+        for job in running:
+            session.wait_for(job, "start")
+        first.flux("cancel", session.queue_id(running[0]))
+        session.wait_clean(running[0])
+        assert session.exception(running[0]) == "cancel"
+        session.wait_for(jobs[len(running)], "start")
+        first.flux("shutdown", "--background", check=False)
+        wait_until(lambda: any(isinstance(event, ExecutorLost) for event in session.events))
+    told = events_of(session)
+    started = [job for job in jobs[1:] if any(e.name == "start" for e in told[job.id])]
+    assert len(started) == len(running)
+    assert {tuple(ends_of(told[job.id])) for job in started} == {("interrupted", "clean")}
+    waiting = [job for job in jobs[1:] if job not in started]
+    assert {tuple(ends_of(told[job.id])) for job in waiting} == {()}

@@ -434,3 +434,29 @@ custom: |
     assert len(run.of(type="call-returned")) == 40
     assert run.of(type="log", message="forty were answered")
     assert len(run.of(type="job", name="clean", ours=True)) == 40
+
+
+# -- a job that somebody submits again ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("events", ["journal", "eventlogs"])
+def test_a_copy_that_somebody_submits_of_a_job_is_not_taken_for_it_by_a_resume(
+    instance: Any, tmp_path: Path, events: str
+) -> None:
+    with Session(FluxExecutor(events=events), tmp_path) as first:
+        script = "until [ -e gate ]; do sleep 0.1; done"
+        first.submit(job := first.job("sh", "-c", script, workdir=str(tmp_path)))
+        first.wait_for(job, "start")
+        jobspec = instance.flux("job", "info", first.queue_id(job), "jobspec")
+    (tmp_path / "jobspec").write_text(jobspec)
+    copies = [instance.flux("job", "submit", str(tmp_path / "jobspec")).strip() for _ in range(3)]
+    for copy in copies:
+        instance.flux("job", "wait-event", copy, "start")
+    instance.flux("cancel", copies[0])
+    with Session(FluxExecutor(events=events), tmp_path, tidy=True).resume(first) as later:
+        later.take_over([job.id])
+        instance.flux("cancel", *copies[1:])
+        (tmp_path / "gate").touch()
+        later.wait_clean(job)
+        assert later.queue_id(job) == first.queue_id(job)
+        assert later.context(job, "finish")["status"] == 0
