@@ -522,7 +522,10 @@ class KubernetesRun:
                 )
                 self._tasks.after(STUCK, partial(self._check_stuck, life, rank))
             elif pod.beside and not (pod.over or (old is not None and old.beside)):
-                self._tasks.after(_GRACE, partial(self._end_beside, life, rank, found))
+                self._tasks.after(_GRACE, partial(self._end_pod, life, rank, found))
+            elif pod.tainted and not (pod.over or (old is not None and old.tainted)):
+                wait = _UNSEEN + (pod.grace or 0.0)
+                self._tasks.after(wait, partial(self._end_pod, life, rank, found))
             elif pod.waits and not self._queued:
                 self._queued = True
                 self._tasks.after(_PATIENCE, partial(self._report_queued, life, rank))
@@ -535,19 +538,20 @@ class KubernetesRun:
             if not life.over and pod.stuck:
                 self._end(life, Failure("submit", pod.stuck))
 
-    def _end_beside(self, life: Life, rank: int, found: Object) -> None:
-        """End a job whose container has ended although another one of its pod runs on."""
+    def _end_pod(self, life: Life, rank: int, found: Object) -> None:
+        """End a pod that does not end: its node is lost, or other containers run on."""
         with self._lock:
             pod = life.pods[rank]
             if life.over or pod.over:
                 return
-            self._warn(
-                "beside",
-                f"{life.job} has ended, but its pod runs on because of its other containers: "
-                f"{pod.beside}\n  {_GRACE:g} s later, the run ends the job and deletes the pod\n"
-                "  hint: let no webhook of the cluster, such as Istio's, add containers here",
-            )
-            life.pods[rank] = read_pod(found, pod, alone=False)
+            if pod.beside:
+                self._warn(
+                    "beside",
+                    f"{life.job} has ended, but its pod runs on because of its other containers: "
+                    f"{pod.beside}\n  {_GRACE:g} s later, the run ends the job and deletes the pod"
+                    "\n  hint: let no webhook of the cluster, such as Istio's, add containers here",
+                )
+            life.pods[rank] = read_pod(found, pod, last=True)
             self._settle(life, live=True)
             self._publish()
 

@@ -53,6 +53,7 @@ class Pod:
     began: float | None
     ended: float | None
     over: bool  #: this state is final
+    tainted: bool  #: it is being deleted because of its node's taint; the node may be gone
     lost: bool  #: the node is gone, so no further report will come
     status: int | None  #: wait status
     failure: Failure | None
@@ -66,12 +67,12 @@ class Pod:
 
 
 def read_pod(
-    pod: Mapping[str, Any], before: Pod | None = None, *, removed: bool = False, alone: bool = True
+    pod: Mapping[str, Any], before: Pod | None = None, *, removed: bool = False, last: bool = False
 ) -> Pod:
     """Return the state in a pod's status; ``before`` is the state that was read last.
 
-    Set ``removed`` if the pod no longer exists. Without ``alone``, the end of the job's container
-    is that of the pod, although other containers run.
+    Set ``removed`` if the pod no longer exists. Set ``last`` if no further report is expected: the
+    node is lost, or the job's container has ended and others run on.
     """
     status = pod.get("status") or {}
     containers = status.get("containerStatuses") or ()
@@ -83,8 +84,9 @@ def read_pod(
     scheduled = conditions.get("PodScheduled", {})
     target = conditions.get("DisruptionTarget", {})
     leaving = "deletionTimestamp" in pod["metadata"]
-    lost = leaving and target.get("reason") == "DeletionByTaintManager"
-    over = removed or status.get("phase") in ("Succeeded", "Failed") or bool(ended and not alone)
+    tainted = leaving and target.get("reason") == "DeletionByTaintManager"
+    lost = tainted and last and not ended
+    over = removed or status.get("phase") in ("Succeeded", "Failed") or bool(ended and last)
     running = state.get("running") or {}
     # A runtime that has lost a container reports the time 0.
     began = timestamp(ended.get("startedAt") or running.get("startedAt")) or None
@@ -98,6 +100,7 @@ def read_pod(
         began=began,
         ended=timestamp(ended.get("finishedAt")) or None,
         over=over,
+        tainted=tainted,
         lost=lost,
         status=None if code is None else status_of(code),
         failure=failure_of(pod, ended, target, removed=removed) if over or lost else None,

@@ -89,7 +89,7 @@ class TestKubernetes(ExecutorContract):
 
     def _ended(self, session: Session, how: object) -> Cause:
         """Apply ``how`` to the pod of a running job; return the cause of the job's end."""
-        job = session.job(*self.lasting)
+        job = session.job(*self.lasting, grace=1.0)
         session.submit(job)
         session.wait_for(job, "start")
         how(self.world.kubelet.pod(session.queue_id(job)))  # type: ignore[operator]

@@ -185,3 +185,17 @@ def test_a_container_that_vanished_from_its_node_is_a_failure_of_the_node(
     session.wait_clean(job)
     assert session.cause(job) == "node-failure"
     assert "vanished from the node" in session.context(job, "exception")["note"]
+
+
+def test_a_job_that_a_taint_of_its_node_deletes_has_its_grace_period(
+    world: Cluster, session: Session
+) -> None:
+    """``kubectl taint node … :NoExecute``: the node lives, so a retry would run beside the job."""
+    script = "trap 'sleep 1.5; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+    session.submit(job := session.job("sh", "-c", script, grace=30.0))
+    session.wait_for(job, "start")
+    log = world.kubelet.log("", pod_of(world, session, job))
+    world.wait(lambda: log is not None and "ready" in log.read_text())
+    world.kubelet.pod(session.queue_id(job)).disrupt("DeletionByTaintManager", lost=False)
+    session.wait_clean(job)
+    assert session.context(job, "finish")["status"] == 0

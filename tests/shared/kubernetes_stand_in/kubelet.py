@@ -320,13 +320,16 @@ class _Pod:
         self._verdict = status
         self.kill()
 
-    def disrupt(self, reason: str, message: str = "") -> None:
-        """Delete it with a ``DisruptionTarget`` condition, as after a preemption or a lost node."""
+    def disrupt(self, reason: str, message: str = "", *, lost: bool = True) -> None:
+        """Delete it with a ``DisruptionTarget`` condition, as after a preemption or a lost node.
+
+        Unless ``lost``, a taint deletes it although its node works.
+        """
         target = {"type": "DisruptionTarget", "status": "True", "reason": reason}
         # Without a time, Kubernetes reverts the condition at once as outdated.
         self._conditions.append({**target, "message": message, "lastTransitionTime": now()})
         self.say({"conditions": self._conditions})
-        self.node.lost = self.node.lost or reason == "DeletionByTaintManager"
+        self.node.lost = self.node.lost or (lost and reason == "DeletionByTaintManager")
         self.node.ask("DELETE", self.node.path(self.name))
 
     def _state(self, state: Object, **more: Any) -> None:
