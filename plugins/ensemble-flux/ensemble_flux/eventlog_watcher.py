@@ -143,4 +143,13 @@ class EventlogWatcher:
             "since": 0.0,
             "constraint": {"userid": [os.getuid()]},
         }
-        self._reactor.ask("job-list.list", question, listed, refused)
+
+        def ask(_answer: object = None) -> None:
+            self._reactor.ask("job-list.list", question, listed, refused)
+
+        def synchronize(text: str | None) -> None:
+            # The list follows the queue with a delay. It answers about a job once it has the job.
+            newest = {"id": json.loads(text or "{}")["max_jobid"], "attrs": ["name"]}
+            self._reactor.ask("job-list.list-id", newest, ask, ask)
+
+        self._reactor.ask("job-manager.getinfo", {}, synchronize, ask)

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from ensemble_flux import bindings
+from ensemble_flux.eventlog_watcher import EventlogWatcher
 from ensemble_flux.executor import FluxExecutor
-from ensemble_testing.executor import Session
+from ensemble_testing.executor import Session, wait_until
 
 from ensemble_core import Job, JobEvent, Problem, Resources
 from ensemble_core.plugin.executor import Run
@@ -460,3 +461,24 @@ def test_a_copy_that_somebody_submits_of_a_job_is_not_taken_for_it_by_a_resume(
         later.wait_clean(job)
         assert later.queue_id(job) == first.queue_id(job)
         assert later.context(job, "finish")["status"] == 0
+
+
+def test_a_guests_resume_finds_jobs_that_fluxs_list_of_jobs_does_not_have_yet(
+    instance: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list follows the queue with a delay; a job that is not found may be submitted again."""
+    handle = bindings.bindings().Flux(instance.uri)
+    find = EventlogWatcher.find
+
+    def find_late(*arguments: Any) -> None:
+        find(*arguments)
+        threading.Timer(1.0, handle.rpc, ("job-list.job-state-unpause", {})).start()
+
+    monkeypatch.setattr(EventlogWatcher, "find", find_late)
+    handle.rpc("job-list.job-state-pause", {}).get()
+    with Session(FluxExecutor(events="eventlogs"), tmp_path) as first:
+        first.submit(job := first.job("true"))
+        first.wait_for(job, "submit")
+    with Session(FluxExecutor(events="eventlogs"), tmp_path).resume(first) as later:
+        assert later.executor.reattach({job.id: 0.0}) == {job.id: True}
+        wait_until(lambda: later.over() == {job.id})
