@@ -23,7 +23,7 @@ class Life(JobEvents):
     """State of a job until it is over."""
 
     __slots__ = (
-        "accepted_at", "condition", "copies", "ending", "explained", "followed", "gone",
+        "accepted_at", "condition", "copies", "deadline", "ending", "explained", "followed", "gone",
         "incomplete", "job_body", "log_lock", "missed", "name", "notes", "overdue", "pods",
         "resumed", "sent", "stuck", "suspended", "tasks", "verdict",
     )  # fmt: skip
@@ -52,6 +52,8 @@ class Life(JobEvents):
         self.verdict: Failure | None = None
         #: Kubernetes' condition for the end of the Job, and its message.
         self.condition: tuple[str, str] | None = None
+        #: What Kubernetes says if the Job exceeded a time limit that others have set.
+        self.deadline = ""
         #: What is already copied of each pod's log, and the lock for writing the files.
         self.copies: dict[int, LogCopy] = {}
         self.log_lock = threading.Lock()
@@ -146,6 +148,8 @@ class Life(JobEvents):
             return said
         if self.condition is not None and self.condition[0] == "Complete":
             return None
+        if self.deadline:
+            return Failure("timeout", self.deadline)
         if any(pod.deleted for pod in pods) and self.suspended:
             note = "its Job was suspended by another client, so Kubernetes deleted its pod"
             return Failure("cancel", note)

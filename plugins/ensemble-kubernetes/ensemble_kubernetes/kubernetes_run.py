@@ -490,7 +490,11 @@ class KubernetesRun:
                 return
             self._on_accept(life)
             for each in (found.get("status") or {}).get("conditions") or ():
-                if each["type"] in ("Complete", "Failed") and each["status"] == "True":
+                if each["status"] != "True":
+                    continue
+                if each.get("reason") == "DeadlineExceeded":  # the pods are deleted before "Failed"
+                    life.deadline = each.get("message") or "its Job exceeded its time limit"
+                if each["type"] in ("Complete", "Failed"):
                     life.condition = each["type"], each.get("message", "")
             life.gone = gone
             before = life.suspended

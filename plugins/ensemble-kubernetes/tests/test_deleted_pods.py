@@ -199,3 +199,24 @@ def test_a_job_that_a_taint_of_its_node_deletes_has_its_grace_period(
     world.kubelet.pod(session.queue_id(job)).disrupt("DeletionByTaintManager", lost=False)
     session.wait_clean(job)
     assert session.context(job, "finish")["status"] == 0
+
+
+def test_a_time_limit_that_a_policy_sets_for_jobs_is_reported_as_such(
+    world: Cluster, session: Session
+) -> None:
+    """Kubernetes then deletes the pod, as for a Job's own ``activeDeadlineSeconds``."""
+    session.submit(job := lasting(session))
+    session.wait_for(job, "start")
+    store, name = world.cluster.store, session.queue_id(job)
+    said = "Job was active longer than specified deadline"
+    target = {"type": "FailureTarget", "status": "True", "reason": "DeadlineExceeded"}
+    found = store.get(world.jobs, world.namespace, name)
+    found["status"] = {
+        **found.get("status", {}),
+        "conditions": [{**target, "message": said, "lastTransitionTime": now()}],
+    }
+    store.write(world.jobs, world.namespace, found, part="status")
+    store.delete(world.pods, world.namespace, pod_of(world, session, job))
+    session.wait_clean(job)
+    assert session.cause(job) == "timeout"
+    assert said in session.context(job, "exception")["note"]
