@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -84,6 +85,9 @@ class Api:
         configuration.retries = False
         configuration.connection_pool_maxsize = 32
         self.namespace: str = namespace or default
+        #: For people; and what identifies the cluster, by whatever address it is reached.
+        self.place = f"namespace {self.namespace} of {configuration.host}"
+        self.identity = f"{self.namespace}@{_authority(configuration)}"
         self._client = client.ApiClient(configuration)
         self._batch, self._core = client.BatchV1Api(self._client), client.CoreV1Api(self._client)
         self._lists: dict[Kind, Callable[..., Any]] = {
@@ -217,6 +221,15 @@ class Api:
         except (HTTPError, OSError) as error:
             raise _connection_error(error) from None
         return response
+
+
+def _authority(configuration: client.Configuration) -> str:
+    """Return what identifies a cluster: its certificate authority, or else its address."""
+    file = configuration.ssl_ca_cert
+    if not file or not configuration.verify_ssl:
+        return str(configuration.host)
+    with open(file, "rb") as authority:
+        return hashlib.sha256(b"".join(authority.read().split())).hexdigest()
 
 
 def _pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:

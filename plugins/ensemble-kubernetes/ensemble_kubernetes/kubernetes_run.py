@@ -85,6 +85,8 @@ class KubernetesRun:
         self._numbers = count()
         self._creators = 0
         self._created = self._closed = self._queued = self._checks = False
+        #: Whether jobs of an earlier controller are looked for, so that none ends meanwhile.
+        self._seeking = False
         #: Pause in seconds while a quota is used up; 0 at other times.
         self._full = 0.0
         self._warned: set[str] = set()
@@ -270,7 +272,7 @@ class KubernetesRun:
                     life.verdict = Failure("cancel", f"cancelled by run {self._run.tag}")
                 self._lives[job] = self._names[name] = life
             self._outlet.emit()
-            before = dict(self._lists)
+            before, self._seeking = dict(self._lists), True
             if self._threads:
                 self._relist |= {"jobs", "pods"}
                 self._api.cut()
@@ -288,13 +290,35 @@ class KubernetesRun:
                     transient=True,
                     code="no-kubernetes",
                 )
+            self._check_cluster(restored)
+            self._seeking = False
             for life in restored:
+                self._settle(life, live=False)
                 found[life.job] = life.accepted_at is not None
                 if not found[life.job]:  # the job never arrived, so it may be submitted
                     self._drop(life)
                 elif life.verdict is not None and not life.over:
                     self._deletions.add([life.name], wait=True)
             return found
+
+    def _check_cluster(self, lives: Sequence[Life]) -> None:
+        """Raise :class:`ExecutorError` if these jobs are in another cluster.
+
+        Here, they would count as lost, or be created again.
+        """
+        if any(life.pods or not life.gone for life in lives if life.accepted_at is not None):
+            return
+        jobs = {life.job for life in lives}
+        for sent in self._records.sent.values():
+            identity, _, place = sent.names[-1].partition(" ")
+            if place and identity != self._api.identity and not jobs.isdisjoint(sent.jobs):
+                raise ExecutorError(
+                    f"none of the {len(jobs)} unfinished Jobs of this run is in {self._api.place}",
+                    cause=f"they were created in {place}",
+                    hint="resume with the kubeconfig and context of that cluster; if it no longer "
+                    "exists, 'ensemble run --reuse' takes over the run's results",
+                    code="other-cluster",
+                )
 
     # -- creating and deleting -------------------------------------------------------------------
 
@@ -359,7 +383,8 @@ class KubernetesRun:
         new = [life for life in self._unrecorded if not life.over]
         if new:
             notes = {life.job: dict(life.notes) for life in new}
-            sent = Sent(uuid.uuid4().hex, notes, [self._run.id], self._run.clock())
+            where = f"{self._api.identity} {self._api.place}"
+            sent = Sent(uuid.uuid4().hex, notes, [where], self._run.clock())
             if not self._outlet.write(lambda: self._records.send(sent)):
                 self._outlet.emit()
                 return False
@@ -641,7 +666,7 @@ class KubernetesRun:
 
     def _settle(self, life: Life, *, live: bool) -> None:
         """Check whether a job is over."""
-        if life.over or life.ending:
+        if life.over or life.ending or self._seeking:
             return
         if life.complete:
             life.ending = True

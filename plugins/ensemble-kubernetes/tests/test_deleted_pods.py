@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from conftest import Cluster
 from ensemble_kubernetes import kubernetes_run
 from ensemble_testing import Session
 from kubernetes_stand_in import kubelet
 from kubernetes_stand_in.store import now
 
-from ensemble_core import Job
-
-if TYPE_CHECKING:
-    from conftest import Cluster
+from ensemble_core import ExecutorError, Job
 
 LASTING = ("sh", "-c", "echo began; until [ -e gate ]; do sleep 0.1; done; echo ended")
 
@@ -220,3 +218,32 @@ def test_a_time_limit_that_a_policy_sets_for_jobs_is_reported_as_such(
     session.wait_clean(job)
     assert session.cause(job) == "timeout"
     assert said in session.context(job, "exception")["note"]
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_resume_in_another_cluster_is_refused(
+    world: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepted: bool
+) -> None:
+    """After ``kubectl config use-context``. The jobs would count as lost, or be created again."""
+    monkeypatch.chdir(tmp_path)
+    with Session(world.executor(), tmp_path) as first:
+        first.submit(job := lasting(first))
+        first.wait_for(job, "start")
+    if not accepted:  # the controller was killed before it recorded any event
+        (records,) = (tmp_path / "state").rglob("records.jsonl")
+        lines = records.read_text().splitlines(keepends=True)
+        records.write_text("".join(each for each in lines if each.startswith('["b"')))
+    other = Cluster()
+    try:
+        with Session(other.executor(), tmp_path).resume(first) as second:
+            with pytest.raises(ExecutorError, match="none of the 1 unfinished Jobs") as caught:
+                second.take_over([job.id])
+            assert caught.value.code == "other-cluster"
+            assert f"created in namespace {world.namespace} of" in str(caught.value.cause)
+    finally:
+        other.close()
+    with Session(world.executor(), tmp_path, tidy=True).resume(first) as third:
+        third.take_over([job.id])
+        (tmp_path / "gate").touch()
+        third.wait_clean(job)
+        assert third.context(job, "finish")["status"] == 0
