@@ -325,9 +325,10 @@ class Journal:
         active.started = active.started or name == "start"
         if name == "alloc" and resources:
             self._nodes.alloc(queue_id, resources)
-            if active.name in self._ours:
+            ours = self._ours.get(active.name or "")
+            if ours is not None and ours.queue_id in (None, queue_id):
                 nodes = (resources.get("execution") or {}).get("nodelist") or ()
-                self._ours[active.name].host = ",".join(parse_hostlist(",".join(nodes)))
+                ours.host = ",".join(parse_hostlist(",".join(nodes)))
         elif name == "release":
             self._nodes.release(queue_id, str(context.get("ranks", "all")))
         elif name in ("free", "clean"):

@@ -61,7 +61,7 @@ class Pod:
     unseen: bool  #: it was deleted before its end was seen
     #: It is being deleted while it runs: seconds that it has to end.
     grace: float | None
-    beside: str  #: names of containers that run although the job's has ended
+    beside: str  #: names of containers that have not ended although the job's has
     stuck: str  #: why the container cannot be started
     waits: str  #: why the pod has no node
 
@@ -110,7 +110,7 @@ def read_pod(
         if leaving and not ended
         else None,
         beside=", ".join(
-            c["name"] for c in containers if ended and "running" in (c.get("state") or {})
+            c["name"] for c in containers if ended and "terminated" not in (c.get("state") or {})
         ),
         stuck=_one_line(reason, waiting.get("message")) if reason in _STUCK else "",
         waits=scheduled.get("message", "") if scheduled.get("status") == "False" else "",

@@ -141,17 +141,18 @@ def test_the_pod_of_a_copy_that_somebody_makes_of_a_job_is_not_the_jobs(
     assert output(session, job) == "began\nended\n"
 
 
+@pytest.mark.parametrize("sidecar", ["running", "waiting"])
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_job_ends_although_a_container_that_a_webhook_has_added_runs_on(
-    world: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch, code: int
+    world: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch, code: int, sidecar: str
 ) -> None:
-    """A sidecar of Istio never ends by itself, so neither does the pod."""
+    """A sidecar of Istio never ends by itself, so neither does the pod. Nor if it cannot start."""
     monkeypatch.setattr(kubernetes_run, "_GRACE", 0.5)
 
     def end(pod: Any, ended: Any) -> None:
         mine = {"name": "job", "state": {"terminated": {**ended, "finishedAt": now()}}}
-        sidecar = {"name": "istio-proxy", "state": {"running": {"startedAt": now()}}}
-        pod.say({"phase": "Running", "containerStatuses": [mine, sidecar]})
+        other = {"name": "istio-proxy", "state": {sidecar: {}}}
+        pod.say({"phase": "Running", "containerStatuses": [mine, other]})
         if pod.leaving:
             pod._gone()
 
