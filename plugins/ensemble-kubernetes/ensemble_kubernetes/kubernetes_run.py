@@ -60,6 +60,13 @@ _EVENTS = {"field_selector": "involvedObject.kind=Job,reason=FailedCreate"}
 _AGAIN = "running jobs continue; retrying until it works"
 
 
+def _age(event: Object) -> tuple[str, int]:
+    """Return the time of an Event. Within a second, the versions of Events have their order."""
+    version = str(event["metadata"].get("resourceVersion", ""))
+    when = event.get("lastTimestamp") or event.get("eventTime") or ""
+    return when, int(version) if version.isdigit() else 0
+
+
 class KubernetesRun:
     """State and threads of one run."""
 
@@ -641,7 +648,7 @@ class KubernetesRun:
             events, _ = self._api.list("events", field_selector=f"involvedObject.name={name}")
         except ApiError:
             return  # the watches report it
-        events = sorted(events, key=lambda e: e.get("lastTimestamp") or e.get("eventTime") or "")
+        events = sorted(events, key=_age)
         pulls = bool(events) and events[-1].get("reason") == "Pulling"
         # The pod has a node, so what the scheduler said before is outdated.
         said = [e for e in events if e.get("type") == "Warning" and e.get("reason") != _NO_NODE]
