@@ -162,9 +162,8 @@ class PointJobs:
             if done:
                 point.results = (*point.results, dict(record.result))
             elif spec.failed is not None:
-                record.failure_rule_matched = (
-                    True  # handled: the file says which values a lost point has
-                )
+                # Handled: the file says which values a lost point has.
+                record.failure_rule_matched = True
             point.open -= 1
             if not point.open:
                 generator.ended.append(point)
