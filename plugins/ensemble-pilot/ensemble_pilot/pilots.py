@@ -252,9 +252,10 @@ class Pilots:
             self._notes[number] = f"{kind}: {note}" if note else f"{kind}"
         elif event.name in ("suspend", "unsuspend"):
             for name in {name: None for node in pilot.nodes for name in node.jobs}:
-                # The queue was asked some time after the nodes had stopped.
-                silence = self._nodes.silence(self._fleet.placed[name])
-                since = min(event.timestamp, self._turn.clock() - silence)
+                since = event.timestamp
+                if event.name == "suspend":  # the queue was asked some time after the nodes stopped
+                    silence = self._nodes.silence(self._fleet.placed[name])
+                    since = min(since, self._turn.clock() - silence)
                 self._jobs.suspend(name, event, since)
         elif event.name == "finish":
             pilot.ends = min(event.timestamp, pilot.until(self._turn.clock()))

@@ -105,7 +105,8 @@ class Tracking:
         ``ended``: when it ended, if that is not now.
         """
         name = tracked.entry.job.id
-        now = max(self._turn.clock() if ended is None else ended, tracked.last + STEP)
+        now = self._turn.clock() if ended is None else ended
+        now = max(now, tracked.last + STEP, tracked.since + STEP)  # the queue's clock may be behind
         events = []
         if "finish" not in tracked.names:
             context = {"type": kind, "severity": 0, "note": note}

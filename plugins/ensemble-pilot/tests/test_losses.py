@@ -11,17 +11,25 @@ import ssl
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
-from ensemble_pilot.ledger import PilotLedger
+from ensemble_pilot.ledger import Entry, PilotLedger
+from ensemble_pilot.tracking import Tracking
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 from ensemble_testing.executor_reattach import _run_and_kill
 from ensemble_testing.session import alive
 from pilot_sessions import WORK, controller, new_session, ran, stop
 
-from ensemble_core import ExecutorError, Job, JobEvent
+from ensemble_core import Event, ExecutorError, Job, JobEvent
 from ensemble_core.local.leftover_jobs import supervisor_pid
+from ensemble_core.local.process_tree import parent_of
+
+if TYPE_CHECKING:
+    from ensemble_pilot.fleet import Fleet
+    from ensemble_pilot.turn import Turn
 
 
 def state_of(session: Session, pilot: int) -> Path:
@@ -32,10 +40,6 @@ def supervisor(session: Session, pilot: int) -> int:
     """Return the supervisor of a pilot, once it is ready."""
     wait_until(lambda: controller(session).gauges["pilots.ready"])
     return supervisor_pid(state_of(session, pilot))
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def job_that_is_sent_but_not_started(session: Session, keeper: int) -> Job:
@@ -118,6 +122,40 @@ def test_jobs_are_suspended_with_their_pilot(folder: Path) -> None:
         assert "suspend" not in session.names(waiting)
 
 
+def test_jobs_of_a_pilot_continue_when_the_queue_says_so_although_their_node_is_silent(
+    folder: Path,
+) -> None:
+    """They continued when they had been suspended: the time between counted as time that they ran."""
+    with new_session(folder, least=1, most=1, cores=1) as session:
+        job = session.job("sh", "-c", WORK)
+        session.submit(job)
+        session.wait_for(job, "start")
+        stop(keeper := supervisor(session, 1))
+        for name in "suspend", "unsuspend":
+            time.sleep(2)
+            event = JobEvent(time.time(), "pilot.1", name)
+            controller(session).request(lambda c, event=event: c.pilots.on_outer([event]))
+            session.wait(lambda name=name: session.names(job)[-1] == name, name)
+        assert session.of(job)[-1].timestamp >= event.timestamp
+        os.kill(keeper, signal.SIGCONT)
+        (folder / "go").touch()
+        session.wait_clean(job)
+
+
+def test_a_job_ends_after_all_events_that_the_run_has_although_the_queues_clock_is_behind() -> None:
+    """After a resume, the run waited for its end forever."""
+    told: list[Event] = []
+    turn = SimpleNamespace(
+        clock=lambda: 300.0, record=lambda *_: None, then=lambda call: call(), emit=told.extend
+    )
+    tracking = Tracking(cast("Turn", turn), cast("Fleet", SimpleNamespace(placed={})))
+    entry = Entry(Job(group="a", index=0, id="a.0", command=("true",)), 1, 100.0)
+    tracked = tracking.add(entry, since=200.0)  # its suspension, which only the queue knew
+    tracking.finish(tracked, "preempted", "", 150.0)
+    assert [event.name for event in told if isinstance(event, JobEvent)] == ["exception", "clean"]
+    assert told[0].timestamp > 200.0
+
+
 def test_jobs_stop_with_the_task_of_their_pilot(folder: Path) -> None:
     """Grid Engine stops only the processes of its job's own group: jobs went on meanwhile."""
     with new_session(folder, least=1, most=1, cores=1) as session:
@@ -125,6 +163,7 @@ def test_jobs_stop_with_the_task_of_their_pilot(folder: Path) -> None:
         session.submit(job)
         session.wait_for(job, "start")
         task = parent_of(supervisor(session, 1))
+        assert task is not None
         wait_until(lambda: (folder / "pid").exists() and (folder / "pid").read_text().strip())
         status = Path(f"/proc/{(folder / 'pid').read_text().strip()}/status")
         stop(task)
