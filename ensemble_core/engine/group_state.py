@@ -137,7 +137,7 @@ class GroupState:
         self.continues |= any(entry.retry and entry.retry.resume for entry in entries)
 
     def rebuild_line(self) -> None:
-        """Make the line of held jobs again, because their places or urgencies have changed."""
+        """Rebuild the line of held jobs, because their slots or urgencies have changed."""
         self.line = [(-each.job.urgency, each.place, job) for job, each in self.held.items()]
         heapq.heapify(self.line)
         self.blocked.clear()

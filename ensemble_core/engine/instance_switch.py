@@ -8,9 +8,7 @@ from ensemble_core.engine.decision_effects import Effects
 from ensemble_core.engine.job_record import IndexRecord
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
-from ensemble_core.model.decisions import (
-    Switch,
-)
+from ensemble_core.model.decisions import Switch
 
 __all__ = ["switch_changes", "switch_instances", "waiting_of"]
 

@@ -1,7 +1,8 @@
 """Records of jobs that are not over: ``JobRecord`` for an attempt, ``IndexRecord`` for a job.
 
 - *Attempt*: one submission of a job, with its own id in the queue.
-- *Index*: a job with all its attempts."""
+- *Index*: a job with all its attempts.
+"""
 
 from __future__ import annotations
 

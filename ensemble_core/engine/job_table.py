@@ -87,7 +87,7 @@ class JobTable:
         self.usage = Usage(self.records)
         #: The budget. ``None`` if no limit and no rule on a gauge ``committed.…`` needs it.
         self.budget: Budget | None = None
-        #: The places that ``at_once`` and ``limits.at_once`` limit.
+        #: The slots that ``at_once`` and ``limits.at_once`` limit.
         self.slots = ConcurrencySlots()
         #: True if jobs may be held because of ``at_once``, a budget, or requeued jobs.
         self.holds = False
@@ -344,7 +344,7 @@ class JobTable:
         return [state.group for state in self.groups.values()]
 
     def recount_slots(self) -> None:
-        """Count the places again, because a group or a limit has changed."""
+        """Count the slots again, because a group or a limit has changed."""
         self.slots.recount(
             (self.groups[record.job.group].group, record)
             for record in self.records.values()

@@ -2,7 +2,8 @@
 
 - *Index*: a job with all its attempts (see ``job_record``).
 - *Slice*: all jobs that have the same values of some parameters.
-- *Scope*: an index or a slice."""
+- *Scope*: an index or a slice.
+"""
 
 from __future__ import annotations
 

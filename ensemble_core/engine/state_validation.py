@@ -86,15 +86,15 @@ def _totals(state: State) -> Iterator[str]:
     yield from _differ("looking", table.looking, records, "looking")
     paced = [job.id for job, _, _ in state.rate_limit.held]
     yield from _differ("the rate limit", paced, records, "paced")
-    places = ConcurrencySlots()
-    places.shared = table.slots.shared
-    places.recount(
+    slots = ConcurrencySlots()
+    slots.shared = table.slots.shared
+    slots.recount(
         (table.groups[record.job.group].group, record)
         for record in records
         if record.reused is None and record.state in (*_IN_QUEUE, "ended")
     )
-    if places.used != table.slots.used:
-        yield f"places: {table.slots.used}, but the attempts use {places.used}"
+    if slots.used != table.slots.used:
+        yield f"slots: {table.slots.used}, but the attempts use {slots.used}"
     if table.budget is not None:
         yield from _differ("the budget", table.budget.claims, records, *_IN_QUEUE)
     if table.usage.kept and table.usage.running != len(_of(records, "running")):

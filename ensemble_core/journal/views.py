@@ -30,8 +30,8 @@ def _object(part: int) -> str:
 def _valid(text: str, before: str) -> str:
     """Return SQL for a text as valid JSON: nan and infinity become null.
 
-    SQLite before 3.42 does not read them. ``before`` has the signs that may stand before one: words
-    in a string stay as they are.
+    SQLite before 3.42 does not read them. ``before`` has the signs that may stand before one. Such
+    words in a string stay as they are, unless one of these signs is directly before them.
     """
     valid = text
     for sign in before:

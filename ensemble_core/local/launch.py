@@ -136,7 +136,7 @@ class Launcher:
             for number in signal.valid_signals() - _FIXED
             if number in _RESET or signal.getsignal(number) is not signal.SIG_IGN
         )
-        #: The cores of this thread before it was bound to those of a task, and these.
+        #: The cores of this thread before it was bound, or ``None``; those to which it is bound.
         self._unbound: set[int] | None = None
         self._bound: Sequence[int] = ()
         self.serve(run, environment, folder)

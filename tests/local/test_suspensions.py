@@ -120,5 +120,5 @@ def test_time_in_which_the_supervisor_is_stopped_too_does_not_count(
     local.wait_for(job, "unsuspend")
     end(local, tmp_path, job)
     times = {event.name: event.timestamp for event in local.of(job)}
-    assert 13 < times["unsuspend"] - times["suspend"] < 15 + times["finish"] - times["unsuspend"]
+    assert times["start"] < times["suspend"] < times["unsuspend"] - 13
     assert local.names(job).count("suspend") == local.names(job).count("unsuspend")

@@ -32,9 +32,8 @@ def pure() -> list[str]:
 PURE = pure()
 #: Builtins that do input or output, run code, or differ between processes.
 WORLD = {"breakpoint", "eval", "exec", "hash", "input", "open", "print", "__import__"}
-#: Exceptions: the compiler of formulas builds its syntax tree from harmless nodes, and the codec
-#: generates constructors from the field names of classes.
-MAY = {"model/compiler": {"eval"}, "model/codec": {"exec"}}
+#: An exception: the compiler of formulas builds its syntax tree from harmless nodes.
+MAY = {"model/compiler": {"eval"}}
 
 
 def world_calls(source: str, may: Collection[str] = ()) -> list[tuple[int, str]]:
@@ -174,7 +173,7 @@ def test_the_layers_of_the_engine_hold_for_type_only_imports() -> None:
             assert reached[module].isdisjoint(above), f"{module} imports upwards"
 
 
-#: Modules of the core that a plugin imports besides the public job_names.
+#: Modules of the core that a plugin imports besides the public names.
 PUBLIC = ("ensemble_core", "ensemble_core.cli.toolkit")
 MORE = {
     # The nodes of pilots run the supervisor of the local executor.
