@@ -72,11 +72,8 @@ class AllocationEnd:
                 self._reactor.after(_PATIENCE, partial(self._release, job))
             else:
                 passed.append(event)
-                if event.name == "exception" and event.context.get("severity", 0) == 0:
-                    self._failed.add(job)
-            if event.name == "clean":
-                self._failed.discard(job)
-            if job in self._held and job in self._cancelled:
+                self._note_failure(event)
+            if job in self._held and job in self._cancelled and job not in self._doubtful:
                 passed += self._interrupted(job)
             if event.name == "clean":
                 self._cancelled.discard(job)
@@ -85,7 +82,7 @@ class AllocationEnd:
     def cancel(self, jobs: Collection[str]) -> None:
         """The run cancels these jobs. If their end is held, it was that of the allocation."""
         self._cancelled.update(jobs)
-        for job in self._held.keys() & set(jobs):
+        for job in (self._held.keys() & set(jobs)) - self._doubtful:
             self._tell(self._interrupted(job))
 
     def drain(self, running: Collection[str], waiting: Collection[str]) -> list[JobEvent]:
@@ -155,9 +152,12 @@ class AllocationEnd:
         def answered(text: str | None) -> None:
             self._asking = False
             self._doubtful -= jobs
-            if json.loads(text or "{}").get("state", "run") == "run":
-                for job in jobs:
+            runs = json.loads(text or "{}").get("state", "run") == "run"
+            for job in jobs:
+                if runs:
                     self._release(job)
+                elif job in self._held and job in self._cancelled:
+                    self._tell(self._interrupted(job))
             if self._doubtful:
                 self._ask()
 
@@ -171,7 +171,16 @@ class AllocationEnd:
 
     def _release(self, job: str) -> None:
         if job in self._held:
-            self._tell(self._held.pop(job))
+            events = self._held.pop(job)
+            for event in events:
+                self._note_failure(event)
+            self._tell(events)
+
+    def _note_failure(self, event: JobEvent) -> None:
+        if event.name == "exception" and event.context.get("severity", 0) == 0:
+            self._failed.add(event.job)
+        elif event.name == "clean":
+            self._failed.discard(event.job)
 
     def _interrupted(self, job: str) -> list[JobEvent]:
         held = self._held.pop(job)
