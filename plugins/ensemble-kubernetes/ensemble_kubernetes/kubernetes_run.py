@@ -299,8 +299,9 @@ class KubernetesRun:
                 )
             self._check_cluster(restored)
             self._seeking = False
+            for life in list(self._lives.values()):
+                self._settle(life, live=life not in restored)
             for life in restored:
-                self._settle(life, live=False)
                 found[life.job] = life.accepted_at is not None
                 if not found[life.job]:  # the job never arrived, so it may be submitted
                     self._drop(life)

@@ -221,6 +221,21 @@ def test_a_time_limit_that_a_policy_sets_for_jobs_is_reported_as_such(
     assert said in session.context(job, "exception")["note"]
 
 
+def test_a_job_that_ends_while_jobs_are_looked_for_is_not_forgotten(
+    world: Cluster, session: Session
+) -> None:
+    """A member's agent looks for the jobs of a resumed run, which it had all along."""
+    session.submit(job := lasting(session))
+    session.wait_for(job, "start")
+    run = session.executor._require_open()  # type: ignore[attr-defined]
+    run._seeking = True
+    (session.folder / "gate").touch()
+    world.wait(lambda: run._lives[job.id].complete)
+    assert session.executor.reattach({job.id: 0.0}) == {job.id: True}
+    session.wait_clean(job)
+    assert session.context(job, "finish")["status"] == 0
+
+
 @pytest.mark.parametrize("accepted", [True, False])
 def test_a_resume_in_another_cluster_is_refused(
     world: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepted: bool
