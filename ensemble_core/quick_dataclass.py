@@ -142,8 +142,8 @@ def _fill(
 def _constructor(cls: type[Any], frozen: bool) -> Any:
     """Compile the constructor of a dataclass.
 
-    That of a frozen class makes the object one of a class that is not frozen, assigns the fields,
-    and gives it its class back. This takes a quarter of the time of ``object.__setattr__``.
+    For a frozen class, it switches the object to a subclass that is not frozen, assigns the fields,
+    and switches back. This takes a quarter of the time of ``object.__setattr__``.
     """
     switch: Any = object.__dict__["__class__"]
     names: dict[str, Any] = {"_missing": MISSING, "_switch": switch.__set__, "_open": _open}

@@ -19,8 +19,10 @@ __all__ = ["AT_ONCE", "ConcurrencySlots", "Key"]
 #: Start of the names of these limits.
 AT_ONCE = "at_once"
 
-#: What has slots: the name of the limit, and for those of a group the group and the values.
+#: A limit: ``AT_ONCE``, a group and perhaps values, or ``limits`` and the name of a shared limit.
 Key = tuple[str, ...]
+#: Start of the keys of shared limits. A group may have the same name as a shared limit.
+_SHARED = "limits"
 
 
 class ConcurrencySlots:
@@ -46,7 +48,7 @@ class ConcurrencySlots:
 
     @staticmethod
     def own(group: JobGroup, job: Job) -> Key | None:
-        """Return what has the slots of the job's own group, or of its values."""
+        """Return the key of the job's group or, with ``each``, of its values in the group."""
         if group.at_once is None:
             return None
         if not group.at_once_each:
@@ -58,7 +60,7 @@ class ConcurrencySlots:
         own = self.own(group, job)
         if not self.shared:  # usually
             return () if own is None else (own,)
-        shared = [(AT_ONCE, name) for name in self._shared_by(group)]
+        shared = [(_SHARED, name) for name in self._shared_by(group)]
         return shared if own is None else (own, *shared)
 
     # -- updates ---------------------------------------------------------------------------------
@@ -90,7 +92,7 @@ class ConcurrencySlots:
         if not self.shared:
             return None
         for name in self._shared_by(group):
-            if self.used.get((AT_ONCE, name), 0) >= self.shared[name]:
+            if self.used.get((_SHARED, name), 0) >= self.shared[name]:
                 return f"{AT_ONCE}.{name}"
         return None
 

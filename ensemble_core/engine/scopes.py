@@ -1,4 +1,4 @@
-"""Scopes: what a rule with ``each`` has an instance for, with counts and statistics.
+"""Scopes: the jobs that an instance of a rule with ``each`` is for, with counts and statistics.
 
 - *Index*: a job with all its attempts (see ``job_record``).
 - *Slice*: all jobs that have the same values of some parameters.

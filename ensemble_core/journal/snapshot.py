@@ -34,7 +34,7 @@ __all__ = ["FORMAT", "dump", "load"]
 
 #: Increase this number if a field of the engine's state changes its meaning. (New and removed
 #: fields are detected automatically.)
-FORMAT = 30
+FORMAT = 31
 
 #: Modules that define the classes of the state.
 _MODULES = (

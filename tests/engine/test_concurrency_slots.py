@@ -35,7 +35,7 @@ def users(story: Story) -> Counter[str]:
     return Counter(str(records[job].job.parameters["user"]) for job in active(story))
 
 
-def test_each_value_has_its_own_places() -> None:
+def test_each_value_has_its_own_slots() -> None:
     story = study(f"{{name: sim, {SWEEP}, at_once: {{jobs: 1, each: [user]}}}}")
     assert users(story) == {"a": 1, "b": 1}
     story.play("sim.3")  # of b
@@ -53,7 +53,7 @@ def test_several_jobs_for_each_combination() -> None:
     assert users(story) == {"a": 2, "b": 2}
 
 
-def test_whole_run_has_places_of_all_groups() -> None:
+def test_whole_run_has_slots_of_all_groups() -> None:
     groups = "{name: a, command: x, count: 3}, {name: b, command: x, count: 3}"
     story = study(groups, "at_once: 4")
     assert active(story) == ["a.0", "a.1", "a.2", "b.0"]
@@ -61,7 +61,7 @@ def test_whole_run_has_places_of_all_groups() -> None:
     assert active(story) == ["a.0", "a.2", "b.0", "b.1"]
 
 
-def test_groups_share_the_places_of_a_name() -> None:
+def test_groups_share_the_slots_of_a_name() -> None:
     groups = (
         "{name: a, command: x, count: 3, uses: gpu}, {name: b, command: x, count: 3, uses: [gpu]}, "
         "{name: c, command: x, count: 3}"
@@ -71,6 +71,15 @@ def test_groups_share_the_places_of_a_name() -> None:
     story.play("c.0")
     story.play("a.0")  # the end of a job of one group lets one of the other begin
     assert sorted(active(story)) == ["a.1", "a.2", "b.0", "b.1", "c.1", "c.2"]
+
+
+def test_a_group_and_a_shared_limit_with_the_same_name_are_counted_apart() -> None:
+    groups = (
+        "{name: gpu, command: x, count: 5, at_once: 3, uses: gpu}, "
+        "{name: b, command: x, count: 5, uses: gpu}"
+    )
+    story = study(groups, "at_once: {gpu: 5}")
+    assert active(story) == ["gpu.0", "gpu.1", "gpu.2", "b.0", "b.1"]
 
 
 def test_all_limits_of_a_job_count() -> None:
@@ -119,7 +128,7 @@ def cancel(story: Story, *jobs: str) -> None:
 
 
 @pytest.mark.parametrize("limit", ["{jobs: 1, each: user}", "1"])
-def test_place_of_a_cancelled_held_job_goes_to_the_next_one(limit: str) -> None:
+def test_slot_of_a_cancelled_held_job_goes_to_the_next_one(limit: str) -> None:
     story = study(f"{{name: sim, {SWEEP}, at_once: {limit}}}")
     cancel(story, "sim.1", "sim.4")
     while story.exit_code is None:
@@ -142,7 +151,7 @@ def test_held_job_that_waits_for_a_shared_limit_leaves_its_place_when_it_is_canc
     assert sorted(active(story)) == ["b.2", "sim.2"]
 
 
-def test_retry_waits_for_a_place_of_its_value() -> None:
+def test_retry_waits_for_a_slot_of_its_value() -> None:
     story = study(f"{{name: sim, {SWEEP}, retry: {{times: 1}}, at_once: {{jobs: 1, each: user}}}}")
     story.play("sim.0", status=256)
     assert users(story) == {"a": 1, "b": 1}
@@ -163,7 +172,7 @@ def test_changed_limits_count_the_jobs_in_the_queue() -> None:
     assert len(active(story)) == 3
 
 
-def test_killed_run_counts_the_same_places_after_a_resume() -> None:
+def test_killed_run_counts_the_same_slots_after_a_resume() -> None:
     groups = f"{{name: sim, {SWEEP}, uses: gpu, at_once: {{jobs: 1, each: user}}}}"
     story = study(groups, "at_once: {gpu: 2}")
     kept = snapshot.load(snapshot.dump(story.engine), story.ensemble)
@@ -188,7 +197,7 @@ def test_request_says_what_holds_its_job() -> None:
         assert words in said[-1]
 
 
-def test_places_never_end_a_run_and_trigger_no_rule_on_limits() -> None:
+def test_slots_never_end_a_run_and_trigger_no_rule_on_limits() -> None:
     groups = f"{{name: sim, {SWEEP}, uses: gpu}}"
     story = study(groups, "at_once: {gpu: 1}, jobs: 6")
     assert story.exit_code is None
