@@ -24,7 +24,7 @@ from ensemble_core.cli.toolkit import (
     state_option,
     to_json,
 )
-from ensemble_plot.output_file import (
+from ensemble_plot.image_file import (
     check_place,
     format_of,
     inches,

@@ -17,7 +17,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed: no pictur
 
 from ensemble_plot.colours import scale_of
 from ensemble_plot.drawing import DPI, _Drawing, _rule, draw
-from ensemble_plot.output_file import write
+from ensemble_plot.image_file import write
 from ensemble_plot.picture import Line, Moment, Panel, Picture, Spot, compose
 from ensemble_plot.run_history import Track, read
 from matplotlib.transforms import Bbox
