@@ -18,7 +18,7 @@ from ensemble_core.journal.job_rows import TIMES
 from ensemble_core.session.installed_plugins import FindPlugins, find_plugins
 
 if TYPE_CHECKING:
-    from ensemble_core.api.task import Task
+    from ensemble_core.api.background_run import Task
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.report_records import Report
     from ensemble_core.journal.run_store import RunInfo

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from ensemble_core.api.background_run import Task
 from ensemble_core.api.handle import EnsembleRun
 from ensemble_core.api.mapping_source import Source
-from ensemble_core.api.task import Task
 from ensemble_core.config.yaml_reader import read_text
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import FileVersion

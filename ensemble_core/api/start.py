@@ -186,7 +186,7 @@ def run(
     )
     kept = begun.kept
     try:
-        from ensemble_core.api.task import Task
+        from ensemble_core.api.background_run import Task
 
         task = Task(begun, found.program)
     except BaseException:

@@ -20,9 +20,10 @@ from ensemble_core.config.job_options import check_filled_options, read_options
 from ensemble_core.config.job_signals import check_warning, read_warning
 from ensemble_core.config.kinds import ask_executor, check_kind_of_group
 from ensemble_core.config.placeholder_check import check_placeholders, has_formats
+from ensemble_core.config.points_file import read_points
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.shell_warnings import shell_warnings
-from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
+from ensemble_core.config.sweeps import MOST_JOBS, read_parameters
 from ensemble_core.config.thread_warnings import thread_warnings
 from ensemble_core.errors import EnsembleError, call_plugin, closest
 from ensemble_core.late_pattern import late_pattern
