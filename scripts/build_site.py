@@ -416,7 +416,7 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "api-model": (
         "Python API: jobs and rules",
         "What rules, conditions and functions work with. All names are in `ensemble_core`.",
-        ("model.jobs", "model.rules", "model.expressions"),
+        ("model.job_group", "model.jobs", "model.rules", "model.expressions"),
     ),
     "api-events": (
         "Python API: events and generators",
