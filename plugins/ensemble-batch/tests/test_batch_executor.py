@@ -819,7 +819,7 @@ def test_a_job_of_another_run_must_not_write_to_an_output_file_in_use(
         job = first.job("sh", "-c", script, workdir="work", stdout="log", stderr="log")
         first.submit(job)
         first.wait_for(job, "start")
-        wait_until(lambda: log.read_text() == "first\n")
+        wait_until(lambda: log.exists() and log.read_text() == "first\n")
     with Session(Odd(), tmp_path / "b") as second:
         late = second.job("echo", "second", workdir="work", stdout="log", stderr="log")
         second.run(late)
