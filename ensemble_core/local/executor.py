@@ -169,7 +169,7 @@ class LocalExecutor(Executor):
     causes: ClassVar[frozenset[Cause]] = frozenset(
         {"exit", "signal", "timeout", "memory", "cancelled", "submit", "lost"}
     )
-    survives_power_cut: ClassVar[bool] = False
+    survives_power_cut = False
 
     def __init__(
         self,

@@ -257,11 +257,12 @@ class Executor(ABC):
 
     **Power cuts.** Before a decision is carried out, it is at least as durable as its effect. If
     the attribute ``survives_power_cut`` is true, which is the default, the journal is synced before
-    each call that submits, cancels or signals. Set it to false only if neither a job nor a record
-    of it on another machine can survive a power cut of the controller's machine. Decisions then
-    survive the death of any process, but the journal is synced up to 0.2 seconds later. After a
-    power cut, it may not know of the newest jobs: the run may submit them again, with the same ids
-    and other fields. The executor then does not start a job that its own records show as started.
+    each call that submits, cancels or signals. Set it to false, at the latest in :meth:`open`, only
+    if neither a job nor a record of it can survive a power cut of the controller's machine.
+    Decisions then survive the death of any process, but the journal is synced up to 0.2 seconds
+    later. After a power cut, it may not know the newest jobs: the run may submit them again, with
+    the same ids and other fields. The executor then does not start a job that its own records show
+    as started.
     """
 
     #: Capabilities of the executor: ``submit``, ``cancel``, ``avoid``, ``resize``, ``signal``,
@@ -276,9 +277,6 @@ class Executor(ABC):
     #: Whether the output files of jobs without observers grow while the jobs run. Otherwise
     #: ``limits.output`` has no effect on such jobs.
     live_output: ClassVar[bool] = True
-    #: Whether a job, or the queue's record of it, can survive a power cut of the controller's
-    #: machine.
-    survives_power_cut: ClassVar[bool] = True
 
     def prepare(self, tag: str, state: Path | None, run_id: str) -> None:
         """Start slow preparations without waiting for them.
@@ -376,6 +374,11 @@ class Executor(ABC):
         are cancelled.
         """
         return "keep" if {"detach", "reattach"} <= self.capabilities else "cancel"
+
+    @property
+    def survives_power_cut(self) -> bool:
+        """True if a job, or the queue's record of it, can survive a power cut of this machine."""
+        return True
 
     @property
     def drains(self) -> bool:

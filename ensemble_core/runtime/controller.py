@@ -392,7 +392,7 @@ class Runtime:
         if self._journal is not None:
             self._journal.perform = self._performer.perform
             self._journal.on_failure = self._report_journal
-            if late:
+            if not self._executor.survives_power_cut:  # some know it once they are open
                 self._journal.sync_late(lasts)
         try:
             self._begin()

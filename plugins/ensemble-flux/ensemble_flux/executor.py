@@ -147,6 +147,11 @@ class FluxExecutor(Executor):
         return "cancel" if temporary else "keep"
 
     @property
+    def survives_power_cut(self) -> bool:
+        """False in an instance on this machine alone whose state is temporary."""
+        return self._loop is None or self._loop.survives_power_cut
+
+    @property
     def drains(self) -> bool:
         """True if the instance ends with the allocation of this process."""
         return self._loop is not None and self._loop.ends_here

@@ -7,13 +7,20 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Instance", "LastInstance", "ends_with", "presence", "read_instance"]
+__all__ = [
+    "Instance",
+    "LastInstance",
+    "ends_with",
+    "presence",
+    "read_instance",
+    "survives_power_cut",
+]
 
 #: Variables that a batch queue sets for its jobs. The broker of an instance in an allocation has
 #: one of them; it removes Slurm's from the environment of its initial program.
@@ -69,6 +76,16 @@ def ends_with(handle: Any, instance: Instance) -> bool:
     except (OSError, ValueError):
         return False
     return pid in _ancestors()
+
+
+def survives_power_cut(handle: Any, hosts: Collection[str]) -> bool:
+    """Return whether jobs of an instance, or its records, can survive a power cut of this machine.
+
+    They cannot if all brokers are on this machine and keep their state in a folder that Flux made
+    for this instance alone.
+    """
+    here = set(hosts) == {socket.gethostname()}
+    return not here or _of_leader(handle, "statedir-cleanup") != "1"
 
 
 _ATTRIBUTES = ("broker.uuid", "broker.starttime", "broker.pid", "hostname", "local-uri")

@@ -31,7 +31,7 @@ from ensemble_flux.drain_record import INTERRUPTED, DrainRecord
 from ensemble_flux.event_translation import Journal
 from ensemble_flux.eventlog_watcher import EventlogWatcher
 from ensemble_flux.idle_queue import IdleQueue
-from ensemble_flux.instance import Instance, ends_with, read_instance
+from ensemble_flux.instance import Instance, ends_with, read_instance, survives_power_cut
 from ensemble_flux.instance_gauges import Gauges
 from ensemble_flux.jobspec import Jobspecs, files_of, tag_of
 from ensemble_flux.node_usage import Nodes
@@ -127,6 +127,8 @@ class FluxLoop:
         self.version = ""
         #: The instance. Known once it is open.
         self.instance = Instance()
+        #: Whether its jobs or its records can survive a power cut of this machine.
+        self.survives_power_cut = True
         #: Whether the instance ends together with this process.
         self.ends_here = False
         #: Current gauges. The mapping is replaced, never changed.
@@ -271,6 +273,7 @@ class FluxLoop:
         self.version = handle.attr_get("version")
         self.hosts = _hosts(handle)
         self.instance = read_instance(handle)
+        self.survives_power_cut = survives_power_cut(handle, self.hosts)
         self._end.temporary = self.instance.temporary
         self.ends_here = self.instance.temporary and ends_with(handle, self.instance)
         self._gauges.read_nodes()

@@ -17,7 +17,14 @@ from typing import Any
 import pytest
 from ensemble_flux import instance
 from ensemble_flux.executor import FluxExecutor
-from ensemble_flux.instance import Instance, LastInstance, ends_with, presence, read_instance
+from ensemble_flux.instance import (
+    Instance,
+    LastInstance,
+    ends_with,
+    presence,
+    read_instance,
+    survives_power_cut,
+)
 from ensemble_testing import Session, wait_until
 from ensemble_testing.allocation import Allocation
 
@@ -67,6 +74,43 @@ def sleeper(**more: str) -> subprocess.Popen[bytes]:
 def test_an_instance_that_is_a_job_is_temporary() -> None:
     assert read_instance(Handle("1")).temporary
     assert not read_instance(Handle("0")).temporary
+
+
+@pytest.mark.parametrize(
+    ("hosts", "cleanup", "survives"),
+    [
+        (("", ""), "1", False),
+        (("", "elsewhere"), "1", True),
+        (("elsewhere",), "1", True),
+        (("",), "0", True),  # its state is in a folder that it finds again
+        (("",), None, True),  # Flux does not tell
+    ],
+)
+def test_jobs_of_an_instance_on_this_machine_alone_end_with_its_power(
+    hosts: Sequence[str], cleanup: str | None, survives: bool
+) -> None:
+    names = [host or socket.gethostname() for host in hosts]
+    handle = Handle()
+    if cleanup is not None:
+        handle._attributes["statedir-cleanup"] = cleanup
+    assert survives_power_cut(handle, names) is survives
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_the_journal_waits_for_the_disk_only_if_the_state_of_flux_lasts(
+    make_instance: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lasts: bool,
+) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    options = [f"--setattr=statedir={folder}"] if lasts else []
+    monkeypatch.setenv("FLUX_URI", make_instance(*options, size=1).uri)
+    executor = FluxExecutor()
+    assert executor.survives_power_cut, "until it is open"
+    with Session(executor, tmp_path / "run"):
+        assert executor.survives_power_cut is lasts
 
 
 def test_an_instance_whose_broker_is_an_ancestor_is_temporary(

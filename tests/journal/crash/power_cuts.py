@@ -271,7 +271,7 @@ class InProcess(Executor):
     """Executor with the supervisor's loop and ledger in this process."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"submit", "cancel", "reattach", "detach"})
-    survives_power_cut: ClassVar[bool] = False
+    survives_power_cut = False
 
     def open(self, run: Run, emit: Emit) -> None:
         self._closing = False
