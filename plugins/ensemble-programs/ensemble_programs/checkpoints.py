@@ -94,7 +94,7 @@ def newest_checkpoint(
 ) -> tuple[Search, str]:
     """Return what ``find`` finds in the job's folder, and the newest checkpoint.
 
-    Raises :class:`EnsembleError` if there is none; ``what`` names it for users.
+    Raises :class:`EnsembleError` if there is none. Its message calls a checkpoint ``what``.
     """
     workdir = job.get("workdir")
     if not workdir:
