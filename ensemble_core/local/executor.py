@@ -211,7 +211,7 @@ class LocalExecutor(Executor):
         #: The file of the pool. ``_machine``: the cores that it counts, if it is the default one.
         self._pool: str | None
         self._machine: tuple[int, ...] | None = None
-        wanted = pool or os.environ.get(POOL_VARIABLE)
+        wanted = pool or os.environ.get(POOL_VARIABLE) or None
         if wanted == "none" or (wanted is None and LINEAGE in os.environb):
             self._pool = None  # the cores of a job of another run are not taken a second time
         elif wanted is None:

@@ -265,6 +265,15 @@ def test_two_runs_of_a_user_never_share_a_gpu(machine: Machine) -> None:
     assert second.context(theirs, "alloc")["gpus"] == ["0"]
 
 
+def test_an_empty_variable_for_the_pool_means_the_default(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENSEMBLE_POOL", "")
+    run = machine.run("a", slots=1)
+    run.run(sh(run, "true"))
+    assert (machine.folder / "pool").exists()
+
+
 def test_gpus_with_other_names_are_others(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
