@@ -20,9 +20,9 @@ from ensemble_core.metrics.store import AWAY, BACKLOG, FIRINGS, MetricPath
 from ensemble_core.model import conditions
 from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.conditions import Condition
+from ensemble_core.model.constant_conditions import contradiction, tautology
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.filters import split_name
-from ensemble_core.model.formula_mistakes import contradiction, tautology
 
 __all__ = ["bind_condition", "check_causes", "check_sense"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ensemble_core.config.context import Context
 from ensemble_core.metrics.store import parse_path
-from ensemble_core.model.formula_mistakes import contradiction
+from ensemble_core.model.constant_conditions import contradiction
 from ensemble_core.model.rules import BoundAction, BoundRule
 
 __all__ = [

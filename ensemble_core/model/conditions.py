@@ -18,19 +18,17 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ensemble_core.late_pattern import late_pattern
-from ensemble_core.model import expressions
-from ensemble_core.model.compiler import refused
-from ensemble_core.model.expressions import (
-    EVENT_FIELDS,
-    FUNCTIONS,
+from ensemble_core.model.expressions import Formula
+from ensemble_core.model.formula_compiler import refused
+from ensemble_core.model.formula_parser import (
     LONGEST,
-    Formula,
     called,
+    parse_formula,
+    suggested_formula,
 )
-from ensemble_core.model.formula_mistakes import suggested_formula
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["EVENT_FIELDS", "FUNCTIONS", "NAN_HINT", "Condition", "check_nan", "parse"]
+__all__ = ["NAN_HINT", "Condition", "check_nan", "parse"]
 
 _CONDITION_HINT = (
     'write a number, "> 0.5", "> 5 and < 10", or an expression over value, metric("path") and the '
@@ -155,7 +153,7 @@ def parse(when: object, *, has_value: bool = True, key: str = "when") -> Conditi
     if single:
         _needs_value(text, has_value, key)
         return Condition(text, comparison=(single[1], float(single[2])))
-    tree, fields, metrics = expressions.parse(_with_value(text, key), text, repr(key), hint)
+    tree, fields, metrics = parse_formula(_with_value(text, key), text, repr(key), hint)
     if "value" in fields:
         _needs_value(text, has_value, key)
     return Condition(text, tree, fields, metrics)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ensemble_core import EnsembleError, expression
-from ensemble_core.model.compiler import compiled
 from ensemble_core.model.conditions import parse
 from ensemble_core.model.expressions import check_names
+from ensemble_core.model.formula_compiler import compiled
 
 
 def nothing(path: str) -> float | None:

@@ -1,71 +1,28 @@
-"""Detects likely mistakes in formulas: foreign syntax (``&&``), contradictions and tautologies."""
+"""Finds conditions that are always or never true, such as contradictions and misspelt values."""
 
 from __future__ import annotations
 
 import ast
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
 from ensemble_core.errors import closest
-from ensemble_core.late_pattern import late_pattern
 
 __all__ = [
     "contradiction",
     "kind_of",
     "misspelt_value",
-    "suggested_formula",
     "tautology",
     "unlike_comparison",
     "unlike_operand",
 ]
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_QUOTED = late_pattern(r"'[^']*'|\"[^\"]*\"")
-#: Operators and units of other languages, each with its equivalent in formulas.
-_WORDS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    (late_pattern(r"&&"), "and"),
-    (late_pattern(r"\|\|"), "or"),
-    (late_pattern(r"\bAND\b"), "and"),
-    (late_pattern(r"\bOR\b"), "or"),
-    (late_pattern(r"\bNOT\b"), "not"),
-    (late_pattern(r"!(?!=)\s*"), "not "),
-    (late_pattern(r"<>"), "!="),
-    (late_pattern(r"(?<![<>=!])=([<>])"), r"\1="),
-    (late_pattern(r"===+"), "=="),
-    (late_pattern(r"(?<![<>=!])=(?!=)"), "=="),
-    # Replace durations by numbers of seconds.
-    (
-        late_pattern(r"(?<![\w.])(\d+(?:\.\d+)?)([smhd])\b"),
-        lambda found: f"{float(found[1]) * _SECONDS[found[2]]:g}",
-    ),
-)
 #: How similar a text has to be to a value of a sweep.
 _SIMILAR = 0.75
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "=="}
 _SIGNS = {ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">=", ast.Eq: "=="}
-
-
-def suggested_formula(text: str) -> str | None:
-    """Return the formula with foreign operators replaced, or ``None`` if it contains none.
-
-    >>> suggested_formula('T > 1 && type = "x"')
-    'T > 1 and type == "x"'
-    >>> suggested_formula("> 5m and < 1.5h")
-    '> 300 and < 5400'
-    """
-    parts: list[str] = []
-    end = 0
-    for match in [*_QUOTED.finditer(text), None]:
-        part = text[end : match.start() if match else None]
-        for wrong, right in _WORDS:
-            part = wrong.sub(right, part)
-        parts += [part, match.group() if match else ""]
-        end = match.end() if match else end
-    found = " ".join("".join(parts).split())
-    return found if found != " ".join(text.split()) else None
 
 
 def contradiction(tree: ast.expr, most: Mapping[str, float] = MappingProxyType({})) -> str | None:
