@@ -17,7 +17,7 @@ from ensemble_core.config.deferred_values import relaxed
 from ensemble_core.errors import PluginError
 from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.plugin.hookspecs import ActionPlugin, StatisticPlugin, TriggerPlugin
-from ensemble_core.plugin.record_validation import required_options
+from ensemble_core.plugin.option_schemas import required_options
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.quick_dataclass import dataclass
 

@@ -11,7 +11,7 @@ from ensemble_core.config.schema import defaults
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.plugin.hookspecs import StatisticPlugin
-from ensemble_core.plugin.record_validation import required_options
+from ensemble_core.plugin.option_schemas import required_options
 
 __all__ = ["bind_statistics"]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from types import FunctionType
 from typing import Any
@@ -26,29 +25,26 @@ from ensemble_core.plugin.hookspecs import (
     StatisticPlugin,
     TriggerPlugin,
 )
+from ensemble_core.plugin.option_schemas import (
+    check_classes,
+    check_compared,
+    check_flags,
+    check_option_schema,
+    required_options,
+)
 from ensemble_core.plugin.records import ABOUT
 
 __all__ = [
-    "ANNOTATIONS",
     "CAPABILITIES",
     "CORE_EVENTS",
     "HOOKS",
     "check_record",
     "check_records",
-    "plain",
     "probable_event",
-    "required_options",
 ]
 
 #: All capabilities that an executor can have.
 CAPABILITIES = frozenset({"submit", "cancel", "avoid", "resize", "signal", "reattach", "detach"})
-#: Values of ``x-ensemble`` in an option schema: what the option names, or how it is parsed.
-ANNOTATIONS = frozenset(
-    {
-        "action", "class", "duration", "expression", "fields", "function", "generator", "group",
-        "instance", "mail", "message", "metric", "parameters", "phase", "rows", "rule", "variable",
-    }
-)  # fmt: skip
 #: For each hook, the kind of the records that it returns, and their class.
 HOOKS: Mapping[str, tuple[str, type[Any]]] = {
     "ensemble_executors": ("executor", ExecutorPlugin),
@@ -107,17 +103,6 @@ _NAME = late_pattern(r"[a-z][a-z0-9-]*")
 _STATISTIC = late_pattern(r"[A-Za-z0-9_-]+")
 #: First words of metric paths that are not names of statistics.
 _TAKEN = frozenset({"count", "generator", *(gauge.partition(".")[0] for gauge in GAUGES)})
-#: Keywords that are allowed in the schema of an object. Any other key is probably an option that is
-#: one level too high, where it would never be checked.
-_KEYWORDS = frozenset(
-    {
-        "$comment", "$defs", "$id", "$schema", "additionalProperties", "allOf", "anyOf", "default",
-        "definitions", "dependentRequired", "dependentSchemas", "deprecated", "description",
-        "else", "examples", "if", "maxProperties", "minProperties", "not", "oneOf",
-        "patternProperties", "properties", "propertyNames", "required", "then", "title", "type",
-        "unevaluatedProperties",
-    }
-)  # fmt: skip
 
 
 def check_records(returned: object, hook: str, *, thorough: bool = True) -> tuple[Any, ...]:
@@ -157,7 +142,10 @@ def check_record(record: Any) -> None:
     summary: object = record.summary
     if not isinstance(summary, str) or not summary.strip() or "\n" in summary.strip():
         raise PluginError(f"{shown}: the summary is not one line of text")
-    if '"x-ensemble": "class"' in check_schema(record.options, shown) and kind != "generator":
+    if (
+        '"x-ensemble": "class"' in check_option_schema(record.options, shown)
+        and kind != "generator"
+    ):
         raise PluginError(
             f"{shown}: only generators may have an option with the annotation 'x-ensemble: class'"
         )
@@ -174,12 +162,12 @@ def check_record(record: Any) -> None:
     if isinstance(record, ActionPlugin):
         _check_capabilities(record.needs, f"{shown}: 'needs'")
     elif isinstance(record, ExecutorPlugin):
-        _check_flags(record.options, shown)
+        check_flags(record.options, shown)
         if record.job_options:
-            check_schema(record.job_options, f"{shown}: job_options")
-            _check_compared(record.job_options, f"{shown}: job_options")
+            check_option_schema(record.job_options, f"{shown}: job_options")
+            check_compared(record.job_options, f"{shown}: job_options")
         if record.kinds:
-            check_schema(record.kinds, f"{shown}: 'kinds'")
+            check_option_schema(record.kinds, f"{shown}: 'kinds'")
         _check_capabilities(record.capabilities, f"{shown}: 'capabilities'")
         if isinstance(record.priority, bool) or not isinstance(record.priority, int):
             raise PluginError(
@@ -207,7 +195,7 @@ def check_record(record: Any) -> None:
         _check_capabilities(record.needs, f"{shown}: 'needs'")
         _check_names(record.supports, f"{shown}: 'supports'")
     elif isinstance(record, GeneratorPlugin):
-        _check_classes(record.options, shown)
+        check_classes(record.options, shown)
     elif isinstance(record, EnvironmentPlugin):
         if record.name not in record.options.get("properties", {}):
             raise PluginError(
@@ -238,16 +226,6 @@ def probable_event(name: str) -> str | None:
     return closest(name.lower().replace("_", "-"), CORE_EVENTS, 0.85)
 
 
-def required_options(schema: Mapping[str, Any]) -> list[str]:
-    """Return the required options that have no default, so the user has to set them."""
-    properties = schema.get("properties", {})
-    return [
-        key
-        for key in schema.get("required", ())
-        if not (isinstance(properties.get(key), Mapping) and "default" in properties[key])
-    ]
-
-
 def _check_name(name: object, kind: str) -> None:
     pattern = _STATISTIC if kind == "statistic" else _NAME
     if not isinstance(name, str) or not pattern.fullmatch(name):
@@ -262,140 +240,6 @@ def _check_name(name: object, kind: str) -> None:
             f"{name!r} cannot be the name of a statistic: metric paths that begin with it have "
             "another meaning"
         )
-
-
-def check_schema(schema: object, shown: str) -> str:
-    """Check that an option schema is a JSON Schema of an object, without external references.
-
-    Return the schema as JSON text, which is faster to search. Raises :class:`PluginError`.
-    """
-    if not isinstance(schema, Mapping):
-        raise PluginError(f"{shown}: 'options' is {kind_of(schema)}, expected a JSON Schema")
-    if not schema:
-        return ""
-    try:
-        text = json.dumps(plain(schema), allow_nan=False)
-        copied: dict[str, Any] = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise PluginError(f"{shown}: the schema of its options is not JSON: {error}") from error
-    if copied.get("type", "object") != "object":
-        raise PluginError(
-            f"{shown}: the schema of its options has the type {copied['type']!r}, expected 'object'"
-        )
-    strange = [key for key in copied if key not in _KEYWORDS and not key.startswith("x-")]
-    if strange:
-        raise PluginError(
-            f"{shown}: {strange[0]!r} is not a keyword of JSON Schema; define options under "
-            "'properties': {'type': 'object', 'properties': {'NAME': {…}}}"
-        )
-    searched = ('"$ref"', '"$dynamicRef"', '"x-ensemble"')
-    parts = list(_mappings(copied)) if any(word in text for word in searched) else []
-    references = [part.get(word) for part in parts for word in ("$ref", "$dynamicRef")]
-    if any(isinstance(each, str) and not each.startswith("#") for each in references):
-        raise PluginError(
-            f"{shown}: the schema of its options refers to another document, which is not supported"
-        )
-    for kind in (part.get("x-ensemble") for part in parts):
-        # If the value is a mapping, it is the schema of an option that is called "x-ensemble".
-        if not (kind is None or isinstance(kind, dict) or kind in ANNOTATIONS):
-            known = ", ".join(sorted(ANNOTATIONS))
-            raise PluginError(
-                f"{shown}: the annotation 'x-ensemble' has the unknown value {kind!r}; known "
-                f"values: {known}"
-            )
-    import jsonschema_rs
-
-    try:
-        jsonschema_rs.Draft202012Validator(copied)
-    except (jsonschema_rs.ValidationError, ValueError) as error:
-        reason = getattr(error, "message", None) or str(error)
-        raise PluginError(f"{shown}: the schema of its options is not valid: {reason}") from error
-    properties = copied.get("properties", {})
-    for key in copied.get("required", ()):
-        if key not in properties:
-            raise PluginError(
-                f"{shown}: the schema of its options lists {key!r} under 'required' but does not "
-                "define it under 'properties'"
-            )
-    return text
-
-
-#: Keys of an ``x-ensemble-flag`` mapping, with the types of their values.
-_FLAG: Mapping[str, type] = {
-    "commands": Collection, "help": str, "instead_of": Collection, "metavar": str, "path": bool,
-}  # fmt: skip
-
-
-def _check_classes(schema: Mapping[str, Any], shown: str) -> None:
-    """Check that only top-level options name classes, because the core loads no others."""
-    properties = schema.get("properties", {}).values()
-    marked = [each for each in _mappings(plain(schema)) if each.get("x-ensemble") == "class"]
-    at_top = [each for each in map(plain, properties) if each in marked]
-    for each in marked:
-        if each not in at_top or each.get("type") != "string":
-            raise PluginError(
-                f"{shown}: only a top-level option of type 'string' can have the annotation "
-                "'x-ensemble' with the value 'class'"
-            )
-        if not isinstance(each.get("x-ensemble-base"), str):
-            raise PluginError(
-                f"{shown}: an option names a class, but 'x-ensemble-base' does not give the "
-                "required base class as 'MODULE.CLASS'"
-            )
-
-
-def _check_compared(schema: Mapping[str, Any], shown: str) -> None:
-    """Check the annotations of options that ``--reuse`` compares."""
-    for name, option in schema.get("properties", {}).items():
-        mark = option.get("x-ensemble-compared", True) if isinstance(option, Mapping) else True
-        if not isinstance(mark, bool):
-            raise PluginError(
-                f"{shown}: option {name!r}: 'x-ensemble-compared' is {kind_of(mark)}, expected "
-                "true or false"
-            )
-
-
-def _check_flags(schema: Mapping[str, Any], shown: str) -> None:
-    """Check the annotations that turn options of an executor into flags of commands."""
-    for name, option in schema.get("properties", {}).items():
-        mark = option.get("x-ensemble-flag", True) if isinstance(option, Mapping) else True
-        shown_mark = f"{shown}: option {name!r}: 'x-ensemble-flag'"
-        if not isinstance(mark, Mapping):
-            if not isinstance(mark, bool):
-                raise PluginError(
-                    f"{shown_mark} is {kind_of(mark)}, expected true, false or a mapping"
-                )
-            continue
-        for key, value in mark.items():
-            if not isinstance(value, _FLAG.get(key, ())):
-                known = ", ".join(_FLAG)
-                raise PluginError(f"{shown_mark}: {key!r} is unknown or invalid; known: {known}")
-        unknown = set(mark.get("commands", ())) - {"run", "resume", "cancel"}
-        if unknown:
-            raise PluginError(
-                f"{shown_mark}: executors cannot add flags to the command {min(unknown)!r}; "
-                "expected run, resume or cancel"
-            )
-
-
-def plain(value: Any) -> Any:
-    """Convert mappings and sequences of any class to dicts and lists, as in JSON."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
-    return value
-
-
-def _mappings(value: object) -> Iterator[dict[str, Any]]:
-    """Yield every mapping in a schema, including the schema itself."""
-    if isinstance(value, dict):
-        yield value
-    if isinstance(value, (dict, list)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _mappings(inner)
 
 
 def _check_capabilities(value: object, shown: str) -> None:

@@ -30,7 +30,7 @@ def profile_options(
     Raises :class:`FileErrors` if the executor rejects options.
     """
     from ensemble_core.errors import FileErrors
-    from ensemble_core.plugin.record_validation import plain
+    from ensemble_core.plugin.option_schemas import plain
 
     if profile is None or not is_meant(registry, record, profile):
         return {}
@@ -85,7 +85,7 @@ def read_options(
 
     Raises :class:`UsageError` if the schema rejects an option.
     """
-    from ensemble_core.plugin.record_validation import plain
+    from ensemble_core.plugin.option_schemas import plain
     from ensemble_core.plugin.records import ExecutorPlugin
 
     whose = f"{'executor' if isinstance(record, ExecutorPlugin) else 'resizer'} {record.name!r}"

@@ -25,7 +25,7 @@ from ensemble_core.config.schema import compose
 from ensemble_core.errors import EnsembleError
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.named_code import Kind, is_loaded
-from ensemble_core.plugin.record_validation import ANNOTATIONS
+from ensemble_core.plugin.option_schemas import ANNOTATIONS
 from ensemble_core.plugin.registry import Registry
 
 pytestmark = pytest.mark.checkout

@@ -13,7 +13,7 @@ from ensemble_core.cli.commands.plugins import describe
 from ensemble_core.cli.error_format import print_warning
 from ensemble_core.cli.options import load_plugins, plugin_option
 from ensemble_core.display.text_style import format_table, print_table, printable, style_of
-from ensemble_core.plugin.record_validation import plain
+from ensemble_core.plugin.option_schemas import plain
 
 __all__ = ["algorithms"]
 

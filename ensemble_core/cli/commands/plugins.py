@@ -21,7 +21,7 @@ from ensemble_core.display.text_style import (
     style_of,
 )
 from ensemble_core.errors import UsageError, did_you_mean
-from ensemble_core.plugin.record_validation import plain
+from ensemble_core.plugin.option_schemas import plain
 from ensemble_core.plugin.registry import KINDS
 from ensemble_core.session.executor_choice import probe
 

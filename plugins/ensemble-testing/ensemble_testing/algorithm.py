@@ -25,7 +25,8 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView
-from ensemble_core.plugin.record_validation import check_record, plain
+from ensemble_core.plugin.option_schemas import plain
+from ensemble_core.plugin.record_validation import check_record
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
 
 __all__ = ["AlgorithmContract"]

@@ -37,7 +37,8 @@ from ensemble_core.model.causes import CAUSES, Cause
 from ensemble_core.model.events import ResizeOutcome
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor
-from ensemble_core.plugin.record_validation import CAPABILITIES, check_record, plain
+from ensemble_core.plugin.option_schemas import plain
+from ensemble_core.plugin.record_validation import CAPABILITIES, check_record
 from ensemble_testing.crash import CrashSuite
 from ensemble_testing.decisions import DecisionSuite
 from ensemble_testing.executor_fields import JobFieldsContract

@@ -11,7 +11,7 @@ from ensemble_core.cli.toolkit import option_defaults
 from ensemble_core.metrics.statistic_state import put_state, state_of
 from ensemble_core.model.codec import dumps
 from ensemble_core.plugin.hookspecs import StatisticPlugin
-from ensemble_core.plugin.record_validation import required_options
+from ensemble_core.plugin.option_schemas import required_options
 from ensemble_testing.options import RecordContract
 
 __all__ = ["StatisticContract"]
