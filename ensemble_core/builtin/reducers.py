@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import operator
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ensemble_core.builtin.order_free import ExactMoments, Extreme
 from ensemble_core.metrics.series import OrderFree
-from ensemble_core.metrics.statistic_state import put_state, state_of
 
 __all__ = [
-    "EXACT",
     "LONGEST",
     "CountWindow",
-    "ExactFirst",
     "Fold",
     "Moments",
     "Rate",
@@ -37,12 +33,10 @@ __all__ = [
     "moving_average",
     "newest",
     "quantile",
+    "reduce_finite",
     "variance",
 ]  # fmt: skip
 
-#: Up to this number of values, quantiles without a window are exact. Estimates from few values are
-#: poor: the estimated 99th percentile of six values may be smaller than five of them.
-EXACT = 1000
 #: Maximum number of values in a window.
 LONGEST = 10_000
 #: Into how many parts the window of ``rate`` is divided. This number limits the precision.
@@ -120,7 +114,7 @@ def mad(ordered: Sequence[float]) -> float:
     return quantile(sorted(abs(value - median) for value in ordered), 0.5)
 
 
-def _reduce_finite(values: Sequence[float], reduce: Reduce) -> float | None:
+def reduce_finite(values: Sequence[float], reduce: Reduce) -> float | None:
     """Return the result of ``reduce`` for the values.
 
     Return ``None`` without values, or if the result is too large for a float.
@@ -227,64 +221,6 @@ class StandardError(Moments):
         return ExactMoments("error")
 
 
-class ExactFirst:
-    """Statistic that is exact for the first values, and an estimate after that."""
-
-    __slots__ = ("_estimate", "_kept", "_model", "_ordered", "_reduce")
-
-    def __init__(self, estimate: Callable[[], Any], reduce: Reduce) -> None:
-        self._estimate = estimate
-        self._reduce = reduce
-        self._model: Any = None
-        #: ``_kept``: the values in the order of arrival, which the estimate needs. ``_ordered``: a
-        #: sorted copy of the values up to the last read.
-        self._kept: list[float] = []
-        self._ordered: list[float] = []
-
-    def update(self, value: float) -> None:
-        if self._model is None and len(self._kept) < EXACT:
-            self._kept.append(value)
-        else:
-            self.update_all((value,))
-
-    def update_all(self, values: Sequence[float]) -> None:
-        if self._model is None:
-            self._kept.extend(values)
-            if len(self._kept) <= EXACT:
-                return
-            self._model = self._estimate()
-            values, self._kept, self._ordered = self._kept, [], []
-        self._model.update_all(values)
-
-    def get(self) -> float | None:
-        if self._model is not None:
-            estimate: float = self._model.get()
-            return estimate
-        kept, ordered = self._kept, self._ordered
-        if len(ordered) + 1 == len(kept):
-            insort(ordered, kept[-1])
-        elif len(ordered) < len(kept):
-            self._ordered = ordered = sorted(kept)
-        return _reduce_finite(ordered, self._reduce)
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        model = self._model
-        state = None if model is None else state_of(model, self._estimate())
-        return self._kept, self._ordered, model is not None, state
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._kept, self._ordered, estimated, model = state
-        if estimated:
-            self._model = self._estimate()
-            put_state(self._model, model)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ExactFirst:
-        twin = ExactFirst(self._estimate, self._reduce)
-        twin._model = copy.deepcopy(self._model, memo)
-        twin._kept, twin._ordered = self._kept.copy(), self._ordered.copy()
-        return twin
-
-
 class CountWindow:
     """Exact statistic over the last ``size`` values."""
 
@@ -298,7 +234,7 @@ class CountWindow:
         self._values.append(value)
 
     def get(self) -> float | None:
-        return _reduce_finite(self._values, self._reduce)
+        return reduce_finite(self._values, self._reduce)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CountWindow:
         twin = CountWindow(1, self._reduce)
@@ -330,7 +266,7 @@ class TimeWindow:
     def get(self, now: float) -> float | None:
         # Don't drop old values here: reading must not change what rules see later.
         first = bisect_right(self._stamps, now - self._seconds)
-        return _reduce_finite(list(self._values)[first:], self._reduce)
+        return reduce_finite(list(self._values)[first:], self._reduce)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TimeWindow:
         twin = TimeWindow(self._seconds, self._reduce)

@@ -8,12 +8,14 @@ from functools import partial
 from typing import Any
 
 from ensemble_core.builtin import reducers
-from ensemble_core.builtin.quantile_estimate import (
+from ensemble_core.builtin.quantiles import (
+    EXACT,
+    ExactFirst,
     Interquartile,
     MedianDeviation,
     QuantileEstimate,
 )
-from ensemble_core.builtin.reducers import EXACT, LONGEST, Reduce
+from ensemble_core.builtin.reducers import LONGEST, Reduce
 from ensemble_core.metrics.series import Statistic, TimedStatistic
 from ensemble_core.model.durations import seconds
 from ensemble_core.plugin.hookspecs import StatisticPlugin, hookimpl
@@ -188,7 +190,7 @@ def _build(
         return reducers.TimeWindow(seconds(window), any_order)
     if window is not None:
         return reducers.CountWindow(window, any_order)
-    return reducers.ExactFirst(streaming, reduce) if exact else streaming()
+    return ExactFirst(streaming, reduce) if exact else streaming()
 
 
 def _build_quantile(options: Mapping[str, Any]) -> Statistic | TimedStatistic:

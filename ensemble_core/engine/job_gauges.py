@@ -5,11 +5,11 @@ Counting starts when a gauge is first used.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ensemble_core.engine.random_draw import draw
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.metrics.store import BACKLOG, MetricStore
 from ensemble_core.model.jobs import Job, JobState
@@ -18,25 +18,13 @@ if TYPE_CHECKING:
     from ensemble_core.engine.group_state import GroupState
     from ensemble_core.engine.job_record import JobRecord
 
-__all__ = ["OwnGauges", "draw"]
+__all__ = ["OwnGauges"]
 
 _QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
 _SUSPENDED = "queue.suspended"
 #: Gauges that have the number of nodes of one waiting job as their value (0 if no job waits). Rules
 #: on them are checked at submits and heartbeats.
 _OF_ONE = ("waiting.next", "waiting.smallest", "waiting.largest", "waiting.random")
-
-
-def draw(seed: object, number: object, below: int) -> int:
-    """Return a pseudo-random integer from 0 to ``below`` - 1, from a hash of the arguments.
-
-    Equal arguments give the same integer on all machines.
-
-    >>> draw(0, 0, 10), draw(0, 1, 10)
-    (9, 7)
-    """
-    digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") % below
 
 
 class OwnGauges:

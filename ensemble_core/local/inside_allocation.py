@@ -12,7 +12,13 @@ from collections.abc import Mapping
 
 from ensemble_core.local.process_tree import parent_of
 
-__all__ = ["ALLOCATION_END", "allocation_process", "in_allocation"]
+__all__ = [
+    "ALLOCATION_END",
+    "SAME_SIGNAL",
+    "SIGNAL_CODES",
+    "allocation_process",
+    "in_allocation",
+]
 
 #: Signals that a queue sends to all processes of an allocation that ends, and that end a process.
 ALLOCATION_END = (
@@ -20,6 +26,11 @@ ALLOCATION_END = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGQUIT),
 )
 
+#: How many seconds the end of a job by such a signal waits for the same signal to this process. A
+#: queue, or the shutdown of a machine, signals one process after another.
+SAME_SIGNAL = 5.0
+#: The codes with which a job may end after such a signal.
+SIGNAL_CODES = frozenset(128 + number for number in ALLOCATION_END)
 #: Variables that queues set in an allocation: Slurm, PBS, Grid Engine, LSF, Flux, HTCondor, OAR,
 #: and Kubernetes in a pod.
 _VARIABLES = (

@@ -9,7 +9,7 @@ import time
 
 from ensemble_core.local.event_log import EventLog
 from ensemble_core.local.event_loop import Poller, PollerTimer
-from ensemble_core.local.inside_allocation import ALLOCATION_END
+from ensemble_core.local.inside_allocation import SAME_SIGNAL, SIGNAL_CODES
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, code_of, describe
 from ensemble_core.local.memory_kills import MemoryKills
 from ensemble_core.local.memory_limits import MemoryLimits
@@ -20,12 +20,6 @@ from ensemble_core.local.suspensions import Suspensions
 from ensemble_core.local.terminator import Terminator, Token
 
 __all__ = ["JobLifecycle"]
-
-#: How many seconds the end of a job by such a signal waits for the same signal to this process. A
-#: queue, or the shutdown of a machine, signals one process after another.
-_SAME_SIGNAL = 5.0
-#: The codes with which a job may end after such a signal.
-_SIGNAL_CODES = frozenset(128 + number for number in ALLOCATION_END)
 
 #: Seconds between checks for dead orphans of running jobs.
 _TIDY = 30.0
@@ -74,7 +68,7 @@ class JobLifecycle:
         self._memory_limits = MemoryLimits(active, poller, tree, self._exceed_memory)
         self._tidying = False
         # A queue that ends a pilot may kill the processes of a job before this one.
-        self._held_codes = _SIGNAL_CODES | {128 + signal.SIGKILL} if tied else _SIGNAL_CODES
+        self._held_codes = SIGNAL_CODES | {128 + signal.SIGKILL} if tied else SIGNAL_CODES
 
     def started(self, record: LocalJob) -> None:
         if not self._tidying:
@@ -219,7 +213,7 @@ class JobLifecycle:
                 self._release(record)
                 record.ended = ended  # the time of the wait is not the job's
 
-            self._held[record] = self._poller.at(time.monotonic() + _SAME_SIGNAL, release)
+            self._held[record] = self._poller.at(time.monotonic() + SAME_SIGNAL, release)
         else:
             self._ended.append(record)
 

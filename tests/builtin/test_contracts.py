@@ -25,7 +25,7 @@ from ensemble_core.builtin import actions, generators, observers, triggers
 from ensemble_core.builtin import statistics as builtin_statistics
 from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.line_observer import MOST_FIELDS
-from ensemble_core.builtin.quantile_estimate import QuantileEstimate
+from ensemble_core.builtin.quantiles import QuantileEstimate
 from ensemble_core.builtin.statistics import EXACT, LONGEST
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.statistic_state import put_state, state_of

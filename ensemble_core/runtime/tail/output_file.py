@@ -13,7 +13,6 @@ from pathlib import Path
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.observer import Observer
 from ensemble_core.runtime.tail.earlier_text import LONGEST, EarlierText
-from ensemble_core.runtime.tail.gaps import Gaps, lateness
 from ensemble_core.runtime.tail.observer_feed import ObserverFeed
 from ensemble_core.runtime.tail.opening import is_older, list_folder, open_to_read, status_of
 from ensemble_core.runtime.tail.parts import (
@@ -27,6 +26,7 @@ from ensemble_core.runtime.tail.parts import (
 from ensemble_core.runtime.tail.poll_interval import PollInterval
 from ensemble_core.runtime.tail.read_position import REMEMBERED, Place, ReadPosition
 from ensemble_core.runtime.tail.rewritten_lines import is_rewritten, newest_updates
+from ensemble_core.runtime.tail.row_warnings import RowWarnings, lateness
 
 __all__ = ["File"]
 
@@ -105,10 +105,10 @@ class File:
         self._files: set[tuple[int, int]] = set()
         #: What an earlier attempt has written, if this one continues it.
         self._earlier: EarlierText | None = None
-        self._gaps = Gaps()
+        self._warnings = RowWarnings()
         # The rows that an earlier controller has handled are counted from the start of the file.
         if taken and since is not None and (old := rotated_since(self.path, since)):
-            self._gaps.lost = f"may have been renamed to {old} before the resume"
+            self._warnings.lost = f"may have been renamed to {old} before the resume"
         self._piece_size = _CHUNK
         self._parts = Parts(self.named, since)
         #: A log that was renamed while it was read, and logs that were begun and renamed after it.
@@ -196,7 +196,7 @@ class File:
         last = self._seen
         self._seen = seen
         if last is not None and last != seen and last[:3] == seen[:3]:
-            self._gaps.suspect = True
+            self._warnings.suspect = True
         if self._stale is not None:
             if self._stale == seen:
                 return False
@@ -231,7 +231,7 @@ class File:
     def _begin_file(self, identity: tuple[int, int] | None = None) -> None:
         """Continue at the start of another file, which may be known to have this identity."""
         self._position = ReadPosition(identity)
-        self._end, self._earlier, self._gaps.suspect = None, None, False
+        self._end, self._earlier, self._warnings.suspect = None, None, False
         self._own = identity is not None
 
     # -- reading -------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ class File:
     def _begin_again(self) -> None:
         """Read the file from its start, because it was truncated, replaced or written again."""
         if self._own:
-            self._gaps.lost = "was truncated or replaced while it was read"
+            self._warnings.lost = "was truncated or replaced while it was read"
         self._begin_file()
         self._feed.skip = 0
         self._feed.truncated()
@@ -370,8 +370,8 @@ class File:
         identity, offset = self._position.identity, target + end
         self._position = ReadPosition(identity, offset, first=offset)
         self._feed.interrupted()
-        first = not self._gaps.skipped
-        self._gaps.skipped += skipped
+        first = not self._warnings.skipped
+        self._warnings.skipped += skipped
         if first:
             self._warn(
                 f"{self.path} grows faster than the observer {self.name!r} can read it: "
@@ -402,7 +402,7 @@ class File:
         self._renamed = [] if wanted is None else self._search(wanted)
         had_text = self._own or (self._seen is not None and self._seen[2] > 0)
         if not self._renamed and (reads_renamed or (ended and had_text)):
-            self._gaps.lost = "was deleted while it was read"
+            self._warnings.lost = "was deleted while it was read"
         if not self._renamed and reads_renamed:
             self._begin_file()
         return reads_renamed or bool(self._renamed)
@@ -525,12 +525,12 @@ class File:
         if why is not None:
             elsewhere = "" if any(self._feed.rows) else self._elsewhere()
             why = f"the observer {self.name!r} did not understand {self.named}: {why}{elsewhere}"
-        if not self._gaps.lost and self._since is not None and not is_pattern(self.named):
+        if not self._warnings.lost and self._since is not None and not is_pattern(self.named):
             old = rotated_unread(self.path, self._since, self._files)
             if old is not None:
-                self._gaps.lost = f"may have been renamed to {old} before it was read"
-        gaps = self._gaps.texts(self.path, self._position, self._feed)
-        said = "; ".join(filter(None, (why, *gaps, self._parts.grown())))
+                self._warnings.lost = f"may have been renamed to {old} before it was read"
+        warnings = self._warnings.texts(self.path, self._position, self._feed)
+        said = "; ".join(filter(None, (why, *warnings, self._parts.grown())))
         return said or lateness(self.path, self._feed, self._clock() - self._began)
 
     def _refuse(self) -> None:

@@ -9,9 +9,7 @@ import os
 import secrets
 import socket
 import stat
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -28,8 +26,6 @@ from ensemble_core.cli.toolkit import (
 
 __all__ = ["dashboard"]
 
-#: Hours without a request after which a dashboard ends.
-_HOURS = 8.0
 #: Maximum number of runs to offer if none is named, newest first.
 _MOST_RUNS = 100
 
@@ -106,7 +102,9 @@ def dashboard(
 
             # Others can read the browser's command line, so the address is in a private file.
             webbrowser.open(held.enter_context(_private_page(address)).as_uri())
-        _serve(listener, state, tags, token)
+        from ensemble_dashboard.server import serve  # takes long to import
+
+        serve(listener, state, tags, token)
 
 
 def _has_browser() -> bool:
@@ -199,43 +197,3 @@ def _listening(port: int) -> socket.socket:
             code="port",
         ) from error
     return listener
-
-
-def _serve(
-    listener: socket.socket, state: str | None, tags: Callable[[], Sequence[str]], token: str
-) -> None:
-    import asyncio
-
-    import uvicorn
-
-    from ensemble_dashboard.connection_limits import GuardedConnection, report_errors_rarely
-    from ensemble_dashboard.server import application
-
-    seen = [time.monotonic()]
-
-    def note_request() -> None:
-        seen[0] = time.monotonic()
-
-    app = application(state, tags, token, note_request)
-    config = uvicorn.Config(
-        app, http=GuardedConnection, log_level="error", access_log=False, lifespan="off"
-    )
-    server = uvicorn.Server(config)
-
-    async def serve_while_viewed() -> None:
-        async def end_when_idle() -> None:
-            while (left := seen[0] + _HOURS * 3600 - time.monotonic()) > 0:
-                await asyncio.sleep(left)
-            server.should_exit = True
-
-        report_errors_rarely(asyncio.get_running_loop())
-        watcher = asyncio.ensure_future(end_when_idle())
-        try:
-            await server.serve(sockets=[listener])
-        finally:
-            watcher.cancel()
-
-    # Switch threads often, so that quick replies are not delayed while a large run is read.
-    sys.setswitchinterval(0.001)
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve_while_viewed())

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import socket
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +20,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,10 +28,13 @@ from starlette.routing import Route
 
 from ensemble_core import EnsembleError, UsageError
 from ensemble_core.cli.toolkit import Inspection, KeptRun
+from ensemble_dashboard.connection_limits import GuardedConnection, report_errors_rarely
 from ensemble_dashboard.documents import CLIENT, NAMES, client_file, document, dumps
 
-__all__ = ["application"]
+__all__ = ["application", "serve"]
 
+#: Hours without a request after which a dashboard ends.
+_HOURS = 8.0
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -222,6 +228,40 @@ def application(
             Route("/{name:path}", page, methods=["GET"]),
         ]
     )
+
+
+def serve(
+    listener: socket.socket, state: str | None, runs: Callable[[], Sequence[str]], token: str
+) -> None:
+    """Serve these runs until Ctrl-C, or until nobody has looked for some hours."""
+    seen = [time.monotonic()]
+
+    def note_request() -> None:
+        seen[0] = time.monotonic()
+
+    app = application(state, runs, token, note_request)
+    config = uvicorn.Config(
+        app, http=GuardedConnection, log_level="error", access_log=False, lifespan="off"
+    )
+    server = uvicorn.Server(config)
+
+    async def serve_while_viewed() -> None:
+        async def end_when_idle() -> None:
+            while (left := seen[0] + _HOURS * 3600 - time.monotonic()) > 0:
+                await asyncio.sleep(left)
+            server.should_exit = True
+
+        report_errors_rarely(asyncio.get_running_loop())
+        watcher = asyncio.ensure_future(end_when_idle())
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            watcher.cancel()
+
+    # Switch threads often, so that quick replies are not delayed while a large run is read.
+    sys.setswitchinterval(0.001)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve_while_viewed())
 
 
 def _error(status: int, error: str) -> Response:

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from click.testing import CliRunner
-from ensemble_dashboard import command
+from ensemble_dashboard import command, server
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def test_in_an_ssh_session_it_can_use_a_port(state: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 2 10.0.0.2 22")
     monkeypatch.delenv("ENSEMBLE_STATE")
     served: list[str | None] = []
-    monkeypatch.setattr(command, "_serve", lambda _, place, *rest: served.append(place))
+    monkeypatch.setattr(server, "serve", lambda _, place, *rest: served.append(place))
     words = ["study", "--no-socket", "--no-open", "--state", str(state)]
     found = CliRunner().invoke(command.dashboard, words)
     assert "Dashboard: http://127.0.0.1:" in found.output
@@ -85,11 +85,11 @@ def test_invalid_arguments_are_rejected(state: Path, words: list[str]) -> None:
 
 
 def test_a_dashboard_without_viewers_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_HOURS", 0.5 / 3600)
+    monkeypatch.setattr(server, "_HOURS", 0.5 / 3600)
     interval = sys.getswitchinterval()
     with command._listening(0) as listener:
         served = threading.Thread(
-            target=command._serve, args=(listener, None, list, "right"), daemon=True
+            target=server.serve, args=(listener, None, list, "right"), daemon=True
         )
         served.start()
         served.join(120)

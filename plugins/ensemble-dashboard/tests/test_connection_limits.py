@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from ensemble_dashboard import command, connection_limits
+from ensemble_dashboard import command, connection_limits, server
 from ensemble_dashboard.connection_limits import report_errors_rarely, uid_of_peer
 
 CONNECT = """
@@ -35,9 +35,9 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
 
     listener = command._listening(0)
     port: int = listener.getsockname()[1]
-    monkeypatch.setattr(command.sys, "setswitchinterval", lambda seconds: None)
+    monkeypatch.setattr(server.sys, "setswitchinterval", lambda seconds: None)
     thread = threading.Thread(
-        target=command._serve, args=(listener, None, list, "token"), daemon=True
+        target=server.serve, args=(listener, None, list, "token"), daemon=True
     )
     thread.start()
     return port

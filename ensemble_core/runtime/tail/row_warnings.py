@@ -8,7 +8,7 @@ from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.tail.observer_feed import ObserverFeed
 from ensemble_core.runtime.tail.read_position import ReadPosition
 
-__all__ = ["Gaps", "lateness"]
+__all__ = ["RowWarnings", "lateness"]
 
 #: If a job has run for at least this many seconds and has at least this many rows, all of them at
 #: its end, it has probably buffered its output.
@@ -16,7 +16,7 @@ _LATE, _LATE_ROWS = 30.0, 10
 
 
 @dataclass(slots=True)
-class Gaps:
+class RowWarnings:
     """Why rows of a file may be missing or count twice."""
 
     #: Number of bytes that were skipped.

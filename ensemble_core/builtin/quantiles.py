@@ -1,10 +1,23 @@
-"""Estimates a quantile in constant memory: the P² algorithm of Jain and Chlamtac (1985)."""
+"""Quantiles: exact for the first values, then estimates in constant memory.
+
+The estimates are those of the P² algorithm of Jain and Chlamtac (1985).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from bisect import insort
+from collections.abc import Callable, Sequence
+from typing import Any
 
-__all__ = ["Interquartile", "MedianDeviation", "QuantileEstimate"]
+from ensemble_core.builtin.reducers import Reduce, reduce_finite
+from ensemble_core.metrics.statistic_state import put_state, state_of
+
+__all__ = ["EXACT", "ExactFirst", "Interquartile", "MedianDeviation", "QuantileEstimate"]
+
+#: Up to this number of values, quantiles without a window are exact. Estimates from few values are
+#: poor: the estimated 99th percentile of six values may be smaller than five of them.
+EXACT = 1000
 
 
 # The order of operations is that of the class ``Quantile`` in the Python library river, so both
@@ -160,3 +173,61 @@ class MedianDeviation:
 
     def get(self) -> float:
         return self._distance.get()
+
+
+class ExactFirst:
+    """Statistic that is exact for the first values, and an estimate after that."""
+
+    __slots__ = ("_estimate", "_kept", "_model", "_ordered", "_reduce")
+
+    def __init__(self, estimate: Callable[[], Any], reduce: Reduce) -> None:
+        self._estimate = estimate
+        self._reduce = reduce
+        self._model: Any = None
+        #: ``_kept``: the values in the order of arrival, which the estimate needs. ``_ordered``: a
+        #: sorted copy of the values up to the last read.
+        self._kept: list[float] = []
+        self._ordered: list[float] = []
+
+    def update(self, value: float) -> None:
+        if self._model is None and len(self._kept) < EXACT:
+            self._kept.append(value)
+        else:
+            self.update_all((value,))
+
+    def update_all(self, values: Sequence[float]) -> None:
+        if self._model is None:
+            self._kept.extend(values)
+            if len(self._kept) <= EXACT:
+                return
+            self._model = self._estimate()
+            values, self._kept, self._ordered = self._kept, [], []
+        self._model.update_all(values)
+
+    def get(self) -> float | None:
+        if self._model is not None:
+            estimate: float = self._model.get()
+            return estimate
+        kept, ordered = self._kept, self._ordered
+        if len(ordered) + 1 == len(kept):
+            insort(ordered, kept[-1])
+        elif len(ordered) < len(kept):
+            self._ordered = ordered = sorted(kept)
+        return reduce_finite(ordered, self._reduce)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        model = self._model
+        state = None if model is None else state_of(model, self._estimate())
+        return self._kept, self._ordered, model is not None, state
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._kept, self._ordered, estimated, model = state
+        if estimated:
+            self._model = self._estimate()
+            put_state(self._model, model)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ExactFirst:
+        twin = ExactFirst(self._estimate, self._reduce)
+        twin._model = copy.deepcopy(self._model, memo)
+        twin._kept, twin._ordered = self._kept.copy(), self._ordered.copy()
+        return twin
