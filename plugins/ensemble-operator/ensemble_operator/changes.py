@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .object_names import Object
+from .object_names import RUN, Object
 from .resource import Reference
 
 __all__ = [
@@ -21,8 +21,12 @@ __all__ = [
     "Keys",
     "Note",
     "Observed",
+    "Part",
+    "PartPlan",
     "Patch",
     "Plan",
+    "deletion",
+    "kept_status",
 ]
 
 
@@ -153,3 +157,64 @@ class Plan:
     status: Mapping[str, Any] = field(default_factory=dict)
     events: tuple[Note, ...] = ()  #: posted after the status is written
     again: float | None = None  #: time of the next reconcile, unless something changes before
+
+
+@dataclass(frozen=True)
+class Part:
+    """A member, or the run that all members share."""
+
+    name: str
+    objects: tuple[Object, ...]  #: the last one creates the pods
+    container: str  #: name of the container in which the run or the member works
+    runs: bool = True  #: whether a run is in this part
+    given: Mapping[str, Any] = field(default_factory=dict)  #: what the user wrote of ``main``
+
+    @property
+    def main(self) -> Object:
+        return self.objects[-1]
+
+    @property
+    def tag(self) -> str:
+        return str(self.main["metadata"]["annotations"][RUN])
+
+
+@dataclass
+class PartPlan:
+    """Changes for a member or a shared run, and its new status."""
+
+    entry: dict[str, Any]  #: entry in the status
+    changes: list[Change] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    over: bool = False  #: whether the part has ended; it is then never created again
+    ready: bool = False
+    #: Why the part is not ready, as a condition's reason and message.
+    waits: tuple[str, str] = ("WaitingForPods", "")
+    #: How the running object differs from the wanted one.
+    outdated: str = ""
+    conflict: str = ""
+    #: When to reconcile again, in seconds since the epoch.
+    again: float | None = None
+    #: Whether any object of the part exists in the cluster.
+    there: bool = False
+
+    @property
+    def succeeded(self) -> bool:
+        """True if the part has ended without a failure."""
+        return self.over and self.entry.get("result", "Succeeded") == "Succeeded"
+
+    @property
+    def active(self) -> bool:
+        """True if the part is running, perhaps while some of its nodes are not up yet."""
+        return self.ready or (not self.over and self.waits[0] == "WaitingForNodes")
+
+
+def kept_status(before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a status entry keeps while its part still runs."""
+    kept = ("run", "file", "startedAt", "restarts")
+    return {key: before[key] for key in kept if key in before}
+
+
+def deletion(found: Object, note: Note) -> Delete:
+    """Return the change that deletes an object of the cluster."""
+    metadata = found["metadata"]
+    return Delete(found["kind"], metadata["name"], metadata["uid"], note)

@@ -6,10 +6,9 @@ The end of a run is written into the status before anything is deleted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from .changes import Change, Create, Delete, Figures, Note, Observed
+from .changes import Create, Figures, Note, Observed, Part, PartPlan, deletion, kept_status
 from .member_state import (
     PodState,
     any_stopping,
@@ -23,12 +22,12 @@ from .member_state import (
     pod_state,
     trouble_of,
 )
-from .object_names import FILE, RUN, TEMPLATE, WITHDRAWS, Object, is_owned
+from .object_names import FILE, RUN, TEMPLATE, Object, is_owned
 from .resource import Ensemble
 from .times import format_time, seconds
-from .withdrawal import outcome, run_to_withdraw, withdrawal
+from .withdrawal import plan_withdrawal
 
-__all__ = ["BEAT", "Part", "PartPlan", "members_leave", "plan_part"]
+__all__ = ["BEAT", "members_leave", "plan_part"]
 
 #: Seconds without a heartbeat after which a member is unreachable.
 BEAT = 60.0
@@ -38,55 +37,6 @@ _SOON = 60.0
 #: In seconds: shortest and longest pause before a MiniCluster whose pods have ended is recreated;
 #: time after which a run counts as stable.
 _PAUSE, _LONGEST_PAUSE, _STEADY = 10.0, 300.0, 900.0
-
-
-@dataclass(frozen=True)
-class Part:
-    """A member, or the run that all members share."""
-
-    name: str
-    objects: tuple[Object, ...]  #: the last one creates the pods
-    container: str  #: name of the container in which the run or the member works
-    runs: bool = True  #: whether a run is in this part
-    given: Mapping[str, Any] = field(default_factory=dict)  #: what the user wrote of ``main``
-
-    @property
-    def main(self) -> Object:
-        return self.objects[-1]
-
-    @property
-    def tag(self) -> str:
-        return str(self.main["metadata"]["annotations"][RUN])
-
-
-@dataclass
-class PartPlan:
-    """Changes for a member or a shared run, and its new status."""
-
-    entry: dict[str, Any]  #: entry in the status
-    changes: list[Change] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    over: bool = False  #: whether the part has ended; it is then never created again
-    ready: bool = False
-    #: Why the part is not ready, as a condition's reason and message.
-    waits: tuple[str, str] = ("WaitingForPods", "")
-    #: How the running object differs from the wanted one.
-    outdated: str = ""
-    conflict: str = ""
-    #: When to reconcile again, in seconds since the epoch.
-    again: float | None = None
-    #: Whether any object of the part exists in the cluster.
-    there: bool = False
-
-    @property
-    def succeeded(self) -> bool:
-        """True if the part has ended without a failure."""
-        return self.over and self.entry.get("result", "Succeeded") == "Succeeded"
-
-    @property
-    def active(self) -> bool:
-        """True if the part is running, perhaps while some of its nodes are not up yet."""
-        return self.ready or (not self.over and self.waits[0] == "WaitingForNodes")
 
 
 def members_leave(ensemble: Ensemble, parts: Iterable[Part], observed: Observed) -> bool:
@@ -132,7 +82,7 @@ def plan_part(
         plan.entry |= {key: before[key] for key in ("file", "size") if key in before}
     if found is not None and not is_owned(ensemble, found):
         plan.conflict = f"{kind} {name}"
-        plan.entry |= _kept_status(before)
+        plan.entry |= kept_status(before)
         return plan
     plan.there = found is not None
     if part.runs and before.get("finishedAt") and before.get("run") == part.tag:
@@ -141,21 +91,23 @@ def plan_part(
         if found is not None and before.get("result") == "Lost":
             # The Job would start the run again from the beginning.
             plan.changes.append(
-                _delete(found, Note("Pruned", f"removed {name}, whose run was lost"))
+                deletion(found, Note("Pruned", f"removed {name}, whose run was lost"))
             )
         return plan
     if not part.runs and ended:
         plan.over = True
         plan.entry = dict(before) | plan.entry
         if found is not None:
-            plan.changes.append(_delete(found, Note("Pruned", f"removed {name}: the run is over")))
+            plan.changes.append(deletion(found, Note("Pruned", f"removed {name}: the run is over")))
         return plan
     if found is not None and "deletionTimestamp" in found["metadata"]:
-        plan.entry |= _kept_status(before)
+        plan.entry |= kept_status(before)
         plan.waits = ("WaitingForPods", f"{name} is being removed")
         return plan
-    if _runs_outside(ensemble, part) and _withdraws(
-        ensemble, part, before, plan, found, observed, now, leaves=leaves
+    if (
+        ensemble.outside
+        and part.runs
+        and plan_withdrawal(ensemble, part, before, plan, found, observed, now, leaves=leaves)
     ):
         return plan
     if found is None:
@@ -168,58 +120,6 @@ def plan_part(
         ensemble, part, before, plan, found, observed, figures, now, needed=needed, leaves=leaves
     )
     return plan
-
-
-def _runs_outside(ensemble: Ensemble, part: Part) -> bool:
-    return ensemble.outside and part.runs
-
-
-def _withdraws(
-    ensemble: Ensemble,
-    part: Part,
-    before: Mapping[str, Any],
-    plan: PartPlan,
-    found: Object | None,
-    observed: Observed,
-    now: float,
-    *,
-    leaves: bool,
-) -> bool:
-    """Plan the withdrawal of the part's run. Return whether one is in progress or has just
-    ended.
-    """
-    tag = run_to_withdraw(ensemble, observed)
-    due = bool(tag) and (leaves or tag != part.tag)
-    name = part.main["metadata"]["name"]
-    if found is None:
-        plan.entry |= _kept_status(before) if tag else {}
-        if due and not any_stopping(observed.pods, name, now):
-            made = Note("Created", f"created Job {name}, which cancels the jobs of run {tag}")
-            plan.changes.append(Create(withdrawal(ensemble, part.main, tag), made))
-        return due
-    if WITHDRAWS not in (found["metadata"].get("annotations") or {}):
-        return False
-    why = outcome(found, observed, part.container, now) if due else None
-    if isinstance(why, float):
-        plan.again, why = why, None
-    if why is None:
-        plan.entry |= _kept_status(before)
-    elif why:
-        words = f"jobs of run {tag} may be lost, because not all could be cancelled: {why}"
-        plan.notes.append(Note("NotWithdrawn", words, warning=True))
-    if why is not None or not due:
-        plan.changes.append(_delete(found, Note("Pruned", f"removed {name}: its work is done")))
-    return True
-
-
-def _kept_status(before: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("run", "file", "startedAt", "restarts")
-    return {key: before[key] for key in kept if key in before}
-
-
-def _delete(found: Object, note: Note) -> Delete:
-    metadata = found["metadata"]
-    return Delete(found["kind"], metadata["name"], metadata["uid"], note)
 
 
 def _plan_missing(
@@ -240,7 +140,7 @@ def _plan_missing(
         why = f"{name} was deleted while it ran, and without a journal its run cannot be resumed"
         _finish(part, before, plan, None, "Lost", why, now)
         return
-    plan.entry |= _kept_status(before) if begun else {}
+    plan.entry |= kept_status(before) if begun else {}
     if may_begin:
         made = Note("Created", f"made {part.main['kind']} {name}")
         plan.changes.append(Create(part.main, made))
@@ -264,7 +164,7 @@ def _present(
     ended = before.get("finishedAt") and before.get("run") == noted.get(RUN)
     if part.runs and ended:  # another run is wanted: otherwise this function is not called
         note = Note("Recreated", f"recreating {metadata['name']}: its file has changed")
-        plan.changes.append(_delete(found, note))
+        plan.changes.append(deletion(found, note))
         return
     plan.entry |= {"file": noted.get(FILE, ""), "run": noted.get(RUN, "")}
     plan.entry |= {"restarts": before["restarts"]} if before.get("restarts") else {}
@@ -285,7 +185,7 @@ def _present(
     if ensemble.suspend or leaves:
         why = "the Ensemble is suspended" if ensemble.suspend else "members are being recreated"
         stopped = Note("Updated", f"removed {name}: {why}")
-        plan.changes += [] if needed else [_delete(found, stopped)]
+        plan.changes += [] if needed else [deletion(found, stopped)]
         plan.waits = ("Suspended", _NEEDED if needed else "")
         return
     late = late_until(job_of(found, job), pods, observed.ended)
@@ -321,7 +221,7 @@ def _present(
     plan.outdated = _difference(part, found)
     if plan.outdated and ensemble.update_policy == "Recreate":
         note = Note("Recreated", f"{plan.outdated}; recreating it")
-        plan.changes += [] if needed else [_delete(found, note)]
+        plan.changes += [] if needed else [deletion(found, note)]
         plan.waits = ("WaitingForPods", _NEEDED if needed else "")
         return
     if state.started or before.get("startedAt"):
@@ -379,13 +279,14 @@ def _recreate(
     pause = min(_PAUSE * 2.0 ** (times - 1), _LONGEST_PAUSE) if times else 0.0
     why = state.message or f"some pods of {name} ended before the run"
     plan.waits = ("WaitingForPods", _NEEDED if needed else why)
-    plan.entry |= _kept_status(before) | {"restarts": times}
+    plan.entry |= kept_status(before) | {"restarts": times}
     if lasted < pause:
         plan.again = now + pause - lasted
         return
     if not needed:
         plan.entry["restarts"] = times + 1
-        plan.changes.append(_delete(found, Note("Recreated", f"{name}: {why}; the run is resumed")))
+        resumed = Note("Recreated", f"{name}: {why}; the run is resumed")
+        plan.changes.append(deletion(found, resumed))
 
 
 def _lost(

@@ -20,11 +20,13 @@ from .changes import (
     Keys,
     Note,
     Observed,
+    Part,
+    PartPlan,
     Patch,
     Plan,
 )
 from .member_objects import RUNNER, member_objects, run_objects, token_secret
-from .member_reconcile import BEAT, Part, PartPlan, members_leave, plan_part
+from .member_reconcile import BEAT, members_leave, plan_part
 from .member_state import gone_at, is_set_up, waits_since
 from .object_names import HASH, ORPHAN, RUN, TEMPLATE, Object, content, is_owned, member_object
 from .resource import Ensemble, Member, Reference, is_readable, privilege_problems, problems, read

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .changes import Note, Observed
-from .member_reconcile import PartPlan
+from .changes import Note, Observed, PartPlan
 from .member_state import trouble_of
 from .object_names import is_owned
 from .resource import Ensemble

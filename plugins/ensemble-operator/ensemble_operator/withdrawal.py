@@ -7,14 +7,16 @@ all its members share one ensemble file.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
-from .changes import Observed
+from .changes import Create, Note, Observed, Part, PartPlan, deletion, kept_status
 from .member_objects import RUNNER, wrap_script
 from .member_state import any_stopping, first_pods, job_failed, late_until, newest, pod_state
 from .object_names import FILE, RUN, WITHDRAWS, Object, child, is_owned, member_object
 from .resource import Ensemble
 
-__all__ = ["can_withdraw", "outcome", "run_to_withdraw", "withdrawal"]
+__all__ = ["can_withdraw", "plan_withdrawal", "run_to_withdraw"]
 
 #: Seconds until Kubernetes ends the Job; the run's jobs are then abandoned. Half of this time is
 #: for unreachable members.
@@ -57,7 +59,7 @@ def can_withdraw(ensemble: Ensemble, observed: Observed, now: float) -> bool:
 # to the run's pod. Otherwise the journal is lost with the run's pod, so the run itself cancels its
 # jobs when it is stopped. The withdrawal is over when the run's status entry no longer contains the
 # run's tag (``run``). A resume submits the cancelled jobs again.
-def withdrawal(ensemble: Ensemble, job: Object, tag: str) -> Object:
+def _withdrawal(ensemble: Ensemble, job: Object, tag: str) -> Object:
     """Return the Job that cancels a run's jobs. It replaces the run's Job."""
     spec = copy.deepcopy(job["spec"])
     spec |= {"activeDeadlineSeconds": _LONGEST, "backoffLimit": 6}
@@ -69,7 +71,7 @@ def withdrawal(ensemble: Ensemble, job: Object, tag: str) -> Object:
     return found
 
 
-def outcome(found: Object, observed: Observed, container: str, now: float) -> str | float | None:
+def _outcome(found: Object, observed: Observed, container: str, now: float) -> str | float | None:
     """Return the outcome of the Job that cancels a run's jobs.
 
     - ``None``: the Job is still running
@@ -86,3 +88,41 @@ def outcome(found: Object, observed: Observed, container: str, now: float) -> st
         return None
     late = late_until(found, pods, observed.ended)
     return late if now < late else state.message or f"not within {_LONGEST} s"
+
+
+def plan_withdrawal(
+    ensemble: Ensemble,
+    part: Part,
+    before: Mapping[str, Any],
+    plan: PartPlan,
+    found: Object | None,
+    observed: Observed,
+    now: float,
+    *,
+    leaves: bool,
+) -> bool:
+    """Plan the withdrawal of the part's run. Return whether one is in progress or has just
+    ended.
+    """
+    tag = run_to_withdraw(ensemble, observed)
+    due = bool(tag) and (leaves or tag != part.tag)
+    name = part.main["metadata"]["name"]
+    if found is None:
+        plan.entry |= kept_status(before) if tag else {}
+        if due and not any_stopping(observed.pods, name, now):
+            made = Note("Created", f"created Job {name}, which cancels the jobs of run {tag}")
+            plan.changes.append(Create(_withdrawal(ensemble, part.main, tag), made))
+        return due
+    if WITHDRAWS not in (found["metadata"].get("annotations") or {}):
+        return False
+    why = _outcome(found, observed, part.container, now) if due else None
+    if isinstance(why, float):
+        plan.again, why = why, None
+    if why is None:
+        plan.entry |= kept_status(before)
+    elif why:
+        words = f"jobs of run {tag} may be lost, because not all could be cancelled: {why}"
+        plan.notes.append(Note("NotWithdrawn", words, warning=True))
+    if why is not None or not due:
+        plan.changes.append(deletion(found, Note("Pruned", f"removed {name}: its work is done")))
+    return True

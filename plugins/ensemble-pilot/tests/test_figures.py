@@ -19,7 +19,7 @@ from ensemble_pilot.pilot_controller import Controller
 from ensemble_pilot.status import pilot_status, use_text
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
-from ensemble_testing.executor_reattach import _run_and_kill
+from ensemble_testing.processes import run_and_kill
 from pilot_sessions import controller, new_session
 
 from ensemble_core import Job, JobEvent, Resources
@@ -204,7 +204,7 @@ def test_a_resume_counts_what_ended_jobs_used_from_the_ledgers_of_the_nodes(fold
         first.__enter__()
         first.run(first.job("sleep", "1"))
 
-    _run_and_kill(control, folder / "trace")
+    run_and_kill(control, folder / "trace")
     time.sleep(3.0)
     with new_session(folder, least=1).resume(first) as later:
         told = 3600 * controller(later).gauges["pilots.used_core_hours"]

@@ -14,7 +14,7 @@ from ensemble_pilot.fleet import Fleet, Kind
 from ensemble_pilot.grow_and_shrink import Resizes
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
-from ensemble_testing.executor_reattach import _run_and_kill
+from ensemble_testing.processes import run_and_kill
 from pilot_sessions import WORK, controller, kill_at_line, new_session
 
 from ensemble_core import Job, ResizeOutcome
@@ -214,7 +214,7 @@ def test_request_is_answered_once_although_the_controller_is_killed(
         first.executor.resize("r", 2)
         time.sleep(60)
 
-    _run_and_kill(control, folder / "trace")
+    run_and_kill(control, folder / "trace")
     with new_session(folder, **LARGE).resume(first) as second:
         second.executor.resize("r", 2)
         wait_until(lambda: bool(outcomes(second)))

@@ -24,7 +24,7 @@ from ensemble_pilot.pilot import Kind
 from ensemble_pilot.pilots import Pilots
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
-from ensemble_testing.executor_reattach import _run_and_kill
+from ensemble_testing.processes import run_and_kill
 from ensemble_testing.session import alive
 from pilot_sessions import WORK, controller, new_session, patch_nodes, ran, stop
 
@@ -165,7 +165,7 @@ def test_controller_killed_at_the_request_of_a_pilot_does_not_leave_two(
         first.submit(first.job("sh", "-c", WORK))
         time.sleep(60)
 
-    _run_and_kill(control, folder / "trace")
+    run_and_kill(control, folder / "trace")
     job = first.job("sh", "-c", WORK)
     with new_session(folder, most=1).resume(first) as later:
         assert later.executor.reattach({job.id: 0.0}) == {job.id: True}
@@ -414,7 +414,7 @@ def test_idle_node_without_a_controller_waits_for_the_other_nodes_of_its_pilot(
         first.submit(job := first.job("sh", "-c", WORK))
         first.wait_for(job, "start")
 
-    _run_and_kill(control, folder / "trace")
+    run_and_kill(control, folder / "trace")
     job = first.job("sh", "-c", WORK)
     time.sleep(3.0)
     with new_session(folder, nodes=2, orphan=0.5).resume(first) as later:

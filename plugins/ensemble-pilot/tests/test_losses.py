@@ -19,7 +19,7 @@ from ensemble_pilot.ledger import Entry, PilotLedger
 from ensemble_pilot.tracking import Tracking
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
-from ensemble_testing.executor_reattach import _run_and_kill
+from ensemble_testing.processes import run_and_kill
 from ensemble_testing.session import alive
 from pilot_sessions import WORK, controller, new_session, ran, stop
 
@@ -195,7 +195,7 @@ def test_resume_settles_a_pilot_that_ended_without_a_controller(folder: Path, la
         job_that_is_sent_but_not_started(first, keeper)
         (folder / "keeper").write_text(str(keeper))
 
-    _run_and_kill(control, folder / "trace")
+    run_and_kill(control, folder / "trace")
     os.kill(int((folder / "keeper").read_text()), signal.SIGKILL)
     waiting = first.job()
     with new_session(folder, cores=2).resume(first) as later:
@@ -226,7 +226,7 @@ def test_job_that_was_over_before_a_resume_takes_no_room_in_its_pilot(folder: Pa
         first.__enter__()
         first.run(first.job("sh", "-c", WORK))
 
-    _run_and_kill(control, folder / "trace")
+    run_and_kill(control, folder / "trace")
     over = first.job("true")
     with new_session(folder, least=1).resume(first) as later:
         later.job()  # this name is taken
@@ -253,7 +253,7 @@ def test_pilot_without_a_controller_ends_when_its_jobs_are_over_and_a_resume_rea
         first.submit(job)
         first.wait_for(job, "start")
 
-    _run_and_kill(control, folder / "trace")
+    run_and_kill(control, folder / "trace")
     said = folder / "state" / first.tag / "pilot-1" / "err"
     wait_until(lambda: "the jobs go on" in said.read_text())
     (folder / "go").touch()
@@ -276,7 +276,7 @@ def test_pilot_without_a_controller_ends_if_the_files_of_the_run_are_gone(folder
         first.__enter__()
         supervisor(first, 1)
 
-    _run_and_kill(control, folder / "trace")
+    run_and_kill(control, folder / "trace")
     pilot = folder / "state" / first.tag / "pilot-1"
     os.rename(folder / "state", folder / "removed")
     wait_until(

@@ -14,7 +14,7 @@ from ensemble_pilot import credentials
 from ensemble_pilot.link import Link
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
-from ensemble_testing.executor_reattach import _run_and_kill
+from ensemble_testing.processes import run_and_kill
 from pilot_sessions import WORK, controller, new_session
 
 from ensemble_core.local.ledger_reader import read_ledger
@@ -135,7 +135,7 @@ def test_nodes_without_a_route_to_the_controller_are_named_with_the_address(
             first.__enter__()
             wait_until(lambda: controller(first).gauges["pilots.ready"])
 
-        _run_and_kill(control, folder / "trace")
+        run_and_kill(control, folder / "trace")
         session = new_session(folder, least=1).resume(first)
     monkeypatch.setattr("ensemble_pilot.pilots._CONNECTING", 0.5)
     monkeypatch.setattr("ensemble_pilot.pilot_controller._hosts", lambda address: ["127.0.0.2"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
-from ensemble_testing.executor_reattach import _run_and_kill
+from ensemble_testing.processes import run_and_kill
 from pilot_sessions import kill_at_line, new_session, stop
 
 from ensemble_core.local.leftover_jobs import supervisor_pid
@@ -65,7 +65,7 @@ def test_each_job_runs_once(
         first.executor.forget([one.id])
         time.sleep(60)
 
-    _run_and_kill(control, tmp_path / "trace")
+    run_and_kill(control, tmp_path / "trace")
     with new_session(tmp_path).resume(first) as later:
         jobs = [later.job("sh", "-c", work(later, number)) for number in range(JOBS)]
         pids = [supervisor_pid(path) for path in (tmp_path / "state").glob("*/pilot-1/node-0")]

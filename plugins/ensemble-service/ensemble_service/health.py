@@ -8,7 +8,7 @@ from typing import Any
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from ensemble_service.refusal import Refused
+from ensemble_service.rpc_error import Refused
 
 __all__ = ["SERVICE_NAME", "HealthService"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import grpc.aio
 
 from ensemble_service.access import Identity
-from ensemble_service.refusal import Refused
+from ensemble_service.rpc_error import Refused
 
 __all__ = ["EndOfMessages", "MessageReader", "Messages", "next_message"]
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from ensemble_core import EnsembleError, Resized, Resizer
 from ensemble_service.access import Identity
-from ensemble_service.refusal import Refused
 from ensemble_service.resize_log import Entry, ResizeLog
+from ensemble_service.rpc_error import Refused
 from ensemble_service.serial_threads import SerialThreads
 from ensemble_service.service_counters import Counters
 from ensemble_service.service_log import tell

@@ -16,7 +16,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from ensemble_service.access import is_run_name
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.refusal import Refused
+from ensemble_service.rpc_error import Refused
 from ensemble_service.send_queue import RunSendQueue, SendQueue
 from ensemble_service.service_log import tell
 from ensemble_service.wire import clean

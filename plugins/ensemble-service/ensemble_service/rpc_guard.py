@@ -21,7 +21,7 @@ from ensemble_core import EnsembleError
 from ensemble_service.access import Identity, Unauthenticated
 from ensemble_service.message_reader import EndOfMessages, MessageReader, Messages, next_message
 from ensemble_service.rate_limits import Deadline, RateLimiter
-from ensemble_service.refusal import Refused
+from ensemble_service.rpc_error import Refused
 from ensemble_service.service_counters import Counters
 from ensemble_service.service_log import tell
 from ensemble_service.tokens import TokenFile

@@ -16,9 +16,9 @@ from ensemble_service.access import Identity, is_run_name, runs_named
 from ensemble_service.access import member_name as _spelt
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
-from ensemble_service.refusal import Refused
 from ensemble_service.resize_requests import Resizes, check_delta
 from ensemble_service.router import MemberState, Router
+from ensemble_service.rpc_error import Refused
 from ensemble_service.rpc_guard import caller
 from ensemble_service.service_log import tell
 

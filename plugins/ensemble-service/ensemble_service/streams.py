@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.refusal import Refused
 from ensemble_service.router import SILENCE, CallerIdentity, Router
+from ensemble_service.rpc_error import Refused
 from ensemble_service.send_queue import SendQueue, Sized
 
 __all__ = ["member_stream", "steer_stream"]

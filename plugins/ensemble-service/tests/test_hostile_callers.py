@@ -24,7 +24,7 @@ from ensemble_service.client import ServiceClient
 from ensemble_service.message_reader import Messages
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
-from ensemble_service.refusal import Refused
+from ensemble_service.rpc_error import Refused
 from ensemble_service.server import Service, Settings, serving
 from ensemble_service.servicer import EnsembleServicer
 from ensemble_service.settings import MAX_REQUEST

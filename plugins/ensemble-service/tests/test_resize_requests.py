@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from ensemble_service import resize_requests, serial_threads
 from ensemble_service.access import Identity
-from ensemble_service.refusal import Refused
 from ensemble_service.resize_log import Entry, ResizeLog
+from ensemble_service.rpc_error import Refused
 from ensemble_service.service_counters import Counters
 
 from ensemble_core import EnsembleError, Resized, Resizer

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from ensemble_service import send_queue as outbox_module
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.refusal import Refused
 from ensemble_service.router import SILENCE, MemberLink, Router, RunLink
+from ensemble_service.rpc_error import Refused
 from ensemble_service.streams import member_stream, steer_stream
 
 

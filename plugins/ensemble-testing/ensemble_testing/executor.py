@@ -41,6 +41,7 @@ from ensemble_core.plugin.option_schemas import plain
 from ensemble_core.plugin.record_validation import CAPABILITIES, check_record
 from ensemble_testing.crash import CrashSuite
 from ensemble_testing.decisions import DecisionSuite
+from ensemble_testing.executor_environment import JobEnvironmentContract
 from ensemble_testing.executor_fields import JobFieldsContract
 from ensemble_testing.executor_reattach import LeavingContract
 from ensemble_testing.executor_settings import ExecutorKnobs
@@ -92,7 +93,7 @@ def _costs(patch: pytest.MonkeyPatch) -> Iterator[_Cost]:
             del _counted[thread]
 
 
-class ExecutorContract(JobFieldsContract, SignalsContract, LeavingContract):
+class ExecutorContract(JobFieldsContract, JobEnvironmentContract, SignalsContract, LeavingContract):
     """Tests of the contract. Override :meth:`make_executor`, and set the attributes if needed."""
 
     def test_record_lists_the_capabilities(self) -> None:

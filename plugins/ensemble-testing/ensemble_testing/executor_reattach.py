@@ -6,12 +6,8 @@ import contextlib
 import gc
 import itertools
 import os
-import shlex
-import signal
 import threading
 import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +15,7 @@ import pytest
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.events import ExecutorLost
 from ensemble_testing.executor_settings import ExecutorKnobs
+from ensemble_testing.processes import run_and_kill
 from ensemble_testing.session import Session, wait_until
 
 __all__ = ["LeavingContract"]
@@ -80,39 +77,6 @@ class LeavingContract(ExecutorKnobs):
             assert later.context(late, "finish")["status"] == 0
         assert log.read_text() == "early\nlate\n"
 
-    def test_inherited_secret_is_in_no_file_after_jobs_left_waiting_have_started(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Jobs that wait when the controller closes start without it, with their variables."""
-        if "detach" not in self.make_executor().capabilities or not self.same_machine:
-            pytest.skip("its jobs end with it, or are on another machine")
-        if self.plugin is not None and self.plugin.secrets:
-            pytest.skip("its jobs do not inherit the environment")
-        secret = "hunter2-and-more"
-        monkeypatch.setenv("DB_PASSWORD", secret)
-        may_end, told = tmp_path / "may end", tmp_path / "told"
-        wait = (
-            f'echo "$DB_PASSWORD" >> {shlex.quote(str(told))}; '
-            f"while [ ! -e {shlex.quote(str(may_end))} ]; do sleep 0.1; done"
-        )
-        with self.new_session(tmp_path) as session:
-            slots = self.slots or int(session.executor.resources().get("cores.up", self.many))
-            jobs = [session.job("sh", "-c", wait) for _ in range(min(self.many, slots + 2))]
-            session.submit(*jobs)
-            session.wait_for(jobs[0], "start")
-        may_end.touch()
-        lines = f"{secret}\n" * len(jobs)
-        wait_until(lambda: told.exists() and len(told.read_text()) >= len(lines), self.timeout)
-        assert told.read_text() == lines
-        told.unlink()
-        files = [path for path in tmp_path.rglob("*") if path.is_file()]
-        found = []
-        for path in files:
-            # Empty output files disappear when jobs end.
-            with contextlib.suppress(FileNotFoundError):
-                found += [path] if secret.encode() in path.read_bytes() else []
-        assert found == []
-
     def test_run_without_stored_state_works(self, tmp_path: Path) -> None:
         with self.new_session(tmp_path, kept=False, tidy=True) as session:
             jobs = [session.job(*self.succeeding), session.job(*self.failing)]
@@ -143,7 +107,7 @@ class LeavingContract(ExecutorKnobs):
             first.wait_for(soon, "start")
             first.wait_for(lasting, "start")
 
-        _run_and_kill(control, tmp_path / "trace")
+        run_and_kill(control, tmp_path / "trace")
         second = self.new_session(tmp_path)
         second.resume(first)
         with second:
@@ -286,18 +250,3 @@ class LeavingContract(ExecutorKnobs):
     def test_executor_can_be_closed_at_once(self, tmp_path: Path) -> None:
         with self.new_session(tmp_path) as session:
             assert session.executor is not None
-
-
-def _run_and_kill(control: Callable[[], None], trace: Path) -> None:
-    """Run ``control`` in a separate process and kill it."""
-    child = os.fork()
-    if child == 0:
-        try:
-            control()
-        except BaseException:  # also pytest's own exceptions: nothing may leave this function
-            with contextlib.suppress(Exception):
-                trace.write_text(traceback.format_exc())
-        finally:
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
-    assert not trace.exists(), trace.read_text()

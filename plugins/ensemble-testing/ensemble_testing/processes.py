@@ -1,11 +1,15 @@
-"""Processes of this machine, from ``/proc``."""
+"""Processes of this machine: read from ``/proc``, or killed by a test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["process_files", "processes_of_session"]
+__all__ = ["process_files", "processes_of_session", "run_and_kill"]
 
 
 def process_files(name: str) -> Iterator[tuple[int, bytes]]:
@@ -30,3 +34,18 @@ def processes_of_session(session: int) -> list[int]:
         if int(words[3]) == session and words[0] != b"Z":
             found.append(pid)
     return found
+
+
+def run_and_kill(control: Callable[[], None], trace: Path) -> None:
+    """Run ``control`` in a separate process and kill it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            control()
+        except BaseException:  # also pytest's own exceptions: nothing may leave this function
+            with contextlib.suppress(Exception):
+                trace.write_text(traceback.format_exc())
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not trace.exists(), trace.read_text()
