@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AGAIN",
+    "given_fields",
     "given_values",
     "request",
     "say",
@@ -105,8 +106,36 @@ def given_values(texts: Sequence[str], example: str, origin: str = "") -> dict[s
                 hint=f"for example: {example}",
                 code="bad-override",
             )
-        found[name.strip()], _ = read_value(value, where)
+        _add(found, name.strip(), read_value(value, where)[0])
     return found
+
+
+def given_fields(texts: Sequence[str], example: str, origin: str = "") -> dict[str, Any]:
+    """Return the fields in texts ``FIELD=VALUE``, with dotted names as mappings.
+
+    >>> given_fields(["retry.times=6", "retry={wait: 5}", "nodes=2"], "nodes=4")
+    {'retry': {'times': 6, 'wait': 5}, 'nodes': 2}
+    """
+    found: dict[str, Any] = {}
+    for name, value in given_values(texts, example, origin).items():
+        field, *inner = name.split(".")
+        for key in reversed(inner):
+            value = {key: value}
+        _add(found, field, value)
+    return found
+
+
+def _add(found: dict[str, Any], name: str, value: Any) -> None:
+    """Add a value. Mappings are merged, whatever their order."""
+    if name not in found:
+        found[name] = value
+    elif isinstance(found[name], dict) and isinstance(value, dict):
+        for key, inner in value.items():
+            _add(found[name], key, inner)
+    else:
+        raise UsageError(
+            f"{name!r} is set twice", hint="write it once; a list is [1, 2]", code="bad-override"
+        )
 
 
 def switch_command(word: str) -> click.Command:
@@ -133,7 +162,7 @@ def switch_command(word: str) -> click.Command:
     @state_option
     @json_option
     def switch(run: str, rules: tuple[str, ...], state: str | None, as_json: bool) -> int:
-        return request(run, state, as_json, {"name": word, "rules": list(rules)})
+        return request(run, state, as_json, {"name": word, "rules": list(dict.fromkeys(rules))})
 
     return switch
 

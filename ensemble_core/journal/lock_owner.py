@@ -17,6 +17,7 @@ __all__ = [
     "LOCK",
     "describe_owner",
     "holder",
+    "is_suspended",
     "is_this_process",
     "may_live",
     "same_step",
@@ -88,6 +89,12 @@ def may_live(holder: Mapping[str, Any]) -> bool:
     return born is not None and born == holder.get("born")
 
 
+def is_suspended(holder: Mapping[str, Any]) -> bool:
+    """Return True if a signal is known to have suspended this process, as Ctrl-Z does."""
+    stat = _stat(int(holder.get("pid", 0))) if may_live(holder) else None
+    return stat is not None and stat[0] == b"T" and int(stat[19]) == holder.get("born")
+
+
 def is_this_process(holder: Mapping[str, Any]) -> bool:
     """Return True if the owner is this process."""
     mine = this_process()
@@ -133,12 +140,18 @@ def _task() -> list[str]:
     return []
 
 
-def _start_time(pid: int) -> int | None:
-    """Return when a local process started (in ticks since boot), or ``None`` if it does not
-    exist.
+def _stat(pid: int) -> list[bytes] | None:
+    """Return what ``/proc`` says about a local process, from its state on, or ``None`` if it does
+    not exist.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+    return stat[stat.rindex(b")") + 2 :].split()
+
+
+def _start_time(pid: int) -> int | None:
+    """Return when a local process started (in ticks since boot)."""
+    stat = _stat(pid)
+    return None if stat is None else int(stat[19])

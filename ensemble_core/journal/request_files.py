@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.filesystem import read_note
 from ensemble_core.journal.lock import Lock
+from ensemble_core.journal.lock_owner import is_suspended
 from ensemble_core.journal.ownership import require_own
 from ensemble_core.journal.run_store import read_info
 from ensemble_core.model.decisions import Decision
@@ -43,8 +44,10 @@ def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]
     """
     require_own(folder)
     lock = Lock(folder)
-    if lock.controller() is None:
+    controller = lock.controller()
+    if controller is None:
         raise _not_live(folder)
+    _require_active(folder, controller)
     name = f"{time.time_ns():020d}-{os.urandom(4).hex()}"
     question, answer = (folder / _FOLDER / f"{name}.{kind}" for kind in ("json", "answer"))
     try:
@@ -58,15 +61,28 @@ def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]
         ) from error
     try:
         while True:
-            gone = lock.controller() is None  # before reading the answer
+            gone = lock.controller() != controller  # before reading the answer
             if answer.exists():
                 return _read_answer(answer)
             if gone:
-                raise _not_live(folder)
+                raise _not_live(folder) if question.exists() else _unanswered(folder)
             time.sleep(_LOOK)
     finally:
         for path in (question, answer):
             path.unlink(missing_ok=True)
+
+
+def _require_active(folder: Path, controller: Mapping[str, Any] | None) -> None:
+    """Raise :class:`EnsembleError` if the controller is suspended, because it would not answer."""
+    if controller is None or not is_suspended(controller):
+        return
+    pid = controller["pid"]
+    raise EnsembleError(
+        f"the controller of run {folder.name} is suspended: process {pid} on {controller['host']}",
+        cause="a signal has stopped it, as Ctrl-Z does",
+        hint=f"continue it: 'fg' in its shell, or 'kill -CONT {pid}'; then repeat this command",
+        code="suspended",
+    )
 
 
 def _not_live(folder: Path) -> UsageError:
@@ -81,6 +97,15 @@ def _not_live(folder: Path) -> UsageError:
     else:
         hint = f"'ensemble resume {folder.name}' resumes it"
     return UsageError(what, hint=hint, code="not-under-way")
+
+
+def _unanswered(folder: Path) -> EnsembleError:
+    return EnsembleError(
+        f"the controller of run {folder.name} exited before it answered the request",
+        cause="it may have carried out the request",
+        hint=f"'ensemble events {folder.name}' shows the requests that were carried out",
+        code="not-under-way",
+    )
 
 
 def _write(path: Path, text: str) -> None:
@@ -127,9 +152,10 @@ def post_request(folder: Path, *names: str, word: str | None = None) -> None:
 
     This writes the files ``names`` into the run's folder, for example ``run_store.STOP``. They
     contain ``word``, or else the user's name. Raises :class:`EnsembleError` if the run belongs to
-    another user or the files cannot be written.
+    another user, the controller is suspended, or the files cannot be written.
     """
     require_own(folder)
+    _require_active(folder, Lock(folder).controller())
     try:
         for name in names:
             _write(folder / name, f"{word or requester()}\n")

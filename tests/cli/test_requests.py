@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -116,6 +119,18 @@ def test_submitted_jobs_are_recorded_with_the_requester(under: Under) -> None:
     assert under.ensemble("replay").exit_code == 0
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_key_and_its_whole_mapping_are_both_set_in_either_order(under: Under, order: int) -> None:
+    done = under.ensemble("set", *["limits.jobs=100", "limits={core_hours: 3}"][::order], "--json")
+    assert done.exit_code == 0, done.output
+    (decided,) = json.loads(done.output)["decided"]
+    assert decided["limits"] == {"jobs": 100, "core_hours": 3}
+
+
+def test_a_rule_named_twice_is_switched_once(under: Under) -> None:
+    assert under.ensemble("disable", "other", "other").output == "disabled other\n"
+
+
 def test_json_has_the_decisions(under: Under) -> None:
     done = under.ensemble("submit", "b", "--json")
     (decided,) = json.loads(done.output)["decided"]
@@ -138,7 +153,10 @@ def test_json_has_the_decisions(under: Under) -> None:
         (["set", "limits.core_hour=4"], "did you mean 'core_hours'?"),
         (["set", "limits.core_hours=many"], "'core_hours' is the string 'many', expected a number"),
         (["set", "limits.wall=4h"], "ensemble resume RUN --set limits.wall=VALUE"),
-        (["set", "b", "retry=1", "retry.times=2"], "'retry.times' and 'retry' are both set"),
+        (["set", "b", "retry=1", "retry.times=2"], "'retry' is set twice"),
+        (["set", "b", "retry.times=2", "retry=1"], "'retry' is set twice"),
+        (["set", "limits.jobs=2", "limits={jobs: 3}"], "'jobs' is set twice"),
+        (["submit", "b", "--set", "T=2", "--set", "T=3"], "write it once; a list is [1, 2]"),
         (["set", "b", "command=x"], "the parameter 'T' of 'b' would no longer be used, so jobs"),
         (["set", "b", "command=x {T}"], "the parameter 'U' of 'b' would no longer be used"),
     ],
@@ -239,6 +257,59 @@ def test_request_to_a_dead_controller_is_not_carried_out_later(tmp_path: Path) -
     (tmp_path / "requests" / "1.json").write_text('{"by": "x", "action": {"name": "submit"}}')
     forget_requests(tmp_path)
     RequestInbox(tmp_path, _nobody)()
+
+
+def test_request_that_a_killed_controller_had_accepted_may_have_been_carried_out(
+    tmp_path: Path,
+) -> None:
+    from ensemble_core.errors import EnsembleError
+    from ensemble_core.journal.lock import Lock
+    from ensemble_core.journal.request_files import ask
+
+    def accept_and_exit() -> None:
+        wait_until(lambda: [*tmp_path.glob("requests/*.json")] != [])
+        next(tmp_path.glob("requests/*.json")).unlink()
+        controller.release()
+        successor.acquire()  # a resume may begin before the next look of the waiting command
+
+    controller, successor = Lock(tmp_path), Lock(tmp_path)
+    controller.acquire()
+    thread = threading.Thread(target=accept_and_exit)
+    thread.start()
+    with pytest.raises(EnsembleError, match="it may have carried out the request"):
+        ask(tmp_path, {"name": "submit", "label": "b"}, "someone")
+    thread.join()
+    successor.release()
+
+
+def test_a_controller_that_ctrl_z_has_suspended_is_named_instead_of_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+    (tmp_path / "e.yaml").write_text(FILE.replace("0x10", "16"))
+    command = [sys.executable, "-m", "ensemble_core.cli", "run", "e.yaml", "--tag", "t", "-q"]
+    controller = subprocess.Popen(command)
+
+    def ensemble(*args: str) -> Result:
+        return CliRunner().invoke(main, [*args])
+
+    try:
+        wait_until(lambda: "wait.0" in ensemble("events", "t").output)
+        controller.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, controller.pid, os.WSTOPPED | os.WNOWAIT)
+        for args in (["submit", "t", "b"], ["stop", "t"], ["cancel", "t"]):
+            refused = ensemble(*args)
+            assert refused.exit_code == 1, refused.output
+            assert f"'kill -CONT {controller.pid}'" in refused.output
+        assert f"suspended: 'kill -CONT {controller.pid}'" in ensemble("status", "t").output
+        controller.send_signal(signal.SIGCONT)
+        assert ensemble("submit", "t", "b").output == "submitted b.0, b.1\n"
+        assert ensemble("cancel", "t").exit_code == 0
+        assert "suspended" not in ensemble("status", "t").output
+        assert controller.wait(60) == 130
+    finally:
+        controller.kill()
 
 
 def _nobody(action: object, by: str) -> NoReturn:

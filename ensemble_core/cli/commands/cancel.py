@@ -73,7 +73,7 @@ def cancel(
                 hint="remove the options, or the jobs",
                 code="bad-option",
             )
-        return request(run, state, as_json, {"name": "cancel", "jobs": list(jobs)})
+        return request(run, state, as_json, {"name": "cancel", "jobs": list(dict.fromkeys(jobs))})
     folder = find(state_folder(state), run)
     lock = Lock(folder)
     if leave and lock.controller() is None:

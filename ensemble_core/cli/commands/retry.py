@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from ensemble_core.cli.commands.resume import resume_run
-from ensemble_core.cli.control_requests import given_values, request
+from ensemble_core.cli.control_requests import given_fields, request
 from ensemble_core.cli.executor_flags import CommandWithFlags
 from ensemble_core.cli.options import (
     Display,
@@ -84,7 +83,7 @@ def retry(
     if jobs:
         action["jobs"] = list(jobs)
     if fields:
-        action["with"] = _nested(fields)
+        action["with"] = given_fields(fields, "duration=2h", "--set")
     folder = find(state_folder(state), run)
     # While the controller of an ended run exits, the lock refuses a second one.
     if read_info(folder).state == "ended" and (take_over or Lock(folder).controller() is None):
@@ -105,22 +104,3 @@ def retry(
             code="bad-option",
         )
     return request(str(folder), state, display.as_json, action)
-
-
-def _nested(texts: Sequence[str]) -> dict[str, Any]:
-    """Return the fields in texts ``FIELD=VALUE``; ``parameters.T=2.5`` sets a single parameter."""
-    found: dict[str, Any] = {}
-    for name, value in given_values(texts, "duration=2h", "--set").items():
-        field, dot, key = name.partition(".")
-        if not dot:
-            found[field] = value
-            continue
-        inner = found.setdefault(field, {})
-        if not isinstance(inner, dict):
-            raise UsageError(
-                f"--set gives {field!r} a value and sets {name!r}",
-                hint="write only one of them",
-                code="bad-override",
-            )
-        inner[key] = value
-    return found

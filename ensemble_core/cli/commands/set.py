@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ensemble_core.cli.control_requests import given_values, request
+from ensemble_core.cli.control_requests import given_fields, request
 from ensemble_core.cli.options import complete_names, json_option, run_argument, state_option
 from ensemble_core.cli.run_names import settable
 from ensemble_core.errors import UsageError
@@ -49,7 +49,7 @@ def set(run: str, changes: tuple[str, ...], state: str | None, as_json: bool) ->
     group, *fields = changes
     if "=" in group:
         group, fields = "", [*changes]
-    values = _nested(given_values(fields, "nodes=4" if group else "limits.core_hours=500"))
+    values = given_fields(fields, "nodes=4" if group else "limits.core_hours=500")
     if group and "limits" not in values:
         if not fields:
             raise UsageError(
@@ -67,21 +67,3 @@ def set(run: str, changes: tuple[str, ...], state: str | None, as_json: bool) ->
             code="bad-override",
         )
     return request(run, state, as_json, {"name": "set", **values})
-
-
-def _nested(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values with dotted names as mappings.
-
-    >>> _nested({"retry.times": 6, "retry.wait": 5, "nodes": 2})
-    {'retry': {'times': 6, 'wait': 5}, 'nodes': 2}
-    """
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        *parents, last = name.split(".")
-        inner = found
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-            if not isinstance(inner, dict):
-                raise UsageError(f"{name!r} and {parent!r} are both set", code="bad-override")
-        inner[last] = value
-    return found

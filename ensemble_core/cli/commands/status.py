@@ -29,6 +29,7 @@ from ensemble_core.display.text_style import (
 )
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.lock_owner import is_suspended
 from ensemble_core.journal.reader import Session
 from ensemble_core.journal.run_store import RunInfo, read_info
 from ensemble_core.session.queue_status import queue_status
@@ -142,7 +143,9 @@ def _lines(
     if info.controller is not None:
         who = info.controller
         since = format_time(who.get("since"))
-        lines.append(f" controller  process {who.get('pid')} on {who.get('host')}, since {since}")
+        stopped = f", suspended: 'kill -CONT {who.get('pid')}'" if is_suspended(who) else ""
+        process = f"process {who.get('pid')} on {who.get('host')}, since {since}"
+        lines.append(f" controller  {process}{stopped}")
     if info.reason:
         lines.append(" reason      " + printable(info.reason).replace("\n", " "))
     journal = kept.journal
