@@ -9,26 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-__all__ = [
-    "EnsembleError",
-    "ExecutorError",
-    "FileErrors",
-    "Location",
-    "PluginError",
-    "UsageError",
-    "author_hint",
-    "call_plugin",
-    "closest",
-    "did_you_mean",
-    "is_interrupt",
-    "kind_of",
-    "no_such",
-    "plugin_raised",
-    "raised_at",
-    "returned_wrong",
-    "written_at",
-]
-
 
 class Location(NamedTuple):
     """A position in a file. ``line`` and ``column`` count from 1; 0 means the whole file."""

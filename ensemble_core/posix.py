@@ -9,8 +9,6 @@ import fcntl
 import os
 import time
 
-__all__ = ["boot_id", "lock_within", "pid_namespace", "sync_folder"]
-
 
 def lock_within(seconds: float, descriptor: int) -> None:
     """Lock a file exclusively. Wait this long for a process that is about to release the lock.

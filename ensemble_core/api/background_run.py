@@ -23,8 +23,6 @@ from ensemble_core.runtime.controller import STOPPED, Outcome
 from ensemble_core.session.interrupts import How, Interrupts
 from ensemble_core.session.prepared_run import PreparedRun
 
-__all__ = ["Task"]
-
 _LOG = logging.getLogger("ensemble")
 
 

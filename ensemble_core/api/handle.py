@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ensemble_core.session.interrupts import How
     from ensemble_core.session.kept_run import KeptRun
 
-__all__ = ["EnsembleRun"]
-
 _LOG = logging.getLogger("ensemble")
 
 _T = TypeVar("_T")

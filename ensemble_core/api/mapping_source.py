@@ -20,8 +20,6 @@ from ensemble_core.model.rules import Action, Rule
 from ensemble_core.plugin.program import Program
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Source", "source_of"]
-
 _DEEPEST = 64
 #: Fields of a :class:`JobGroup` that are not keys of an ensemble file.
 _INNER = {"reads", "text", "here", "run", "cwd", "replicated", "compared"}

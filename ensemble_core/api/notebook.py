@@ -13,8 +13,6 @@ from ensemble_core.display.text_style import format_duration
 if TYPE_CHECKING:
     from ensemble_core.engine.report_records import Report
 
-__all__ = ["as_html", "in_notebook", "progress"]
-
 _COLUMNS = ("submitted", "waiting", "running", "success", "failed", "cancelled")
 #: Columns that are shown only if a group has such jobs.
 _RARE = ("suspended", "reused")

@@ -21,8 +21,6 @@ from ensemble_core.session.kept_run import KeptRun
 from ensemble_core.session.resume import NewTables, prepare_resume
 from ensemble_core.session.tag_check import remove_if_never_began
 
-__all__ = ["resume_by_tag"]
-
 _LOG = logging.getLogger("ensemble")
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-__all__ = ["Rows"]
-
 #: How many rows a notebook shows.
 _SHOWN = 30
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.named_code import Purpose
     from ensemble_core.plugin.registry import Registry
 
-__all__ = ["load", "open_run", "run"]
-
 _Callables = Mapping[str, Callable[..., Any]]
 _None: Mapping[str, Any] = {}
 

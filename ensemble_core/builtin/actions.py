@@ -20,8 +20,6 @@ from ensemble_core.plugin.hookspecs import ActionPlugin, hookimpl
 if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import Decision
 
-__all__ = ["ensemble_actions"]
-
 # Annotations in the JSON Schema of an action's options. Plugins can use them too.
 #
 # Values of ``x-ensemble``:

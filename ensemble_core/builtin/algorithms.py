@@ -12,8 +12,6 @@ from ensemble_core.builtin.triggers import NODE_OPTIONS
 from ensemble_core.errors import UsageError
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment, hookimpl
 
-__all__ = ["ensemble_algorithms"]
-
 _SEED = {"description": "Seed of a random order.", "type": "integer", "default": 0}
 
 

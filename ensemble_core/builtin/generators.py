@@ -9,8 +9,6 @@ from typing import Any
 
 from ensemble_core.plugin.hookspecs import GeneratorPlugin, hookimpl
 
-__all__ = ["ensemble_generators"]
-
 _SEED = {
     "description": "Seed of the random numbers.",
     "type": "integer",

@@ -16,8 +16,6 @@ from ensemble_core.builtin.line_observer import MOST_TOLD, SURVEYED, LineObserve
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.numbers import MOST_EXACT, finite_or_none, read_number
 
-__all__ = ["JsonLines"]
-
 #: Longest line that is read as a printed Python dict, in bytes.
 _LONGEST_DICT = 1 << 16
 #: The last word of a text, unless it is the level of a logger.

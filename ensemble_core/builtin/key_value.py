@@ -12,8 +12,6 @@ from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.model.numbers import GOES_ON, NUMBER, read_number
 
-__all__ = ["KeyValue"]
-
 _BEFORE = r"(?<![\w./-])"
 #: A name. Searching is quick if a pattern begins with a set of characters.
 _NAME = rf"([A-Za-z_]{_BEFORE.replace(')', '.)')}[A-Za-z0-9_-]*)"

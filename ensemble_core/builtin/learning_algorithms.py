@@ -11,8 +11,6 @@ from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment
 
-__all__ = ["AT_ONCE", "GROUPS", "LEARNING", "after_each"]
-
 GROUPS = {
     "description": "The job groups whose jobs are submitted.",
     "type": "array",

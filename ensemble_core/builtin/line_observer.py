@@ -17,16 +17,6 @@ from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.plugin.observer import Observer, Row
 
-__all__ = [
-    "LONGEST_LINE",
-    "MOST_FIELDS",
-    "MOST_TOLD",
-    "SURVEYED",
-    "Fields",
-    "LineObserver",
-    "count_of",
-]
-
 #: Maximum length of a line in bytes. Longer ones are skipped.
 LONGEST_LINE = 1 << 20
 #: Maximum number of fields in an output file if the ensemble file does not list the fields. Each

@@ -10,8 +10,6 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.model.generators import Exchange, Generator, Point, Vocs
 from ensemble_core.plugin.known_plugins import known_provider
 
-__all__ = ["NelderMead", "check_start"]
-
 #: Coordinates in the unit cube, in which all ranges have equal weight, even logarithmic ones.
 _Place = tuple[float, ...]
 

@@ -12,8 +12,6 @@ from ensemble_core.plugin.hookspecs import ActionPlugin
 if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import Decision
 
-__all__ = ["NOTIFY"]
-
 
 def _notify(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     return [firing.notify(options["message"], addresses(options["to"]))]

@@ -18,8 +18,6 @@ from ensemble_core.model.generators import Exchange, Generator, Vocs
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["check_grid", "check_scipy", "grid", "latin_hypercube", "random_points", "sobol"]
-
 _MOST_POINTS = 10_000_000
 
 

@@ -17,8 +17,6 @@ from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import ObserverPlugin, hookimpl
 
-__all__ = ["ensemble_observers"]
-
 _NAME = late_pattern(r"[A-Za-z0-9_-]+")
 _FIELD = {"type": "string", "pattern": f"^{_NAME.pattern}$", "not": {"enum": list(VARIABLES)}}
 

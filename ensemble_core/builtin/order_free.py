@@ -6,8 +6,6 @@ import heapq
 import math
 from typing import Literal
 
-__all__ = ["ExactMoments", "Extreme", "Moment"]
-
 Moment = Literal["sum", "mean", "variance", "error"]
 
 #: Sort key: the signed value, then a tie-break between equal values (an integer before a float, 0.0

@@ -10,8 +10,6 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.numbers import GOES_ON, read_number
 
-__all__ = ["Patterns", "compile_pattern"]
-
 #: What follows a group of a pattern that ends within a number, and what is before one that begins
 #: within a number: digits, an exponent, or a sign.
 _CUT = late_pattern(rf"(?<=\d)(?:\d|\0(?!$)|[.,'\u2019]\d|[eEdD][-+]?\d|{GOES_ON})")

@@ -13,8 +13,6 @@ from typing import Any
 from ensemble_core.builtin.reducers import Reduce, reduce_finite
 from ensemble_core.metrics.statistic_state import put_state, state_of
 
-__all__ = ["EXACT", "ExactFirst", "Interquartile", "MedianDeviation", "QuantileEstimate"]
-
 #: Up to this number of values, quantiles without a window are exact. Estimates from few values are
 #: poor: the estimated 99th percentile of six values may be smaller than five of them.
 EXACT = 1000

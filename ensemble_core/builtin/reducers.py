@@ -13,30 +13,6 @@ from typing import Any
 from ensemble_core.builtin.order_free import ExactMoments, Extreme
 from ensemble_core.metrics.series import OrderFree
 
-__all__ = [
-    "LONGEST",
-    "CountWindow",
-    "Fold",
-    "Moments",
-    "Rate",
-    "Reduce",
-    "StandardError",
-    "TimeWindow",
-    "Unreadable",
-    "add_in_order",
-    "change",
-    "error",
-    "in_order",
-    "iqr",
-    "mad",
-    "mean",
-    "moving_average",
-    "newest",
-    "quantile",
-    "reduce_finite",
-    "variance",
-]  # fmt: skip
-
 #: Maximum number of values in a window.
 LONGEST = 10_000
 #: Into how many parts the window of ``rate`` is divided. This number limits the precision.

@@ -8,8 +8,6 @@ from typing import Any
 from ensemble_core.model.durations import seconds
 from ensemble_core.plugin.hookspecs import Fragment
 
-__all__ = ["SCALING_OPTIONS", "scaling"]
-
 SCALING_OPTIONS: Mapping[str, Any] = {
     "grow_by": {
         "description": "Grow to the size of a waiting job (the next, the smallest, the largest, or "

@@ -18,8 +18,6 @@ from ensemble_core.plugin.hookspecs import ActionPlugin
 if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import Decision
 
-__all__ = ["SUBMIT_BEST"]
-
 
 def _count(firing: Firing, group: str, what: str) -> float:
     return firing.metric(f"count.{group}.{what}") or 0.0

@@ -13,8 +13,6 @@ from ensemble_core.plugin.hookspecs import ActionPlugin
 if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import Decision
 
-__all__ = ["SUBMIT_NEXT"]
-
 
 def _submit_next(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
     groups = options.get("groups") or firing.groups

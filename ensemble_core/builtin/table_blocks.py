@@ -11,8 +11,6 @@ from ensemble_core.builtin.table_observer import Table
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.observer import Row
 
-__all__ = ["PairsOfLines"]
-
 _BEGINS_AS_NUMBER = late_pattern(r"\s*[-+\u2212.*\dnNiI\u221e]")
 
 #: How many headers are remembered with the places of their columns.

@@ -11,19 +11,6 @@ from typing import Literal
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.numbers import read_number
 
-__all__ = [
-    "below_others",
-    "divided",
-    "first_name",
-    "is_unit",
-    "names_above",
-    "overlap",
-    "own_names",
-    "places_of",
-    "spans_of",
-    "without_mark",
-]
-
 #: A name, possibly with its unit in brackets after one blank.
 _LABEL = late_pattern(r"\S+(?: (?:\([^()]*\)|\[[^\[\]]*\]))?")
 _UNIT = late_pattern(r"[ _]?(?:\([^()]*\)|\[[^\[\]]*[^\d\[\]][^\[\]]*\])\s*$")

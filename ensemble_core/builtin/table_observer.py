@@ -26,8 +26,6 @@ from ensemble_core.builtin.table_names import (
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.numbers import read_number
 
-__all__ = ["Table"]
-
 #: Separators of cells that are recognized without the option ``separator``.
 _SEPARATORS = ("\t", "|", ";", ",")
 #: A line that only divides parts of a table.

@@ -11,8 +11,6 @@ from ensemble_core.model.jobs import RFC21_EVENTS
 from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin, hookimpl
 
-__all__ = ["ensemble_triggers"]
-
 _STATES = {
     "sched": "a job waits for resources",
     "run": "a job has its resources and runs",

@@ -2,8 +2,6 @@
 
 import os
 
-__all__ = ["end_at_ctrl_c"]
-
 
 def end_at_ctrl_c(*_: object) -> None:
     """Signal handler that ends the process on Ctrl-C while the command line is being imported."""

@@ -20,8 +20,6 @@ import click
 from ensemble_core.cli import end_at_ctrl_c
 from ensemble_core.errors import EnsembleError, did_you_mean, is_interrupt
 
-__all__ = ["FAULT", "CommandGroup"]
-
 #: Exit code for an internal error (``EX_SOFTWARE`` in sysexits.h).
 FAULT = 70
 #: Errors of a full disk, for example that of the file to which stdout is redirected.

@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from ensemble_core.journal.lock import Lock
     from ensemble_core.session.kept_run import KeptRun
 
-__all__ = [
-    "AGAIN",
-    "given_fields",
-    "given_values",
-    "request",
-    "say",
-    "switch_command",
-    "wait_for_controller_exit",
-]
-
 #: Exit code if the same command may succeed later (EX_TEMPFAIL in sysexits.h).
 AGAIN = 75
 #: Seconds between checks whether the controller has exited.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.model.jobs import Job
 
-__all__ = ["dry_run"]
-
 #: For how many groups the first job is shown.
 _SHOWN = 3
 

@@ -6,8 +6,6 @@ import sys
 
 from ensemble_core.cli import end_at_ctrl_c
 
-__all__ = ["main"]
-
 
 def _drop_current_folder() -> None:
     """Import nothing from the current folder, where others may be able to write.

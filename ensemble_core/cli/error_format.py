@@ -11,15 +11,6 @@ from typing import TextIO
 from ensemble_core.display.text_style import TextStyle, encodable, print_line, printable, style_of
 from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError
 
-__all__ = [
-    "errors_as_json",
-    "flatten",
-    "format_error",
-    "print_error",
-    "print_warning",
-    "usage_errors",
-]
-
 _WIDEST = 100
 _LARGEST = 4_000_000
 

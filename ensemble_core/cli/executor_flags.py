@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.records import ExecutorPlugin
     from ensemble_core.plugin.registry import Registry
 
-__all__ = ["CommandWithFlags", "given_flags"]
-
 #: Keys in a click context's ``meta``: for the arguments, the available flags, and the given flags.
 _ARGUMENTS, _FLAGS, _GIVEN = (f"ensemble.flags.{name}" for name in ("arguments", "all", "given"))
 _TYPES = {"integer": int, "number": float}

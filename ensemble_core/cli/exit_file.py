@@ -14,8 +14,6 @@ import click
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.run_store import read_info, state_folder
 
-__all__ = ["record_exit_code"]
-
 
 @contextmanager
 def record_exit_code(

@@ -7,8 +7,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["to_json"]
-
 _DEEPEST = 40
 
 

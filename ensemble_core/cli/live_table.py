@@ -10,8 +10,6 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import no_such
 from ensemble_core.model.ensemble import Ensemble
 
-__all__ = ["ResultsTable", "check_table", "metric_lines", "table_lines"]
-
 #: Maximum share of the engine's time that a table may use.
 _SHARE = 0.02
 

@@ -10,8 +10,6 @@ import click
 
 from ensemble_core.cli.command_group import CommandGroup
 
-__all__ = ["COMMANDS", "main"]
-
 #: Subcommands, each with its help text. Each is a function in a module of the same name.
 COMMANDS: dict[str, str] = {
     "init": "Create a small commented study: study.yaml and a program.",

@@ -20,27 +20,6 @@ if TYPE_CHECKING:
 
     Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
-__all__ = [
-    "Display",
-    "KeptRun",
-    "allow_idle_option",
-    "complete_names",
-    "complete_runs",
-    "display_options",
-    "executor_option",
-    "json_option",
-    "kept_run_options",
-    "key_value_option",
-    "load_plugins",
-    "plugin_option",
-    "profile_option",
-    "run_argument",
-    "set_option",
-    "state_option",
-    "take_over_option",
-    "wall_option",
-]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

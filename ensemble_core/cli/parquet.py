@@ -13,8 +13,6 @@ from ensemble_core.display.column_types import (
     in_64_bits,
 )
 
-__all__ = ["write_parquet"]
-
 #: Python types for the kinds of values in job rows.
 _TYPES: dict[str, type] = {"i": int, "f": float, "b": bool, "s": str}
 

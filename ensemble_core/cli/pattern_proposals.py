@@ -14,8 +14,6 @@ from typing import NamedTuple
 from ensemble_core.metrics.store import VARIABLES
 from ensemble_core.model.numbers import NUMBER, read_number
 
-__all__ = ["LineKinds", "Proposal"]
-
 #: How many bytes of a file are searched, how many kinds are counted, and how long lines can be.
 _SEARCHED, _MOST_KINDS, _LONGEST = 4 << 20, 5000, 300
 #: How many numbers of a line get a name.

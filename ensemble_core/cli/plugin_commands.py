@@ -18,8 +18,6 @@ from ensemble_core.errors import PluginError, is_interrupt
 from ensemble_core.plugin.entry_points import EntryPoint, entry_points
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, PluginRecords
 
-__all__ = ["GROUP", "find_commands", "listed_commands", "load_command", "summary_of"]
-
 #: Name of the entry-point group.
 GROUP = "ensemble.commands"
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["draft_of", "replace_file"]
-
 
 def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
     """Replace the content of a file. Raises :class:`OSError`; the old content is then unchanged."""

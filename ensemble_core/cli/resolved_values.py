@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.registry import Registry
     from ensemble_core.session.executor_choice import ExecutorChoice
 
-__all__ = ["print_resolved"]
-
 
 def print_resolved(
     file: str,

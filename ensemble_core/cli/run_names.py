@@ -16,20 +16,6 @@ if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.session.kept_run import KeptRun
 
-__all__ = [
-    "all_jobs",
-    "groups",
-    "job_fields",
-    "lost_jobs",
-    "no_such_job",
-    "parameters",
-    "rules",
-    "settable",
-    "switchable",
-    "tables",
-    "unfinished_jobs",
-]
-
 #: Marks of lists of events that say which jobs exist and which have ended.
 _MARKS = ('"submit"', '"clean"')
 _LIFE = re.compile(r'"id":"([^"]+)","group":|"job","([^"]+)","clean"')

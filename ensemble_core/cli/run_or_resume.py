@@ -20,8 +20,6 @@ from ensemble_core.session.tag_check import remove_if_never_began
 if TYPE_CHECKING:
     from ensemble_core.cli.options import Display
 
-__all__ = ["resume_or_none"]
-
 
 def resume_or_none(
     tag: str, file: str, state: str | None, display: Display, wall: float | None = None

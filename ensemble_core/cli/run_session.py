@@ -32,8 +32,6 @@ from ensemble_core.session.interrupts import How, Interrupts
 from ensemble_core.session.prepared_run import PreparedRun
 from ensemble_core.session.run_control import ControlledRun
 
-__all__ = ["RunSession"]
-
 _USUAL_SIZE = os.terminal_size((80, 24))
 
 

@@ -20,8 +20,6 @@ from ensemble_core.session.new_run import new_run
 if TYPE_CHECKING:
     from ensemble_core.plugin.registry import Registry
 
-__all__ = ["resume_instead", "run_text"]
-
 
 def resume_instead(
     file: str,

@@ -29,8 +29,6 @@ from ensemble_core.display.text_style import (
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.model.plain_numbers import format_number, whole
 
-__all__ = ["FORMATS", "align_columns", "in_batches", "output_options", "write_table"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: Formats by file suffix.

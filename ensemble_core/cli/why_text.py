@@ -18,8 +18,6 @@ from ensemble_core.quick_dataclass import dataclass
 if TYPE_CHECKING:
     from ensemble_core.journal.replay import Replay
 
-__all__ = ["Span", "Story", "conclude", "conclusions", "describe_rule", "describe_span"]
-
 #: How many events are named if a rule was never triggered.
 _NAMED = 6
 

@@ -42,8 +42,6 @@ from ensemble_core.model.tables import table_column
 from ensemble_core.plugin.hookspecs import ActionPlugin
 from ensemble_core.plugin.named_code import check_class
 
-__all__ = ["MatchContext", "OptionCheck", "bind_action", "check_capabilities", "report_unlisted"]
-
 #: Valid names of environment variables.
 _VARIABLE = late_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 #: Valid mail addresses, including local users. No valid address looks like an option of sendmail.

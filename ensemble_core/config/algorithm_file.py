@@ -20,8 +20,6 @@ from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment
 from ensemble_core.plugin.record_validation import check_record
 
-__all__ = ["is_file", "read_algorithm"]
-
 _WHOLE = late_pattern(r"\$\{([^{}]*)\}")
 _KEYS: Mapping[str, Any] = {
     "summary": str, "objective": str, "needs": list, "supports": list, "options": dict,

@@ -13,8 +13,6 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.file_text import LARGEST, read
 from ensemble_core.errors import UsageError
 
-__all__ = ["read_attachment", "sibling_path"]
-
 
 def sibling_path(context: Context, name: str) -> str:
     """Return the path of a file in the ensemble file's folder, as messages show it."""

@@ -9,8 +9,6 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.late_pattern import late_pattern
 
-__all__ = ["check_avoided", "read_avoided"]
-
 #: Names of nodes. A placeholder can stand for any part. A job that never ran has no ``{job.host}``.
 _NODES = late_pattern(r"(\{[^{}]+\}|[A-Za-z0-9._:,-])*")
 

@@ -19,8 +19,6 @@ from ensemble_core.model.filters import split_name
 from ensemble_core.model.rules import UNLIMITED, BoundAction, BoundRule
 from ensemble_core.model.tables import table_column
 
-__all__ = ["bind_rule"]
-
 
 def bind_rule(
     context: Context, path: Path, spec: Mapping[str, Any], default_id: str

@@ -7,8 +7,6 @@ from typing import Any
 
 from ensemble_core.plugin.registry import Registry
 
-__all__ = ["canonical_names"]
-
 
 def canonical_names(value: Any, registry: Registry, keys: Collection[str]) -> None:
     """Replace names that are qualified by a distribution by canonical names, at any depth."""

@@ -24,8 +24,6 @@ from ensemble_core.model.constant_conditions import contradiction, tautology
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.filters import split_name
 
-__all__ = ["bind_condition", "check_causes", "check_sense"]
-
 #: Fields that each event of a job has, and those that it also has at the end of the job.
 _ALWAYS = {"job", "name", "timestamp"}
 _AT_END = {"duration", "exit_code", "pending", "status"}

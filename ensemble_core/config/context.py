@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec
     from ensemble_core.plugin.named_code import Purpose
 
-__all__ = ["Context", "Known", "Use", "cannot_be_built", "nearest"]
-
 _MANY = 50
 #: A duration at the end of a filter, such as ``last 10m``.
 _TIME = late_pattern(r"\b\d+(\.\d+)?[smhdw]$")

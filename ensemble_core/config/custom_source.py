@@ -12,8 +12,6 @@ from ensemble_core.config.document import Path
 from ensemble_core.errors import Location
 from ensemble_core.late_pattern import late_pattern
 
-__all__ = ["functions_of", "source_of"]
-
 _PATH: Path = ("custom",)
 _LITERAL = late_pattern(r"(?:[&!]\S*[ \t]+)*\|[^\n]*\n")
 

@@ -10,8 +10,6 @@ from ensemble_core.config.context import Context
 from ensemble_core.metrics.store import parse_path
 from ensemble_core.model.rules import UNLIMITED, BoundRule
 
-__all__ = ["warn_of_cycles"]
-
 #: Events that occur at most once for each job.
 _EACH_JOB = frozenset(
     {

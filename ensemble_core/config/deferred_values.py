@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["relaxed"]
-
 _PLACEHOLDER = r"\{[A-Za-z_][\w.]*(:[^{}\s]*)?\}"
 #: Words of JSON Schema whose values are schemas, or mappings to schemas.
 _INNER = ("items", "additionalProperties")

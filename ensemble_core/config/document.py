@@ -15,8 +15,6 @@ from ensemble_core.model.plain_numbers import as_text
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Document", "Path", "plain", "shown", "spelled"]
-
 Path = tuple[str | int, ...]
 
 _DEEPEST = 64

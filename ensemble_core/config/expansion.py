@@ -22,8 +22,6 @@ from ensemble_core.plugin.fragments import Fragment, SourceView
 from ensemble_core.plugin.known_plugins import known_provider
 from ensemble_core.plugin.registry import LoadedPlugin
 
-__all__ = ["Kept", "data_of", "expand_sources", "join", "keep"]
-
 #: An expansion in the form in which it is stored: plain data.
 Kept = Mapping[str, Any]
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from ensemble_core.errors import Location, UsageError, closest
 
-__all__ = ["LARGEST", "decode", "read"]
-
 #: Maximum size of an ensemble file in bytes.
 LARGEST = 4 * 1024 * 1024
 

@@ -11,8 +11,6 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.rules import UNLIMITED, Trigger
 
-__all__ = ["Each", "FiringLimits", "listed_actions", "read_each", "read_firing_limits"]
-
 #: Value of the key ``each``: the rule has an instance for each job index (``job``), or for each
 #: combination of these parameters.
 Each = Literal["job"] | tuple[str, ...] | None

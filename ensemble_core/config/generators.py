@@ -34,8 +34,6 @@ from ensemble_core.plugin.hookspecs import GeneratorPlugin
 from ensemble_core.plugin.known_plugins import known_provider
 from ensemble_core.plugin.named_code import Purpose, build_generator, named_classes
 
-__all__ = ["bind_generators", "give_parameters"]
-
 _CONSTRAINT = re.compile(r"\s*(<=|>=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*")
 #: Limits that can end a run whose generator never finishes.
 _ENDS = frozenset({"jobs", "core_hours", "node_hours", "gpu_hours", "wall"})

@@ -25,8 +25,6 @@ from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER,
 from ensemble_core.model.retry_policy import LITERAL_FIELDS, RetryPolicy
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["change_group", "check_merge", "known_at_load"]
-
 #: Function that checks a text that is evaluated when the rule fires.
 CheckText = Callable[[Path, str, "re.Pattern[str]"], None]
 

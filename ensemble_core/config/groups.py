@@ -31,17 +31,6 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.job_group import SIZE, JobGroup
 from ensemble_core.model.sizes import memory_bytes
 
-__all__ = [
-    "DEFAULTS",
-    "MAPPINGS",
-    "check_used",
-    "check_whole_group",
-    "make_group",
-    "read_fields",
-    "read_observers",
-    "restore_spelling",
-]
-
 #: Fields that are mappings. A change of a group is merged with them.
 MAPPINGS = ("environment", "options", "parameters", "warn")
 DEFAULTS = {

@@ -21,8 +21,6 @@ from ensemble_core.config.schema_check import check_shape
 from ensemble_core.model.ensemble import AlgorithmInstance
 from ensemble_core.plugin.hookspecs import ActionPlugin, AlgorithmPlugin, AlgorithmView
 
-__all__ = ["check_uses", "expand_uses", "expanded_data"]
-
 
 def expand_uses(context: Context) -> None:
     """Replace ``use:`` in the data of the file by the rules of all instances."""

@@ -15,8 +15,6 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.option_values import has_braces
 from ensemble_core.plugin.hookspecs import EnvironmentPlugin
 
-__all__ = ["check_within", "environment_name", "read_within"]
-
 #: How many combinations of parameters are tried with the options at most.
 _TRIED = 1000
 

@@ -12,8 +12,6 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.model.job_group import JobGroup
 
-__all__ = ["check_discard", "check_visible", "read_discard", "read_outputs"]
-
 #: How many seconds to wait for a file on a network file system, if the entry does not say it.
 _WAIT = 5.0
 

@@ -14,8 +14,6 @@ from ensemble_core.model.plain_numbers import whole
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["check_filled_options", "convert_options", "read_options"]
-
 #: How many combinations of parameters are tried with the options at most.
 _TRIED = 1000
 

@@ -9,8 +9,6 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.model.job_group import JobGroup
 
-__all__ = ["check_warning", "read_warning"]
-
 
 def read_warning(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the entry with its duration in seconds, or ``None`` after reporting errors."""

@@ -11,8 +11,6 @@ from ensemble_core.config.document import Path
 from ensemble_core.errors import call_plugin, did_you_mean
 from ensemble_core.plugin.records import ExecutorPlugin
 
-__all__ = ["ask_executor", "bind_kinds", "check_kind_of_group"]
-
 
 def bind_kinds(context: Context, given: Any) -> None:
     """Check the entries, and add them to the options of the executor if it uses them."""

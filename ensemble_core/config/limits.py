@@ -14,9 +14,6 @@ from ensemble_core.model.ensemble import Limits, amount
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.sizes import memory_bytes
 
-__all__ = ["bind_limits", "check_uses_of_limits", "hours_hint", "live_limits"]
-
-
 #: The name under ``limits.at_once`` of the limit on all jobs of the run.
 WHOLE_RUN = "jobs"
 

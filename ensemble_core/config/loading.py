@@ -66,8 +66,6 @@ from ensemble_core.quick_dataclass import replace
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec
 
-__all__ = ["expanded", "load", "load_text", "resolved"]
-
 _T = TypeVar("_T")
 
 #: Keys whose values are names that plugins register, by section of the file.

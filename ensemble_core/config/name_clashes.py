@@ -16,8 +16,6 @@ from ensemble_core.model.filters import split_name
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.rules import BoundRule
 
-__all__ = ["warn_of_rows_meant"]
-
 #: Trigger events at which the results of the jobs are known. At all others, jobs may still run.
 _AFTER_RESULTS = frozenset({"idle", "job-done", "job-lost", "end"})
 

@@ -10,8 +10,6 @@ from ensemble_core.config.document import shown
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import VARIABLES
 
-__all__ = ["may_rename", "renamed", "turned_round"]
-
 _NAME = late_pattern(r"[A-Za-z0-9_-]+")
 #: How many fields a hint spells out.
 _MOST = 6

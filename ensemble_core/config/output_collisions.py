@@ -10,8 +10,6 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import ObserverPlugin
 
-__all__ = ["warn_of_shared_files"]
-
 #: How many jobs of a submit are checked at most.
 _MOST = 2000
 

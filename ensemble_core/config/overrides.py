@@ -20,9 +20,6 @@ from ensemble_core.config.document import Document, Path
 from ensemble_core.config.yaml_reader import read_value
 from ensemble_core.errors import EnsembleError, Location, UsageError, did_you_mean
 
-__all__ = ["apply", "keys"]
-
-
 #: Sections that are lists.
 _LISTS: tuple[Path, ...] = (("jobs",), ("rules",), ("use",), ("generators",))
 

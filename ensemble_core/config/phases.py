@@ -11,8 +11,6 @@ from ensemble_core.config.document import Path
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec
 
-__all__ = ["check_learns", "check_phase"]
-
 
 def check_phase(context: Context, path: Path, name: str) -> bool:
     """Return True if this instance or generator exists; otherwise report an error."""

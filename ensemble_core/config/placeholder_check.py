@@ -25,16 +25,6 @@ from ensemble_core.model.placeholders import (
 )
 from ensemble_core.model.sweep_values import Range
 
-__all__ = [
-    "TEXTS",
-    "check_placeholders",
-    "has_formats",
-    "report_unfilled",
-    "report_unpaired",
-    "strings",
-    "words_of",
-]
-
 #: Fields of a group that may contain placeholders, in addition to the command and the environment.
 TEXTS = ("workdir", "stdout", "stderr")
 #: The start of a template of Go or Jinja, which other programs fill in.

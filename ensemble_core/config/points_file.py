@@ -16,8 +16,6 @@ from ensemble_core.errors import Location, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.numbers import read_number
 
-__all__ = ["read_columns", "read_points"]
-
 #: Maximum size of a points file in bytes.
 _LARGEST = 64 * 1024 * 1024
 

@@ -25,16 +25,6 @@ from ensemble_core.model.option_values import merged, nodes
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.quick_dataclass import dataclass, replace
 
-__all__ = [
-    "NO_PROFILE",
-    "Profile",
-    "apply_profile",
-    "default_profile",
-    "profile_names",
-    "read_config",
-    "read_profile",
-]
-
 #: The name that switches profiles off.
 NO_PROFILE = "none"
 

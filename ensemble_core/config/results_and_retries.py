@@ -20,8 +20,6 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
 from ensemble_core.model.retry_policy import RetryPolicy
 
-__all__ = ["bind_fail_if", "bind_result", "bind_retry"]
-
 #: The schema by which ``retry`` is checked, in the form of an action's options.
 _RETRY = {
     "x-ensemble-retries": True,

@@ -10,16 +10,6 @@ from ensemble_core.metrics.store import parse_path
 from ensemble_core.model.constant_conditions import contradiction
 from ensemble_core.model.rules import BoundAction, BoundRule
 
-__all__ = [
-    "actions_of",
-    "warn_of_counts",
-    "warn_of_endings",
-    "warn_of_job_counts",
-    "warn_of_no_heartbeat",
-    "warn_of_short_jobs",
-    "warn_of_submits",
-]
-
 #: Counts that are at most 1 for a single job, however often it is retried.
 _OF_ONE_JOB = ("active", "open", "done", "lost")
 #: Triggers for jobs that did not succeed. If a job is retried only by rules with these triggers,

@@ -21,9 +21,6 @@ from ensemble_core.plugin.option_schemas import required_options
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["PROFILE_FIELDS", "RESET_BY_NULL", "Validators", "compose", "defaults"]
-
-
 _NAMES = {
     "group": "Job group of the jobs. Default: all jobs of this ensemble.",
     "groups": "Job group of the jobs, or a list of groups. Default: the whole run.",

@@ -18,8 +18,6 @@ from ensemble_core.errors import closest, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.registry import Kind, Registry
 
-__all__ = ["check_shape"]
-
 _TYPES = {
     "integer": "a whole number",
     "number": "a number",

@@ -16,8 +16,6 @@ from ensemble_core.metrics.store import COUNTS, ROWS, USUAL_STATISTICS, is_gauge
 from ensemble_core.model.filters import ATTEMPT_NAMES, filter_of, split_name
 from ensemble_core.model.tables import table_column
 
-__all__ = ["Over", "scoped_names"]
-
 #: Groups that ``STAT.NAME`` may cover (``None``: any group). Empty if such names are not allowed.
 Over = tuple[str | None, ...]
 

@@ -18,8 +18,6 @@ from ensemble_core.model.filters import filter_of
 from ensemble_core.model.generators import EarlierPoints, Variable, Vocs
 from ensemble_core.model.numbers import read_number
 
-__all__ = ["earlier_points", "read_first_points", "read_variables"]
-
 
 def read_variables(context: Context, path: Path, given: Mapping[str, Any]) -> tuple[Variable, ...]:
     """Return the valid variables. Report the errors of the others."""

@@ -15,8 +15,6 @@ from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS, RUN_PLACEHOLDERS
 
-__all__ = ["shell_warnings"]
-
 #: A word with an operator of a shell: ``|``, ``&&``, ``2>err``, ``<in``, or ``;`` at its end.
 _OPERATOR = late_pattern(
     r"\|&?|&|[^\s&|]*(?:&&|\|\|)[^\s&|]*|(?:\d?|&)>{1,2}[^\s<>=]*|<<?[^\s<>=]*|\S*;"

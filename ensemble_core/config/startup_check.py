@@ -17,8 +17,6 @@ from ensemble_core.metrics.store import (
 from ensemble_core.model.rules import BoundRule, Trigger
 from ensemble_core.plugin.record_validation import CORE_EVENTS
 
-__all__ = ["check_can_start"]
-
 #: Events that occur even if the run has no job.
 _FIRST = {"start", "heartbeat"}
 #: Prefixes of gauges about this run's own jobs, rules and generators.

@@ -13,8 +13,6 @@ from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.plugin.hookspecs import StatisticPlugin
 from ensemble_core.plugin.option_schemas import required_options
 
-__all__ = ["bind_statistics"]
-
 
 def bind_statistics(context: Context, given: object) -> None:
     """Register the statistics of plugins and those that the file defines."""

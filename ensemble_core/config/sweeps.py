@@ -13,15 +13,6 @@ from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
 from ensemble_core.model.sweep_values import GivenBy, Range, by_count, by_step
 
-__all__ = [
-    "MOST_COUNTED",
-    "MOST_JOBS",
-    "check_functions",
-    "check_parameter_name",
-    "read_parameters",
-    "warn_of_equals",
-]
-
 #: Maximum number of jobs in one submit.
 MOST_JOBS = 1_000_000
 #: Maximum length of a range, so that ``len()`` works. The number of jobs is checked before any

@@ -11,15 +11,6 @@ from ensemble_core.metrics.series import Series
 from ensemble_core.model.filters import ALL, filter_of, split_condition, split_name
 from ensemble_core.model.tables import Table, table_column
 
-__all__ = [
-    "check_column",
-    "check_filter_names",
-    "check_order_free",
-    "check_rows",
-    "check_table_name",
-    "report_per_value",
-]
-
 
 def report_per_value(context: Context, path: Path, table: Table, name: str, hint: str) -> None:
     """Report a column that has several values in a row, where one is expected."""

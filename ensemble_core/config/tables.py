@@ -33,8 +33,6 @@ from ensemble_core.model.tables import (
     value_order,
 )
 
-__all__ = ["bind_tables"]
-
 
 def bind_tables(context: Context, given: object) -> dict[str, Table]:
     """Return the checked tables by name, and report errors."""

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.job_group import JobGroup
 
-__all__ = ["thread_warnings"]
-
 #: ``mdrun`` of GROMACS with thread-MPI, and its options. ``gmx_mpi`` starts no ranks itself.
 _MDRUN = late_pattern(r"(?:^|[\s/])(gmx(?:_d)?)\s(?:[^;|&\n]*\s)?mdrun(?=[\s;|&]|$)([^;|&\n]*)")
 

@@ -17,8 +17,6 @@ from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
 from ensemble_core.plugin.record_validation import probable_event
 
-__all__ = ["BoundTrigger", "bind_trigger"]
-
 _RULE_KEYS = frozenset(
     {
         "id",

@@ -14,8 +14,6 @@ from ensemble_core.config.file_text import LARGEST, too_large
 from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError
 from ensemble_core.late_pattern import late_pattern
 
-__all__ = ["read_text", "read_value", "read_yaml"]
-
 _DEEPEST = 64
 #: Maximum number of values in a document. Content that an alias repeats counts each time.
 _MOST = 500_000

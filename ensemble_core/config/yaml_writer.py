@@ -6,8 +6,6 @@ from typing import Any
 
 from ensemble_core.config.yaml_reader import read_value
 
-__all__ = ["write_yaml"]
-
 
 def write_yaml(data: Any) -> str:
     """Return the data as YAML text that the reader converts back to the same data."""

@@ -12,8 +12,6 @@ from typing import Any
 
 from ensemble_core.errors import UsageError
 
-__all__ = ["Batch", "as_kind", "column_kind", "import_library", "in_64_bits", "in_columns"]
-
 #: Values by column, in the order of the columns.
 Batch = Sequence[Sequence[Any]]
 

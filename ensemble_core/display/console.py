@@ -62,8 +62,6 @@ from ensemble_core.model.plain_numbers import format_number
 from ensemble_core.model.rules import UNLIMITED
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["FAILURES_SHOWN", "Narrator", "OutputLine", "describe_status", "is_relevant"]
-
 #: How many failed jobs are printed for each group. The summary counts all of them.
 FAILURES_SHOWN = 10
 

@@ -11,8 +11,6 @@ from ensemble_core.model.decisions import Decision, Submit
 from ensemble_core.model.events import Event, JobEvent, StopRequested
 from ensemble_core.runtime.watcher import Watcher
 
-__all__ = ["Feed"]
-
 
 class Feed(Watcher):
     """Passes events and decisions to the output thread, except events that need no line."""

@@ -12,8 +12,6 @@ from ensemble_core.display.text_style import TextStyle, format_duration, is_term
 from ensemble_core.engine.report_records import Report
 from ensemble_core.late_pattern import late_pattern
 
-__all__ = ["LiveTable", "can_be_live"]
-
 _STYLE = late_pattern(r"\x1b\[[0-9;]*m")
 #: Minimum height in rows: on a smaller terminal, the table would leave no room for other lines.
 _FEWEST_ROWS = 5

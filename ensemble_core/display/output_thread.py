@@ -22,8 +22,6 @@ from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import Event, Problem
 from ensemble_core.plugin.stdout_guard import STDOUT
 
-__all__ = ["Output"]
-
 #: Length of the queue at which back-pressure begins: lines are dropped, or the run waits.
 LIMIT = 200_000
 _BATCH = 500

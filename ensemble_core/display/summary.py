@@ -32,18 +32,6 @@ from ensemble_core.model.plain_numbers import format_number
 if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
 
-__all__ = [
-    "cost_text",
-    "group_table",
-    "kept_secrets",
-    "progress_text",
-    "report_lines",
-    "resume_command",
-    "rule_lines",
-    "summary",
-    "why_not_fired",
-]
-
 #: Columns: the heading, the short heading, and a number that says when the column is dropped on a
 #: narrow terminal (highest number first; 0: never).
 _COLUMNS = (

@@ -9,28 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
-__all__ = [
-    "TextStyle",
-    "close_quietly",
-    "count_of",
-    "encodable",
-    "format_clock",
-    "format_duration",
-    "format_fields",
-    "format_size",
-    "format_table",
-    "format_time",
-    "format_times",
-    "in_one_line",
-    "is_terminal",
-    "print_line",
-    "print_table",
-    "printable",
-    "shorten",
-    "style_of",
-    "terminal_width",
-]
-
 _STYLES = {
     "trigger": "94",  # the blue, cyan and purple of ensemble-python
     "action": "96",

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from ensemble_core.display.text_style import format_duration, format_times
 from ensemble_core.engine.rule_evaluation import VerdictKind
 
-__all__ = ["held_back_words", "held_text"]
-
 
 def held_text(held: float, needed: int, lasts: float) -> str:
     """Return how often in a row, or for how long, a condition was true, and what its rule needs."""

@@ -14,8 +14,6 @@ from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.engine.state import State
 from ensemble_core.model.events import Event
 
-__all__ = ["Agenda"]
-
 
 class Agenda:
     """Runs the steps that follow from an event."""

@@ -19,8 +19,6 @@ from ensemble_core.model.events import (
     Signalled,
 )
 
-__all__ = ["Answers"]
-
 _LONGEST_RETRY = 60.0
 
 

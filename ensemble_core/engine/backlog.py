@@ -16,8 +16,6 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 
-__all__ = ["Order", "take_next"]
-
 Order = Literal["given", "random", "ascending", "descending", "shortest", "longest"]
 
 

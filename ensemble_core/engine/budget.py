@@ -19,8 +19,6 @@ from ensemble_core.model.jobs import Job
 if TYPE_CHECKING:
     from ensemble_core.engine.job_record import JobRecord
 
-__all__ = ["JOBS", "Budget", "Claim", "Usage"]
-
 #: Name of the limit on the number of submitted attempts. Other limits are named like ``RESOURCES``.
 JOBS = "jobs"
 _HOUR = 3600.0

@@ -15,8 +15,6 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["changed_fields", "followed", "jobs_keep", "recreated_job", "with_old_values"]
-
 #: Fields that are about the values of a job's rows.
 _VALUES = ("result", "fail_if", "retry")
 

@@ -16,8 +16,6 @@ from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.filters import Filter, filter_of
 from ensemble_core.model.tables import NOWHERE, Table, value_order
 
-__all__ = ["ComputedTable", "FilteredColumn", "UngroupedTable", "filtered_column", "no_metric"]
-
 
 def no_metric(path: str) -> None:
     """Return ``None`` for every metric, because tables cannot use metrics."""

@@ -14,8 +14,6 @@ from ensemble_core.model.codec import dumps
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 
-__all__ = ["AT_ONCE", "ConcurrencySlots", "Key"]
-
 #: Start of the names of these limits.
 AT_ONCE = "at_once"
 

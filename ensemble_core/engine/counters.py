@@ -12,8 +12,6 @@ from ensemble_core.metrics.store import MetricStore
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.filters import attempt_fields, filter_of
 
-__all__ = ["Counters"]
-
 
 class Counters:
     """Counts attempts, jobs and rows, and marks the counters that rules wait for as changed."""

@@ -30,8 +30,6 @@ from ensemble_core.model.decisions import (
 )
 from ensemble_core.model.option_values import leaves
 
-__all__ = ["Effects", "no_such_limit"]
-
 
 def no_such_limit(state: State, name: object) -> UsageError | None:
     """Return an error if the run has no shared limit with this name."""

@@ -10,8 +10,6 @@ from typing import Any
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["DoneJob", "DoneJobs", "TableRow"]
-
 #: A row of a table: values by name.
 TableRow = dict[str, Any]
 

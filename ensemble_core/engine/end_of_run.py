@@ -12,8 +12,6 @@ from ensemble_core.model.decisions import Log, Terminate
 from ensemble_core.model.ensemble import amount
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["EndOfRun"]
-
 
 class EndOfRun:
     """Ends the run by a decision, or if nothing more can happen."""

@@ -136,8 +136,6 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["Engine"]
-
 #: Job events that may have to be changed, dropped or checked before they take effect.
 _ENDS = frozenset({"exception", "finish"})
 

@@ -21,8 +21,6 @@ from ensemble_core.model.events import Event
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 
-__all__ = ["complete", "note"]
-
 _REPLACED = "the changed file replaces what was set during the run"
 #: How many combinations a message names.
 _NAMED = 5

@@ -43,8 +43,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.model.placeholders import metric_path
 from ensemble_core.model.rules import Action, BoundAction, BoundSpec
 
-__all__ = ["EngineFiring"]
-
 
 class EngineFiring:
     """Implementation of :class:`ensemble_core.model.rules.Firing`."""

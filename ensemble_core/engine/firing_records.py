@@ -15,8 +15,6 @@ from ensemble_core.model.decisions import Call, Resize, Terminate
 from ensemble_core.model.events import Event
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Match", "Origin", "PendingRequest", "Step", "Steps", "Stop"]
-
 Asked = TypeVar("Asked", Call, Resize)
 
 #: A method and its arguments. The method gets these arguments and the event, and returns ``Steps``.

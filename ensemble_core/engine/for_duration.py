@@ -14,8 +14,6 @@ from ensemble_core.engine.rule_index import RuleInstance, RuleState
 from ensemble_core.engine.timers import Timers
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["PendingCondition", "TrueConditions"]
-
 #: After a resume, a condition whose time is over is looked at again after this many seconds at the
 #: earliest (or after its whole time), because rows that jobs printed meanwhile have to be read.
 _GRACE = 5.0

@@ -13,8 +13,6 @@ from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobState
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["ForeignJobs"]
-
 
 @dataclass(slots=True)
 class _ForeignJob:

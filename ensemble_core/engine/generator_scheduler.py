@@ -18,8 +18,6 @@ from ensemble_core.model.decisions import Call, Log
 from ensemble_core.model.events import CallReturned, Event
 from ensemble_core.model.generators import Exchange, GeneratorSpec, Point
 
-__all__ = ["GeneratorScheduler"]
-
 #: If no point has ever been done, the generator fails after this many lost points.
 _MOST_LOST = 20
 #: With ``repeat: false``, a generator has no more points after this many repeated ones in a row.

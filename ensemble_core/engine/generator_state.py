@@ -14,9 +14,6 @@ from ensemble_core.model.decisions import Call
 from ensemble_core.model.generators import Exchange, Point, Reading, Vocs, dominates
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["GeneratorState", "SuggestCall"]
-
-
 #: The gauges of a generator by name, except ``best.OBJECTIVE``.
 _GAUGES: Mapping[str, Callable[[GeneratorState], float]] = {
     "suggested": lambda state: state.suggested,

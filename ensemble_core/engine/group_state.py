@@ -17,8 +17,6 @@ from ensemble_core.metrics.store import counted, split_filter
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.quick_dataclass import dataclass, replace
 
-__all__ = ["CHANGES", "Change", "GroupState"]
-
 #: Fields of a group that can be set during a run. Those in one tuple belong together.
 _SETTABLE: tuple[tuple[str, ...], ...] = (
     ("command", "text"),

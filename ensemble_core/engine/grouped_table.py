@@ -22,8 +22,6 @@ from ensemble_core.model.filters import Filter, filter_of
 from ensemble_core.model.placeholders import index_label
 from ensemble_core.model.tables import MOST_PIVOT_VALUES, Table, value_order
 
-__all__ = ["GroupedTable"]
-
 #: Position of a row in a table with ``by``: the sort keys of the row's ``by`` values.
 Place = tuple[tuple[int, Any], ...]
 #: The statistic whose values all come from one job.

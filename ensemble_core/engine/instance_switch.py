@@ -10,8 +10,6 @@ from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.model.decisions import Switch
 
-__all__ = ["switch_changes", "switch_instances", "waiting_of"]
-
 
 def switch_changes(
     known: Mapping[str, bool], to: Iterable[str], away: Iterable[str] | None

@@ -20,8 +20,6 @@ from ensemble_core.model.decisions import Retry
 from ensemble_core.model.events import Event
 from ensemble_core.model.retry_policy import RetryPolicy
 
-__all__ = ["JobCompletion"]
-
 #: How many jobs a message about a node names.
 _NAMED = 5
 

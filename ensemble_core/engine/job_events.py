@@ -12,8 +12,6 @@ from ensemble_core.model.causes import reported_cause
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import JobState
 
-__all__ = ["apply_job_event", "end_unsubmitted"]
-
 #: For each outcome, the variables for the duration of a job and for its time in the queue.
 _DURATIONS: dict[Outcome, str] = {outcome: f"duration.{outcome}" for outcome in OUTCOME_EVENTS}
 _PENDING: dict[Outcome, str] = {outcome: f"pending.{outcome}" for outcome in OUTCOME_EVENTS}

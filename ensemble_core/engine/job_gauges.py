@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ensemble_core.engine.group_state import GroupState
     from ensemble_core.engine.job_record import JobRecord
 
-__all__ = ["OwnGauges"]
-
 _QUEUE: dict[int, str] = {state: f"queue.{state.name.lower()}" for state in JobState}
 _SUSPENDED = "queue.suspended"
 #: Gauges that have the number of nodes of one waiting job as their value (0 if no job waits). Rules

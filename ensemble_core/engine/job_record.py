@@ -30,8 +30,6 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job, JobState
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["BY_OTHERS", "BY_RUN", "MOST_ROWS", "IndexRecord", "JobRecord"]
-
 #: Values of ``JobRecord.cancelled_by``: the run asked for the cancel, or the canceller is unknown.
 BY_RUN, BY_OTHERS = "run", "others"
 

@@ -16,8 +16,6 @@ from ensemble_core.model.events import JobEvent
 from ensemble_core.model.expressions import Expression
 from ensemble_core.model.filters import split_name
 
-__all__ = ["check_result", "compute_result"]
-
 
 def check_result(state: State, record: JobRecord, condition: Condition, event: JobEvent) -> None:
     """Let a job fail that is about to succeed, if its group's ``fail_if`` is true."""

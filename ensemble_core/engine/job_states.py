@@ -12,24 +12,6 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ensemble_core.model.jobs import JOB_EVENTS, JobState
 
-__all__ = [
-    "ATTEMPT",
-    "CANCEL",
-    "HANDED_OVER",
-    "INDEX",
-    "NOT_HANDED_OVER",
-    "OUTCOME_EVENTS",
-    "TRANSITIONS",
-    "AttemptState",
-    "CancelState",
-    "ImpossibleMove",
-    "IndexState",
-    "Outcome",
-    "Transition",
-    "events_of",
-    "exit_code",
-]
-
 AttemptState: TypeAlias = Literal[
     "new", "looking", "reused", "held", "paced", "queued", "running", "suspended", "ended", "gone"
 ]

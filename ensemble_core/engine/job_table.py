@@ -43,8 +43,6 @@ from ensemble_core.model.ensemble import Limits
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 
-__all__ = ["JobTable"]
-
 #: Gauges of the costs of a run.
 _USED = tuple(USED + resource for resource in RESOURCES)
 _COMMITTED = tuple(COMMITTED + resource for resource in RESOURCES)

@@ -15,8 +15,6 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event, JobEvent, Observed
 from ensemble_core.model.jobs import JOB_FIELDS
 
-__all__ = ["JobFields", "all_fields", "host_of", "job_field", "named_fields"]
-
 #: Names that ``_overridable_fields`` returns in addition to the job's result.
 _NEWER_NAMES = frozenset(
     {"attempt", "replica", "limit", "memory_per_task", "cause", "cancelled_by", "host", "run"}

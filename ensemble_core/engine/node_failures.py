@@ -7,8 +7,6 @@ from dataclasses import field
 from ensemble_core.model.rules import Trigger
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["NodeFailures"]
-
 
 @dataclass(slots=True, eq=False)
 class NodeFailures:

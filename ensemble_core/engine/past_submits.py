@@ -12,8 +12,6 @@ from ensemble_core.model.codec import dumps
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["PastSubmit", "PastSubmits", "added", "keys", "of_entries", "pairs", "same_sweep"]
-
 #: How many different submits of a group are remembered. A rule that submits the group for each job
 #: of another group sets other values each time.
 _MOST = 1000

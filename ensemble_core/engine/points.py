@@ -26,8 +26,6 @@ from ensemble_core.model.jobs import Job
 if TYPE_CHECKING:
     from ensemble_core.engine.decision_effects import Effects
 
-__all__ = ["PointJobs"]
-
 
 class _GeneratorOrigin(Origin):
     """Origin of a decision that was made for a generator, not by a rule."""

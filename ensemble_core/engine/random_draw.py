@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-__all__ = ["draw"]
-
 
 def draw(seed: object, number: object, below: int) -> int:
     """Return a pseudo-random integer from 0 to ``below`` - 1, from a hash of the arguments.

@@ -8,8 +8,6 @@ from collections.abc import Collection, Sequence
 
 from ensemble_core.model.jobs import Job
 
-__all__ = ["HeldJob", "RateLimit"]
-
 #: A job, with the rule and the firing that submitted it.
 HeldJob = tuple[Job, str | None, int]
 

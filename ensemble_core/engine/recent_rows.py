@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 from ensemble_core.metrics.series import UNREADABLE, Series
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["KEPT_ROWS", "RecentRows", "without_discarded"]
-
 #: At least so many of the newest rows of a job can be withdrawn.
 KEPT_ROWS = 1000
 

@@ -7,8 +7,6 @@ from ensemble_core.engine.state import State
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Observed
 
-__all__ = ["report_repeated_rows"]
-
 
 def report_repeated_rows(state: State, record: JobRecord, event: Observed, replaced: bool) -> None:
     """Report, once for the group, that rows of an attempt that continues repeat earlier ones.

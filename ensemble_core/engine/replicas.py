@@ -9,8 +9,6 @@ from dataclasses import field
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Combination", "Replicas", "combination"]
-
 #: Digest (16 bytes) of a combination of parameters.
 Combination = bytes
 

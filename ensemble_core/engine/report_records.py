@@ -9,8 +9,6 @@ from typing import Any, Literal
 from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["FiringState", "GroupReport", "InstanceReport", "Progress", "Report", "RuleReport"]
-
 #: Whether a rule fired, or the reason why it did not.
 FiringState = Literal["fired", "never triggered", "condition false", "held back", "disabled", "cut"]
 

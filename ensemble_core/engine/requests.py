@@ -25,8 +25,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.model.placeholders import placeholders
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["ACTIONS", "carry_out", "check_parameters", "refusal"]
-
 #: Actions that users can request.
 ACTIONS = ("submit", "cancel", "retry", "set", "enable", "disable")
 #: The id of an attempt, or of a job without the number of an attempt.

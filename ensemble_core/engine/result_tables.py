@@ -16,8 +16,6 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.filters import filter_of, split_name
 from ensemble_core.model.tables import MOST_PIVOT_VALUES, Table, table_column
 
-__all__ = ["TableCache", "Tables"]
-
 #: How many tables, and slices of tables, the cache has at most.
 _MOST_KEPT = 256
 

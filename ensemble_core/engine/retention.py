@@ -15,8 +15,6 @@ from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
 
-__all__ = ["keep_done", "keep_for", "keep_results", "read", "remember", "report_lacking"]
-
 
 def keep_for(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
     """From now on, store the statistics and combinations of parameters that this rule needs."""

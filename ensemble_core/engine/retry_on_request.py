@@ -13,8 +13,6 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Log, Retry
 from ensemble_core.model.jobs import Job
 
-__all__ = ["chosen", "no_such_job", "open_again", "reopen"]
-
 #: How many jobs a message names.
 _NAMED = 5
 

@@ -19,8 +19,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.model.retry_policy import changed_fields
 from ensemble_core.model.sweep_values import without_noise
 
-__all__ = ["of_rows", "rows_of"]
-
 
 def rows_of(state: State, origin: Origin, rows: str) -> list[Mapping[str, Any]]:
     """Return the rows that the text ``rows`` selects. Raises :class:`EnsembleError`.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Link"]
-
 
 @dataclass(slots=True, eq=False)
 class Link:

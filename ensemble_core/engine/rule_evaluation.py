@@ -19,8 +19,6 @@ from ensemble_core.model.decisions import AddRule, Decision, Fired, Log, Notify,
 from ensemble_core.model.events import Event, TimerElapsed
 from ensemble_core.model.rules import BoundAction
 
-__all__ = ["RuleEvaluation", "RuleObserver", "VerdictKind"]
-
 #: The result of considering a rule. ``fired``: the rule fired. ``condition``: the condition was
 #: false. ``no value``: a value in the condition is missing. ``trigger``: the trigger's ``match``
 #: rejected the event. ``backoff``: the backoff is not over. ``checks``: the condition has not been

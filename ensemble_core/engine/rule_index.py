@@ -18,17 +18,6 @@ from ensemble_core.metrics.store import GAUGES, MetricPath, MetricStore
 from ensemble_core.model.rules import BoundRule
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = [
-    "AlgorithmInstance",
-    "InactiveReason",
-    "RuleIndex",
-    "RuleInstance",
-    "RuleState",
-    "Watch",
-    "comparison",
-    "in_order",
-]
-
 #: Why a rule is not in the index: permanently switched off (cut), disabled, or exhausted.
 InactiveReason = Literal["cut", "disabled", "exhausted"]
 

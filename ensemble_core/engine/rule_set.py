@@ -22,9 +22,6 @@ from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.rules import BoundRule
 
-__all__ = ["RuleSet", "chain_text"]
-
-
 #: Default reason for cutting a rule.
 _CHAIN = "its firings were part of an endless chain"
 

@@ -21,8 +21,6 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Event, JobEvent, Requested, TimerElapsed
 
-__all__ = ["INACTIVE", "Kind", "RuleTracer", "Verdict", "event_words", "trace_rules"]
-
 #: The result of considering a rule. ``ended``: the run had ended.
 Kind = Literal[VerdictKind, "ended"]
 

@@ -12,8 +12,6 @@ from ensemble_core.engine.state import State
 from ensemble_core.metrics.store import COMMITTED, USED
 from ensemble_core.model.filters import ALL
 
-__all__ = ["progress_of", "report_of"]
-
 
 def progress_of(state: State) -> Progress:
     """Return the progress of the run."""

@@ -15,8 +15,6 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.events import Observed
 from ensemble_core.model.filters import Filter, attempt_fields, filter_in
 
-__all__ = ["Samples"]
-
 
 class Samples:
     """Adds values of jobs to the statistics of the job, of its slices and of its group."""

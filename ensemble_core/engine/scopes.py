@@ -16,8 +16,6 @@ from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.metrics.store import KEPT, counted, split_filter
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Reads", "Scope", "Slice", "SliceKey", "SliceTable", "add_read"]
-
 #: The statistics that a scope keeps, by variable. A counter (``count.done``) is a key without
 #: statistics.
 Reads = dict[str, list[StatisticSpec]]

@@ -14,8 +14,6 @@ from ensemble_core.model.placeholders import fill, placeholders
 from ensemble_core.model.plain_numbers import as_text
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["SharedFiles"]
-
 #: Placeholders that differ between the jobs of a group: ``{id}`` and ``{index}`` with ``{group}``
 #: also between groups.
 _INDEX, _GROUP = late_pattern(r"\{index[:}]"), late_pattern(r"\{group[:}]")

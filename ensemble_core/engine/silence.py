@@ -12,8 +12,6 @@ from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.timers import Timers
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["LastRows", "Silence"]
-
 
 @dataclass(slots=True, eq=False)
 class LastRows:

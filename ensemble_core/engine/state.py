@@ -53,8 +53,6 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import INTERRUPTIONS
 from ensemble_core.model.rules import BoundRule, group_path
 
-__all__ = ["State"]
-
 
 def _may_read_any_metric(ensemble: Ensemble) -> bool:
     """Return True if the ensemble has functions, or actions with ``run`` (not ``plan``).

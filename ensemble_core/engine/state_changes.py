@@ -14,8 +14,6 @@ from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, HANDED_OVER, AttemptState
 from ensemble_core.model.jobs import Job
 
-__all__ = ["MOVES"]
-
 
 class _Table(Protocol):
     """The parts of the job table that a change of state concerns."""

@@ -15,8 +15,6 @@ from ensemble_core.engine.job_states import ATTEMPT, INDEX, NOT_HANDED_OVER, Att
 if TYPE_CHECKING:
     from ensemble_core.engine.state import State
 
-__all__ = ["InconsistentState", "validate"]
-
 _IN_QUEUE: tuple[AttemptState, ...] = ("paced", "queued", "running", "suspended")
 
 

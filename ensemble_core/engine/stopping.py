@@ -30,9 +30,6 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["Stopping"]
-
-
 #: Events that are deferred until the resume.
 _DEFERRED = (JobEvent, Observed, CallReturned, CallFailed, ResizeOutcome, PluginEvent)
 #: Exit code of a run whose queue has ended with its allocation: 128 plus SIGTERM.

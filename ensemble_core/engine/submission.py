@@ -25,8 +25,6 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["Submitter", "expand", "next_attempt", "replicas_of", "source_of"]
-
 
 def next_attempt_id(index: IndexRecord) -> str:
     """Return the id of a job's next attempt: ``GROUP.INDEX-ATTEMPT``."""

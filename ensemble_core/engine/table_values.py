@@ -11,8 +11,6 @@ from typing import Any, TypeGuard
 
 from ensemble_core.metrics.series import OrderFree, Series, StatisticSpec
 
-__all__ = ["AppendOnlyValues", "Values", "is_number"]
-
 #: The largest finite float.
 _LARGEST = math.nextafter(math.inf, 0.0)
 

@@ -11,8 +11,6 @@ from typing import Literal, NamedTuple
 
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Kind", "Timer", "Timers"]
-
 Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent", "for", "within"]
 
 

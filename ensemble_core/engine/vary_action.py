@@ -16,8 +16,6 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.sweep_values import GivenBy
 
-__all__ = ["combinations", "expand_variation", "varied_group"]
-
 
 def expand_variation(
     state: State,

@@ -16,17 +16,6 @@ import sqlite3
 from collections.abc import Sequence
 from zlib import crc32
 
-__all__ = [
-    "SUMMED",
-    "WRITE_ALL",
-    "add_functions",
-    "job_checksum",
-    "list_checksum",
-    "row_checksum",
-    "sum_of",
-    "wrong_job",
-]
-
 #: The tables with one sum of checksums for all rows, and their columns.
 SUMMED = {
     "about": "key, value",

@@ -15,8 +15,6 @@ from ensemble_core.engine.state import State
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.job_group import JobGroup
 
-__all__ = ["renamed_results", "results_of", "stale_groups", "with_results"]
-
 
 def stale_groups(state: State, after: Ensemble) -> list[str]:
     """Return the groups whose earlier done jobs a changed file needs, and the state lacks."""

@@ -17,8 +17,6 @@ from ensemble_core.model.codec import dumps, layout
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event, JobEvent
 
-__all__ = ["JournalRow", "decisions_text", "event_text", "list_text", "rows_of", "to_list"]
-
 #: True if all fields of a job event have a fixed place in a row.
 _PLACED = {"timestamp", "job", "name", "context", "ours"}.issuperset(layout(JobEvent).names)
 

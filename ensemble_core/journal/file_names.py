@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from ensemble_core.errors import EnsembleError
 
-__all__ = ["NAME", "PERFORMED", "STOP_MARK", "JournalError"]
-
 #: Name of the file in the run's folder.
 NAME = "journal.db"
 

@@ -7,8 +7,6 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["filesystem", "private_folder", "read_note", "shared_storage"]
-
 #: Maximum size of a small file in bytes. More is not read.
 _MOST = 65_536
 

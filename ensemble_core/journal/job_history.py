@@ -19,8 +19,6 @@ from ensemble_core.model.causes import cause_of, reported_cause
 from ensemble_core.model.running_time import RunningTime
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Attempts", "Jobs"]
-
 #: How many rows are written to the database at a time, and how many are read at a time.
 _BATCH, _PORTION = 1000, 20_000
 

@@ -16,23 +16,6 @@ from ensemble_core.engine.job_record import BY_RUN, JobRecord
 from ensemble_core.engine.job_states import exit_code
 from ensemble_core.journal.checksums import job_checksum, row_checksum
 
-__all__ = [
-    "FIELDS",
-    "FIRST_OWN",
-    "INTERRUPTED",
-    "KINDS",
-    "TABLES",
-    "TIMES",
-    "JobRow",
-    "JobRowWriter",
-    "Layout",
-    "layout_of",
-    "read_layouts",
-    "row_of",
-    "values_of",
-    "with_interruption",
-]
-
 #: Fields of every job, in addition to its parameters, result and columns. ``submitted``,
 #: ``started``, ``finished`` (seconds since the epoch) and ``duration`` are those of the newest
 #: attempt: ``started`` is its first start, and ``duration`` the time that it ran. ``core_hours`` is

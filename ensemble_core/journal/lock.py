@@ -23,8 +23,6 @@ from ensemble_core.journal.lock_owner import (
 )
 from ensemble_core.posix import lock_within
 
-__all__ = ["Lock", "taken_error"]
-
 #: How many seconds to wait for a process that holds the lock only in order to check it.
 _TIMEOUT = 0.5
 #: How many seconds to wait until a process that has just taken the lock has written its name.

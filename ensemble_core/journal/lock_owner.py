@@ -13,17 +13,6 @@ from typing import Any
 from ensemble_core.journal.filesystem import read_note
 from ensemble_core.posix import boot_id, pid_namespace
 
-__all__ = [
-    "LOCK",
-    "describe_owner",
-    "holder",
-    "is_suspended",
-    "is_this_process",
-    "may_live",
-    "same_step",
-    "this_process",
-]
-
 #: Name of the lock file in a run's folder.
 LOCK = "lock"
 

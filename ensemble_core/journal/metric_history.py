@@ -14,8 +14,6 @@ from ensemble_core.metrics.series import UNREADABLE, Series
 from ensemble_core.metrics.store import ROWS, VARIABLES, parse_path
 from ensemble_core.model.ensemble import Ensemble
 
-__all__ = ["metric_of_rows"]
-
 
 def metric_of_rows(
     journal: Journal, jobs: Callable[[], Jobs], ensemble: Ensemble, text: str

@@ -16,8 +16,6 @@ from typing import BinaryIO
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.file_names import NAME
 
-__all__ = ["RunFiles", "is_own", "is_private", "is_trusted", "require_own"]
-
 
 def is_own(folder: Path) -> bool:
     """Return True if only the calling user can have written this run's folder and journal.

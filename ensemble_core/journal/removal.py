@@ -14,8 +14,6 @@ from ensemble_core.journal.file_names import NAME, PERFORMED, STOP_MARK
 from ensemble_core.journal.filesystem import read_note
 from ensemble_core.journal.run_store import BEGAN, HALT, LEAVE, LOCK, STOP
 
-__all__ = ["is_run", "remove"]
-
 #: Matches the names of files with output of jobs in a run's folder.
 _OUTPUT = re.compile(r".+\.\d+(-\d+)?\.(out|err)")
 #: The journal, and the files that SQLite creates next to it.

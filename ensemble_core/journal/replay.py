@@ -18,8 +18,6 @@ from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event
 
-__all__ = ["Difference", "Replay", "adopt", "maker_of", "recover"]
-
 #: Function that returns the checked ensemble for a version of the file in the journal.
 Loading = Callable[[FileVersion], Ensemble]
 

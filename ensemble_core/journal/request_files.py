@@ -25,8 +25,6 @@ from ensemble_core.model.decisions import Decision
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["RequestInbox", "ask", "forget_requests", "post_request", "requester"]
-
 _FOLDER = "requests"
 _LARGEST = 1_000_000
 #: Seconds between two polls for an answer.

@@ -19,8 +19,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.model.running_time import RunningTime
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["EarlierJob", "EarlierJobs", "Identity", "identities"]
-
 #: How many jobs are written to the database at a time.
 _BATCH = 1000
 

@@ -30,8 +30,6 @@ from ensemble_core.model.option_values import OptionText
 from ensemble_core.model.retry_policy import RetryPolicy
 from ensemble_core.model.rules import BoundRule, BoundSpec
 
-__all__ = ["FORMAT", "dump", "load"]
-
 #: Increase this number if a field of the engine's state changes its meaning. (New and removed
 #: fields are detected automatically.)
 FORMAT = 31

@@ -20,8 +20,6 @@ from ensemble_core.journal.job_rows import (
 )
 from ensemble_core.journal.reader import Journal
 
-__all__ = ["StoredJobs"]
-
 #: A job: its index, its layout and its values.
 _Job = tuple[int, int, list[Any]]
 _STARTED, _FINISHED = 5, 6

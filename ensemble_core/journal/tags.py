@@ -7,8 +7,6 @@ import time
 
 from ensemble_core.late_pattern import late_pattern
 
-__all__ = ["fit", "new_tag"]
-
 _UNFIT = late_pattern(r"[^A-Za-z0-9._-]+")
 
 

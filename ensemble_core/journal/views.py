@@ -10,8 +10,6 @@ import re
 
 from ensemble_core.journal.job_rows import FIELDS, FIRST_OWN, INTERRUPTED
 
-__all__ = ["VIEWS"]
-
 
 def _object(part: int) -> str:
     """Return SQL for a JSON object of a job's parameters (part 0), result (1) or columns (2).

@@ -44,8 +44,6 @@ from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 from ensemble_core.posix import sync_folder
 
-__all__ = ["JournalWriter"]
-
 #: Maximum number of events in a list. A damaged byte affects a whole list.
 _MOST_IN_LIST = 100
 #: How many lists one SQL statement writes. Each statement has to wait once for the GIL, which the

@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["Topology"]
-
 #: The position after the last item of a list, for ``insert``.
 _LAST = 1 << 30
 

@@ -14,8 +14,6 @@ from ensemble_core.local.protocol import encode_context, encode_event
 from ensemble_core.local.slots import Slots
 from ensemble_core.model.events import Event, Problem, ResizeOutcome, Resources
 
-__all__ = ["Deliver", "EventLog"]
-
 #: Function that sends lines with events to the controller.
 Deliver = Callable[[Sequence[bytes]], None]
 

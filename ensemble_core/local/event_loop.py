@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Poller", "PollerTimer"]
-
 T = TypeVar("T")
 
 #: Cancelled timers are removed only if there are more timers than this.

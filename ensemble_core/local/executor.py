@@ -99,8 +99,6 @@ if TYPE_CHECKING:  # imported when an executor is opened, so that checks are fas
     from ensemble_core.model.decisions import WhenBusy
     from ensemble_core.plugin.rendering import Rendered
 
-__all__ = ["LocalExecutor", "ensemble_executors"]
-
 #: The pool if the option ``pool`` is not given.
 POOL_VARIABLE = "ENSEMBLE_POOL"
 

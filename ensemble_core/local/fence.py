@@ -22,8 +22,6 @@ from ensemble_core.local.ledger import RETRY, Ledger
 from ensemble_core.local.local_job import LocalJob
 from ensemble_core.local.terminator import Token
 
-__all__ = ["Fence", "is_fenced"]
-
 #: After how many seconds without an answer of the file system this is reported.
 _SLOW = 30.0
 

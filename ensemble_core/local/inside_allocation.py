@@ -12,14 +12,6 @@ from collections.abc import Mapping
 
 from ensemble_core.local.process_tree import parent_of
 
-__all__ = [
-    "ALLOCATION_END",
-    "SAME_SIGNAL",
-    "SIGNAL_CODES",
-    "allocation_process",
-    "in_allocation",
-]
-
 #: Signals that a queue sends to all processes of an allocation that ends, and that end a process.
 ALLOCATION_END = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM),

@@ -19,8 +19,6 @@ from ensemble_core.local.slots import Slots
 from ensemble_core.local.suspensions import Suspensions
 from ensemble_core.local.terminator import Terminator, Token
 
-__all__ = ["JobLifecycle"]
-
 #: Seconds between checks for dead orphans of running jobs.
 _TIDY = 30.0
 

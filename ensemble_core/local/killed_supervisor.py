@@ -17,8 +17,6 @@ from ensemble_core.local.local_job import LocalJob
 from ensemble_core.local.protocol import to_job
 from ensemble_core.model.jobs import Job
 
-__all__ = ["LINES_LOST", "past_records", "why_lost"]
-
 #: Events of a job that has not started. Any other event shows that it has. (After ``alloc``, other
 #: lines can say that no process was spawned: see ``LedgerJob.launched``.)
 _BEFORE = frozenset({"submit", "validate", "depend", "priority", "alloc", "exception"})

@@ -20,8 +20,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["LINEAGE", "LaunchError", "Launcher", "Prepared", "SystemBusy"]
-
 #: Environment variable that identifies the processes of a job. It lists the jobs from which a
 #: process descends, as ``TAG:JOB``, separated by spaces, outermost first. (A run may itself be a
 #: job.)

@@ -42,8 +42,6 @@ from ensemble_core.posix import boot_id, lock_within, pid_namespace, sync_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Ledger", "check_format"]
-
 NAME, LOCK = "local.log", "local.lock"
 #: Version of the file format.
 FORMAT = 2

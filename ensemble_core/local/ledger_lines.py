@@ -8,8 +8,6 @@ from zlib import crc32
 
 from ensemble_core.local.protocol import line_job, line_time
 
-__all__ = ["LedgerJob", "is_newer", "strip_checksum", "with_checksum"]
-
 
 class LedgerJob:
     """A job that is not over, as its lines in the ledger describe it."""

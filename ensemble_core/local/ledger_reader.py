@@ -15,8 +15,6 @@ from ensemble_core.local.protocol import decode, to_event
 from ensemble_core.model.events import JobEvent
 from ensemble_core.posix import sync_folder
 
-__all__ = ["LedgerReading", "ledger_messages", "read_ledger", "set_fence"]
-
 JobState = Literal["waiting", "started", "ended", "unknown"]
 
 

@@ -19,8 +19,6 @@ from ensemble_core.local.supervisor_start import SECRET, address
 from ensemble_core.plugin.executor import Executor, Run
 from ensemble_core.posix import boot_id
 
-__all__ = ["leftover_jobs", "supervisor_pid"]
-
 #: How many seconds to wait, after the longest ``grace``, until a supervisor has ended its jobs, and
 #: then until it exits.
 _ENDING = 120.0

@@ -13,8 +13,6 @@ from ensemble_core.local.process_tree import Process
 from ensemble_core.local.protocol import event_head
 from ensemble_core.model.jobs import Job
 
-__all__ = ["ActiveJobs", "LocalJob", "Phase", "code_of", "describe"]
-
 
 class Phase(enum.IntEnum):
     """How far the termination of a job has gone: no signal yet, SIGTERM sent, or SIGKILL sent."""

@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["MemoryKills"]
-
 #: A SIGKILL within this many seconds after a counted kill also means out of memory, because the
 #: kernel may kill several processes at once.
 _SAME = 1.0

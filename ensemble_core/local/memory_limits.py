@@ -12,8 +12,6 @@ from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.terminator import Token
 from ensemble_core.model.sizes import memory_text
 
-__all__ = ["MemoryLimits"]
-
 #: Seconds between checks, and the least pause as a multiple of the time that a check takes.
 _CHECK, _PER_COST = 1.0, 20.0
 _PROC = Path("/proc")

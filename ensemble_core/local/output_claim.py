@@ -13,8 +13,6 @@ import struct
 from contextlib import suppress
 from zlib import crc32
 
-__all__ = ["claim_output"]
-
 #: ``struct flock`` of Linux: type, whence, start, length (0: to the end of all files), process.
 _FLOCK = "hhqqi"
 #: Runs lock bytes behind this one.

@@ -23,8 +23,6 @@ from typing import Generic, TypeVar
 from ensemble_core.local.launch import LINEAGE
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Process", "ProcessTree", "become_subreaper", "kill_descendants", "parent_of", "pin"]
-
 _SET_CHILD_SUBREAPER = 36
 
 J = TypeVar("J")

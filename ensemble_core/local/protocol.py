@@ -25,24 +25,6 @@ from ensemble_core.model.codec import NOTHING, dumps, layout
 from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
 
-__all__ = [
-    "JOB_FIELDS",
-    "TIE",
-    "VERSION",
-    "Splitter",
-    "decode",
-    "encode_context",
-    "encode_event",
-    "encode_job",
-    "encode_value",
-    "event_head",
-    "line",
-    "line_job",
-    "line_time",
-    "to_event",
-    "to_job",
-]
-
 #: Version of the protocol. A supervisor may be older than its controller.
 VERSION = 1
 #: Descriptor of the process to which a supervisor in a pilot is tied.

@@ -20,8 +20,6 @@ from typing import Protocol
 from ensemble_core.local.slots import Slots
 from ensemble_core.model.jobs import Job
 
-__all__ = ["Holder", "Queue", "Waiting"]
-
 BYPASS_FACTOR = 2
 BYPASS_LEAST = 8
 #: How many jobs in each line are checked for a short time limit.

@@ -32,8 +32,6 @@ from ensemble_core.plugin.executor import Run
 if TYPE_CHECKING:
     from ensemble_core.model.decisions import WhenBusy
 
-__all__ = ["Request", "RequestHandler"]
-
 Request = (
     tuple[Literal["submit"], Sequence[Job]]
     | tuple[Literal["cancel"], Sequence[str]]

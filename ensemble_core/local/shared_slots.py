@@ -25,8 +25,6 @@ from ensemble_core.local.slots import Slots
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["SharedSlots"]
-
 #: Positions of the bytes to lock: the first one for cores, the first one for GPUs, and the one that
 #: a supervisor locks while it chooses jobs. All are far beyond the content of the file.
 _CORES, _GPUS, _TURN = 1 << 28, 1 << 29, 1 << 27

@@ -11,15 +11,6 @@ from ensemble_core.local.cores import Topology
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.sizes import memory_text
 
-__all__ = [
-    "Slots",
-    "bindable_cores",
-    "default_pool",
-    "machine_cores",
-    "machine_memory",
-    "visible_gpus",
-]
-
 #: Variables that list the GPUs of a process: for CUDA, ROCm, HIP, and Level Zero.
 _GPU_VARIABLES = (
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),

@@ -21,8 +21,6 @@ from ensemble_core.model.jobs import Job
 if TYPE_CHECKING:  # most runs have no pilots
     from ensemble_core.local.fence import Fence
 
-__all__ = ["Starter", "uptime"]
-
 #: Backoff after failed spawns, in seconds: the first wait, the longest wait, and the time after
 #: which the job fails.
 _RETRY_FIRST, _RETRY_LONGEST, _RETRY_LIMIT = 0.02, 2.0, 600.0

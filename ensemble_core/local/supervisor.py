@@ -61,8 +61,6 @@ from ensemble_core.plugin.executor import Run
 if TYPE_CHECKING:  # most runs have no pilots
     from ensemble_core.local.fence import Fence
 
-__all__ = ["main", "peer"]
-
 #: How many seconds a new connection has to send its hello.
 _PATIENCE = 30.0
 _SET_NAME = 15

@@ -19,8 +19,6 @@ from ensemble_core.model.events import ExecutorLost, PlainEvents, Resources
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Run
 
-__all__ = ["SupervisorClient"]
-
 #: How many jobs a message has at most, so that a large submit does not block the supervisor.
 _BATCH = 500
 #: Timeouts in seconds: for an answer of the supervisor, for sending a request, and for closing.

@@ -33,8 +33,6 @@ from ensemble_core.plugin.executor import Run
 if TYPE_CHECKING:  # most runs have no pilots
     from ensemble_core.local.fence import Fence
 
-__all__ = ["SupervisorLoop"]
-
 #: For how many seconds events are collected into one message while jobs wait for slots.
 _GATHER = 0.002
 

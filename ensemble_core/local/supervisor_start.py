@@ -17,8 +17,6 @@ from ensemble_core.errors import ExecutorError
 from ensemble_core.local.inside_allocation import ALLOCATION_END
 from ensemble_core.plugin.executor import job_environment
 
-__all__ = ["SECRET", "StartedSupervisor", "address", "cannot_start"]
-
 _LOG = "supervisor.log"
 #: Name of the file in the run's folder with the secret part of the socket's name, and its size.
 SECRET, _SECRET_SIZE = "supervisor.name", 24

@@ -18,8 +18,6 @@ from ensemble_core.local.local_job import ActiveJobs, Phase
 from ensemble_core.local.protocol import encode_context
 from ensemble_core.local.terminator import Token
 
-__all__ = ["Suspensions"]
-
 #: Seconds between checks. Reports of the kernel would need SIGCHLD on the main thread, and it
 #: reports no stop of a process whose child is stopped before it calls exec (see ``is_stopped``).
 _CHECK = 1.0

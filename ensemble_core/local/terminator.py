@@ -20,8 +20,6 @@ from ensemble_core.local.local_job import LocalJob, Phase
 from ensemble_core.local.process_tree import Process, ProcessTree, pin
 from ensemble_core.model.jobs import Job
 
-__all__ = ["Terminator", "Token"]
-
 #: A watched process with its job. For a task, the process has ``born`` = -1.
 Token = tuple[LocalJob, Process]
 

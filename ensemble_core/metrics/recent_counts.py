@@ -9,8 +9,6 @@ from dataclasses import field
 
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["WITHIN", "RecentCount"]
-
 #: What the filter of such a count begins with.
 WITHIN = "within "
 

@@ -15,17 +15,6 @@ from ensemble_core.errors import returned_wrong
 from ensemble_core.metrics.statistic_state import NoState, put_state, state_of
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = [
-    "UNREADABLE",
-    "Accepts",
-    "NoNumber",
-    "OrderFree",
-    "Series",
-    "Statistic",
-    "StatisticSpec",
-    "TimedStatistic",
-]
-
 #: The nan that stands for a printed value that could not be read. Its identity counts.
 UNREADABLE = float("nan")
 

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-__all__ = ["NoState", "put_state", "state_of"]
-
 _SCALARS = (bool, int, float, str, bytes, type(None))
 
 

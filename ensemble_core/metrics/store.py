@@ -15,32 +15,6 @@ from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.recent_counts import WITHIN, RecentCount
 from ensemble_core.metrics.series import NoNumber, Series, StatisticSpec
 
-__all__ = [
-    "AWAY",
-    "BACKLOG",
-    "COMMITTED",
-    "COUNTS",
-    "FIRINGS",
-    "GAUGES",
-    "GENERATOR",
-    "KEPT",
-    "OUTCOMES",
-    "PILOTS",
-    "RESOURCES",
-    "ROWS",
-    "USED",
-    "USUAL_STATISTICS",
-    "VARIABLES",
-    "MetricPath",
-    "MetricStore",
-    "MetricsView",
-    "counted",
-    "generator_gauge",
-    "is_gauge",
-    "parse_path",
-    "split_filter",
-]
-
 #: Counters of each group. Those from ``submitted`` to ``active``, and ``reused``, count attempts.
 #: ``rows`` counts the rows of observers. The others count indices: jobs with all their attempts.
 COUNTS = (

@@ -9,16 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-__all__ = [
-    "CAUSES",
-    "ENVIRONMENT_FAILED",
-    "OUTPUT_LIMIT",
-    "OUTPUT_MISSING",
-    "Cause",
-    "cause_of",
-    "reported_cause",
-]
-
 Cause = Literal[
     "exit",  # the program exited, with any code
     "signal",  # killed by a signal, or exited with a code by which shells report a signal

@@ -22,8 +22,6 @@ from operator import attrgetter, is_not
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
-__all__ = ["NOTHING", "Record", "dumps", "layout"]
-
 #: Default value of fields that are mappings.
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -28,8 +28,6 @@ from ensemble_core.model.formula_parser import (
 )
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["NAN_HINT", "Condition", "check_nan", "parse"]
-
 _CONDITION_HINT = (
     'write a number, "> 0.5", "> 5 and < 10", or an expression over value, metric("path") and the '
     "event's fields"

@@ -10,15 +10,6 @@ from types import MappingProxyType
 
 from ensemble_core.errors import closest
 
-__all__ = [
-    "contradiction",
-    "kind_of",
-    "misspelt_value",
-    "tautology",
-    "unlike_comparison",
-    "unlike_operand",
-]
-
 #: How similar a text has to be to a value of a sweep.
 _SIMILAR = 0.75
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "=="}

@@ -10,31 +10,6 @@ from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = [
-    "AddRule",
-    "Avoid",
-    "Call",
-    "Cancel",
-    "Decision",
-    "DisableRule",
-    "EnableRule",
-    "Fail",
-    "Fired",
-    "Log",
-    "LookUp",
-    "Notify",
-    "Resize",
-    "Retry",
-    "SetGenerator",
-    "SetGroup",
-    "SetLimits",
-    "Signal",
-    "Submit",
-    "Switch",
-    "Terminate",
-    "WhenBusy",
-]
-
 #: What to do with jobs on nodes that are to be released; see :class:`Resize`.
 WhenBusy = Literal["wait", "skip", "force"]
 

@@ -8,8 +8,6 @@ import re
 from ensemble_core.errors import EnsembleError
 from ensemble_core.late_pattern import late_pattern
 
-__all__ = ["seconds"]
-
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _PART = late_pattern(rf"({_NUMBER})\s*(ms|s|m|h|d|w)", re.ASCII)

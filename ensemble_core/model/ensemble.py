@@ -18,8 +18,6 @@ from ensemble_core.quick_dataclass import dataclass
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec
 
-__all__ = ["AlgorithmInstance", "Binder", "Ensemble", "Limits", "amount"]
-
 
 def amount(number: float) -> str:
     """Format a number of jobs or hours: four digits, or two decimals from 100 on.

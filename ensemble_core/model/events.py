@@ -12,29 +12,6 @@ from typing import Any, ClassVar, Literal
 from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = [
-    "CallFailed",
-    "CallReturned",
-    "Delivered",
-    "Event",
-    "ExecutorLost",
-    "Identified",
-    "JobEvent",
-    "LookedUp",
-    "Observed",
-    "PlainEvents",
-    "PluginEvent",
-    "Problem",
-    "Requested",
-    "ResizeOutcome",
-    "Resources",
-    "Resumed",
-    "Signalled",
-    "Started",
-    "StopRequested",
-    "TimerElapsed",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Event(Record):

@@ -20,18 +20,6 @@ from ensemble_core.model.formula_parser import called
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = [
-    "ALL",
-    "ATTEMPT_NAMES",
-    "Filter",
-    "NameParts",
-    "attempt_fields",
-    "filter_in",
-    "filter_of",
-    "split_condition",
-    "split_name",
-]
-
 #: Prefix of a name that makes it cover the whole group or table instead of the rule's slice or job.
 ALL = "all."
 #: Fields that every filter may use in addition to the job's parameters.

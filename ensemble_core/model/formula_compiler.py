@@ -15,16 +15,6 @@ from typing import Any, TypeGuard
 
 from ensemble_core.errors import EnsembleError
 
-__all__ = [
-    "FUNCTIONS",
-    "NO_VALUE",
-    "Compiled",
-    "IncompleteFormula",
-    "check_formula",
-    "compiled",
-    "refused",
-]
-
 #: Type of a compiled function. Its arguments are the ``value``, a function that looks up a field,
 #: and a function that looks up a metric.
 Compiled = Callable[[float | None, Callable[[str], Any], Callable[[str], float | None]], Any]

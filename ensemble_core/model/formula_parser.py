@@ -21,15 +21,6 @@ from ensemble_core.model.formula_compiler import (
 )
 from ensemble_core.model.placeholders import index_label
 
-__all__ = [
-    "EVENT_FIELDS",
-    "KINDS_OF_FIELDS",
-    "LONGEST",
-    "called",
-    "parse_formula",
-    "suggested_formula",
-]
-
 #: Names that a condition may use with any event that has them, each with the kind of its values.
 KINDS_OF_FIELDS: Mapping[str, str] = {
     "name": "text",  # the event's name

@@ -21,22 +21,6 @@ from ensemble_core.quick_dataclass import dataclass
 if TYPE_CHECKING:
     from ensemble_core.model.conditions import Condition
 
-__all__ = [
-    "Constraint",
-    "EarlierPoints",
-    "Exchange",
-    "Generator",
-    "GeneratorSpec",
-    "Goal",
-    "Point",
-    "Prune",
-    "Purpose",
-    "Reading",
-    "Variable",
-    "Vocs",
-    "dominates",
-]
-
 Goal = Literal["minimize", "maximize"]
 #: Why a file is read, which decides whether its code may run. ``check``: to validate, render, show,
 #: replay or record the file. ``look``: to show a stored run that only its user can have written.

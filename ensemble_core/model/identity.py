@@ -18,8 +18,6 @@ from ensemble_core.model.option_values import fill_options
 from ensemble_core.model.placeholders import fill
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Source", "identity_of", "parts_of", "short", "written"]
-
 #: Increase this number when the parts of an identity change. Older identities then no longer match.
 _VERSION = 1
 #: Encoder that sorts keys, so that the order in the file does not matter.

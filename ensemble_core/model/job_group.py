@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ensemble_core.model.expressions import Expression
     from ensemble_core.model.retry_policy import RetryPolicy
 
-__all__ = ["SIZE", "JobGroup"]
-
 #: Fields of a group that decide whether a queue can run its jobs.
 SIZE = (
     "nodes", "tasks", "cores_per_task", "gpus_per_task", "memory_per_task", "executor", "duration",

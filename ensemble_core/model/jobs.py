@@ -11,8 +11,6 @@ from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.model.placeholders import REQUESTS, fill
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["INTERRUPTIONS", "JOB_EVENTS", "JOB_FIELDS", "RFC21_EVENTS", "Job", "JobState"]
-
 #: Names of job events in Flux RFC 21. Executors of other queues use the same names.
 RFC21_EVENTS: tuple[str, ...] = (
     "submit",

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["addresses", "webhook_of"]
-
 
 def addresses(to: Any) -> tuple[str, ...]:
     """Return the addresses under the action's key ``to:`` as text, without duplicates.

@@ -10,8 +10,6 @@ import re
 
 from ensemble_core.late_pattern import late_pattern
 
-__all__ = ["GOES_ON", "MOST_EXACT", "NUMBER", "finite_or_none", "read_number"]
-
 #: Largest whole number that stays an integer, because floats represent larger ones inexactly.
 MOST_EXACT = 2**53
 

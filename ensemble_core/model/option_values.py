@@ -11,8 +11,6 @@ from typing import Any
 from ensemble_core.model.placeholders import fill, placeholders
 from ensemble_core.model.plain_numbers import as_text, whole
 
-__all__ = ["OptionText", "converted", "fill_options", "has_braces", "leaves", "merged", "nodes"]
-
 _BOOLEANS = {"true": True, "false": False, 1: True, 0: False}
 
 

@@ -16,28 +16,6 @@ from typing import NamedTuple
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.plain_numbers import as_text, format_number, whole
 
-__all__ = [
-    "BUILTIN_PLACEHOLDERS",
-    "FIELD_PLACEHOLDER",
-    "JOB_PLACEHOLDER",
-    "PLACEHOLDER",
-    "REQUESTS",
-    "RUN_PLACEHOLDERS",
-    "Placeholder",
-    "escape_braces",
-    "fill",
-    "fill_message",
-    "format_value",
-    "index_label",
-    "is_format",
-    "metric_path",
-    "normal_name",
-    "other_braces",
-    "placeholders",
-    "unescape_braces",
-    "unpaired_braces",
-]
-
 _NAME = r"[A-Za-z_]\w*"
 #: A column such as ``c_msd[4]`` or ``PotEng.error``, or a statistic with a filter:
 #: ``mean.U(L == 16)``.

@@ -11,8 +11,6 @@ from typing import Any
 
 from ensemble_core.model.numbers import MOST_EXACT
 
-__all__ = ["as_text", "format_number", "whole"]
-
 #: Whole floats below this become integers: programs read integers of 64 bits.
 _LARGEST = 2.0**63
 

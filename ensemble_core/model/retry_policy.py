@@ -13,8 +13,6 @@ from ensemble_core.model.expressions import evaluate_options
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["LITERAL_FIELDS", "RetryPolicy", "changed_fields"]
-
 #: Fields whose texts never contain expressions, because they hold patterns or columns of files.
 LITERAL_FIELDS = frozenset({"observe", "points", "retry"})
 #: Names by which a condition refers to the cause of a failure.

@@ -22,19 +22,6 @@ if TYPE_CHECKING:  # keeps `ensemble validate` fast
     from ensemble_core.model.job_group import JobGroup
     from ensemble_core.model.jobs import Job
 
-__all__ = [
-    "UNLIMITED",
-    "Action",
-    "BoundAction",
-    "BoundRule",
-    "BoundSpec",
-    "Firing",
-    "Plan",
-    "Rule",
-    "Trigger",
-    "group_path",
-]
-
 #: Value of ``repetitions`` for a rule that may fire any number of times.
 UNLIMITED = 2**53
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["RunningTime"]
-
 
 @dataclass(slots=True, eq=False)
 class RunningTime:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["SIGNALS"]
-
 #: Names without ``SIG``. Other signals either end, stop or continue a process whatever the program
 #: does, or have a meaning of their own. PBS lets jobs ignore SIGHUP.
 SIGNALS = ("USR1", "USR2", "INT", "TERM", "QUIT")

@@ -9,8 +9,6 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.plain_numbers import whole
 
-__all__ = ["memory_bytes", "memory_text"]
-
 _MEBI = 1 << 20
 #: As in Slurm, PBS and Grid Engine, units are powers of 1024.
 _UNITS = {"k": 1 << 10, "m": _MEBI, "g": 1 << 30, "t": 1 << 40}

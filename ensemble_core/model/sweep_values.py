@@ -8,8 +8,6 @@ from typing import overload
 
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["GivenBy", "Range", "by_count", "by_step", "rounded", "without_noise"]
-
 #: Tolerance, in steps: the end of a range is included if it is this close to a step.
 _NEAR = 1e-9
 #: Error of a few operations, in units in the last place.

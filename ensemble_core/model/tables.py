@@ -12,8 +12,6 @@ from ensemble_core.model.expressions import Expression
 from ensemble_core.model.placeholders import index_label
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["MOST_PIVOT_VALUES", "NOWHERE", "OWN_NAMES", "Table", "table_column", "value_order"]
-
 #: Fields of each done job, in addition to its parameters and results. ``duration`` (seconds) and
 #: ``attempt`` (from 0) are those of the successful attempt. ``reused`` is the job of an earlier run
 #: that replaces this job, as RUN/JOB.

@@ -31,15 +31,6 @@ from ensemble_core.plugin.record_validation import HOOKS, check_records
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
 from ensemble_core.plugin.stdout_guard import stdout_to_stderr
 
-__all__ = [
-    "GROUP",
-    "discover",
-    "executor_record",
-    "explain_failure",
-    "observer_record",
-    "use_registry",
-]
-
 #: Name of the entry-point group.
 GROUP = "ensemble"
 

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from ensemble_core.errors import PluginError
 from ensemble_core.late_pattern import late_pattern
 
-__all__ = ["EntryPoint", "entry_points", "normalize"]
-
 _CORE = "ensemble-core"
 #: ``_SIGNS``: first characters of a version requirement. ``_WIDTH``: how many numbers of a version
 #: are compared.

@@ -22,19 +22,6 @@ if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import WhenBusy
     from ensemble_core.model.events import Event
 
-__all__ = [
-    "Emit",
-    "Executor",
-    "Run",
-    "VirtualExecutor",
-    "check_new",
-    "job_environment",
-    "new_run_id",
-    "start_folder",
-    "withhold",
-    "wrong_command",
-]
-
 #: Function that passes events to the run. It may be called from any thread and never blocks. The
 #: events that one thread passes stay in order.
 Emit = Callable[["Sequence[Event]"], None]

@@ -8,8 +8,6 @@ from typing import Any
 
 from ensemble_core.model.generators import Exchange, Generator, Point, Reading
 
-__all__ = ["FirstPoints"]
-
 
 class FirstPoints(Generator):
     """A generator that suggests given points, and then those of another generator.

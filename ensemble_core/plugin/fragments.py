@@ -15,8 +15,6 @@ from typing import Any
 from ensemble_core.errors import Location
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["AlgorithmPlugin", "AlgorithmView", "Fragment", "SourcePlugin", "SourceView"]
-
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 Schema = Mapping[str, Any]

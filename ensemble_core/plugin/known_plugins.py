@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FILE", "known_provider"]
-
 FILE = Path(__file__).parent / "known_distributions.json"
 
 

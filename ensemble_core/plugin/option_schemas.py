@@ -8,16 +8,6 @@ from typing import Any
 
 from ensemble_core.errors import PluginError, kind_of
 
-__all__ = [
-    "ANNOTATIONS",
-    "check_classes",
-    "check_compared",
-    "check_flags",
-    "check_option_schema",
-    "plain",
-    "required_options",
-]
-
 #: Values of ``x-ensemble`` in an option schema: what the option names, or how it is parsed.
 ANNOTATIONS = frozenset(
     {

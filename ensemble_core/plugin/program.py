@@ -19,8 +19,6 @@ from ensemble_core.plugin.records import ActionPlugin, StatisticPlugin, TriggerP
 from ensemble_core.plugin.registry import LoadedPlugin, Named, Registry
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Program"]
-
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: Schema of the options of a callable, which are not checked.
 _ANY = {"type": "object", "additionalProperties": True}

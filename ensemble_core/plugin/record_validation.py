@@ -34,15 +34,6 @@ from ensemble_core.plugin.option_schemas import (
 )
 from ensemble_core.plugin.records import ABOUT
 
-__all__ = [
-    "CAPABILITIES",
-    "CORE_EVENTS",
-    "HOOKS",
-    "check_record",
-    "check_records",
-    "probable_event",
-]
-
 #: All capabilities that an executor can have.
 CAPABILITIES = frozenset({"submit", "cancel", "avoid", "resize", "signal", "reattach", "detach"})
 #: For each hook, the kind of the records that it returns, and their class.

@@ -27,19 +27,6 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.resizer import Resizer
     from ensemble_core.plugin.virtual_pilots import VirtualPilots
 
-__all__ = [
-    "ActionPlugin",
-    "CallContext",
-    "EnvironmentPlugin",
-    "ExecutorPlugin",
-    "GeneratorPlugin",
-    "ObserverPlugin",
-    "Outcome",
-    "ResizerPlugin",
-    "StatisticPlugin",
-    "TriggerPlugin",
-]
-
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Schema = Mapping[str, Any]

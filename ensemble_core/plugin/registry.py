@@ -32,8 +32,6 @@ if TYPE_CHECKING:
         TriggerPlugin,
     )
 
-__all__ = ["BUILTIN", "KINDS", "Kind", "LoadedPlugin", "Named", "PluginRecords", "Registry"]
-
 Kind = Literal[
     "executor",
     "trigger",

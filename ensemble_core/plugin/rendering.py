@@ -7,8 +7,6 @@ import shlex
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Rendered", "shell_line"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rendered:

@@ -8,8 +8,6 @@ from typing import Any, ClassVar, Literal
 
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Resized", "Resizer"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resized:

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["STDOUT", "StdoutReplacement", "stdout_to_stderr"]
-
 #: Held while stdout is redirected. A thread that writes to stdout also holds it: its lines would
 #: otherwise go to stderr while another thread loads plugins.
 STDOUT = threading.RLock()

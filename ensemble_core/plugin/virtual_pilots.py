@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from ensemble_core.model.decisions import WhenBusy
     from ensemble_core.model.jobs import Job
 
-__all__ = ["VirtualAnswer", "VirtualPilots", "VirtualTurn"]
-
 
 class VirtualAnswer(NamedTuple):
     """Answer to a request for more or fewer nodes, as a ``ResizeOutcome`` without its time."""

@@ -29,8 +29,6 @@ from ensemble_core.runtime.generator_calls import GeneratorCalls, MakeSuggestion
 if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
 
-__all__ = ["Caller", "MakeCall", "order_of"]
-
 _WORKERS = 4
 #: Hints on how to do without the code of a function or a generator.
 _RETURN = "give its result: 'returned' in a rule test, --functions recorded in a simulation"

@@ -23,8 +23,6 @@ from ensemble_core.model.decisions import Notify
 from ensemble_core.model.notification_addresses import webhook_of
 from ensemble_core.runtime.webhooks import webhook_url
 
-__all__ = ["TIMEOUT", "Refused", "deliver", "sanitize"]
-
 #: Timeout of one attempt in seconds.
 TIMEOUT = 10.0
 #: Maximum length of a message. Discord accepts 2,000 characters.

@@ -23,8 +23,6 @@ from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
 from ensemble_core.runtime.required_outputs import folder_of, why_unseen
 
-__all__ = ["Discarder", "remove_below"]
-
 #: How many jobs' files are removed at the same time.
 _THREADS = 4
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -8,8 +8,6 @@ from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.runtime.orders import Forget, Performer
 
-__all__ = ["EndedJobs"]
-
 #: Ended jobs are passed to the executor after this number, or this time in seconds.
 _AT_ONCE, _AFTER = 100, 1.0
 

@@ -11,8 +11,6 @@ from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["Environments", "wrapped"]
-
 Wrap = Callable[[Job, Mapping[str, Any]], Sequence[str]]
 
 #: Wait status of a job whose environment could not be set up.

@@ -21,8 +21,6 @@ from ensemble_core.model.events import (
     Resources,
 )
 
-__all__ = ["Admission", "admitted", "usual"]
-
 #: Latest time that is accepted, in seconds since the epoch (in the year 5138).
 _LATEST = 1e11
 #: Maximum length of an event, and of a string in an event that needs no closer check.

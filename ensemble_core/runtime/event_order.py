@@ -19,8 +19,6 @@ from ensemble_core.model.jobs import INTERRUPTIONS, JobState
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["TIMED", "OrderCheck"]
-
 _E = TypeVar("_E", bound=Event)
 
 #: By how many seconds the clocks of a queue and of this machine may differ. Times from members are

@@ -11,8 +11,6 @@ from ensemble_core.errors import EnsembleError, ExecutorError, author_hint, rais
 from ensemble_core.model.events import Event, ExecutorLost, Problem
 from ensemble_core.plugin.executor import Emit, Executor, Run
 
-__all__ = ["ExecutorGuard"]
-
 #: How many seconds an executor may take to close.
 _CLOSE_LIMIT = 120.0
 _TICK = 0.2

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ensemble_core.late_pattern import late_pattern
 
-__all__ = ["FileDigests", "mark_pattern", "unknown"]
-
 #: States of inputs whose content is not known. They equal nothing, not even themselves.
 _MISSING = "missing"
 _UNREADABLE = "cannot be read"

@@ -18,8 +18,6 @@ from ensemble_core.model.generators import Exchange, Generator, GeneratorSpec, P
 from ensemble_core.plugin.first_points import FirstPoints
 from ensemble_core.plugin.named_code import Purpose
 
-__all__ = ["GeneratorCalls", "MakeSuggestion"]
-
 _Answer = tuple[Mapping[str, Any], ...]
 
 

@@ -36,15 +36,6 @@ from ensemble_core.runtime.required_outputs import has_outputs
 if TYPE_CHECKING:  # needed only if jobs are reused
     from ensemble_core.journal.reusable_jobs import EarlierJob, EarlierJobs
 
-__all__ = [
-    "Identities",
-    "LookUpRequest",
-    "Unit",
-    "identify",
-    "reuse_events",
-    "uses_job_files",
-]
-
 #: How many jobs are looked up or checked at a time.
 _AT_ONCE = 100
 #: Seconds between two checks. Waking the thread at the end of each job would cost more than the

@@ -19,8 +19,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.model.placeholders import fill
 from ensemble_core.runtime.file_digests import FileDigests, mark_pattern
 
-__all__ = ["Inputs", "has_shell_text", "words_of_script"]
-
 #: What the shell writes to, as in ``prog > file``, is no input.
 _WRITES = frozenset({">", ">>", ">|", "&>", "&>>"})
 #: Size of the cache of words. There may be many, because rules may change fields at each submit.

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from ensemble_core.model.decisions import Notify
 from ensemble_core.model.events import Delivered, Event
 
-__all__ = ["MERGED", "Notifier"]
-
 #: For how many seconds after a message further messages to the same address are collected.
 MERGED = 30.0
 #: Backoff in seconds before the second and the third attempt. At the end of the run, it is skipped.

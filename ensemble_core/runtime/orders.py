@@ -21,8 +21,6 @@ from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.generator_calls import MakeSuggestion
 from ensemble_core.runtime.identities import Identities, LookUpRequest
 
-__all__ = ["Drain", "Forget", "Order", "Performer", "lasts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Forget:

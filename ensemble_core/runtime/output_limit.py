@@ -26,8 +26,6 @@ from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.tail.parts import is_pattern, matching
 from ensemble_core.runtime.watcher import Watcher
 
-__all__ = ["OutputLimit"]
-
 #: Pauses between two measurements of a job, in seconds: at first and if the job may soon exceed
 #: the limit, and the longest one.
 _SHORTEST, _PAUSE = 0.05, 1.0

@@ -23,8 +23,6 @@ from ensemble_core.plugin.hookspecs import ObserverPlugin
 from ensemble_core.plugin.observer import Observer
 from ensemble_core.runtime.tail import Follower
 
-__all__ = ["OutputTracker"]
-
 #: How many bytes of a job's other stream are read to find rows there.
 _MOST_TRIED = 1 << 20
 #: Field of a start with the places of a member's files that are not shared.

@@ -12,8 +12,6 @@ from ensemble_core.model.events import Event, JobEvent, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import replace
 
-__all__ = ["QueueNames"]
-
 
 class QueueNames:
     """Translates between job ids and queue names."""

@@ -24,8 +24,6 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["OutputCheck", "folder_of", "has_outputs", "why_unseen"]
-
 #: Seconds until the first further look at a job's files, and the longest pause between two looks.
 _FIRST, _LONGEST = 0.05, 1.0
 #: How many files a note names at most.

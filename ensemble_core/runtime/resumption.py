@@ -11,8 +11,6 @@ from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
 
-__all__ = ["Resumption"]
-
 
 class Resumption:
     """Reattaches to the jobs of an earlier controller.

@@ -16,8 +16,6 @@ from ensemble_core.model.events import Event, JobEvent, Observed
 from ensemble_core.runtime.orders import Performer
 from ensemble_core.runtime.queue_names import QueueNames
 
-__all__ = ["Shutdown"]
-
 #: If the journal of a stopped run cannot be written: how many seconds the run waits for jobs of
 #: which the queue has never reported an event, and after how many seconds it looks again.
 _UNHEARD_GRACE, _TICK = 10.0, 0.2

@@ -9,8 +9,6 @@ from ensemble_core.journal.snapshot import dump
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.metrics.statistic_state import NoState
 
-__all__ = ["Snapshots"]
-
 #: A snapshot is due after ``_SNAPSHOT_EVERY`` events, but not before ``_SNAPSHOT_SHARE`` events for
 #: each job in the table. Snapshots thus cost a bounded share of the time that events take.
 _SNAPSHOT_EVERY, _SNAPSHOT_SHARE = 15_000, 20

@@ -20,8 +20,6 @@ from ensemble_core.runtime.event_check import admitted
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["StateQueries"]
-
 _T = TypeVar("_T")
 
 

@@ -9,8 +9,6 @@ from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["Outcome", "Watcher"]
-
 
 class Watcher:
     """Receives the events and decisions of a run, for example to display them.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-__all__ = ["webhook_url"]
-
 #: Hosts to which plain http is safe.
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 

@@ -13,8 +13,6 @@ from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.placeholders import fill, placeholders
 
-__all__ = ["folder_warnings", "folders_of"]
-
 #: How many runs are compared, beginning with the newest.
 _MOST = 50
 

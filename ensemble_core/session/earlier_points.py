@@ -15,8 +15,6 @@ from ensemble_core.model.generators import EarlierPoints, GeneratorSpec
 from ensemble_core.session.installed_plugins import find_plugins
 from ensemble_core.session.kept_run import KeptRun
 
-__all__ = ["with_earlier_points"]
-
 
 def with_earlier_points(
     ensemble: Ensemble,

@@ -11,8 +11,6 @@ from ensemble_core.errors import UsageError
 if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
 
-__all__ = ["check_environment"]
-
 
 def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
     """Return an error for each webhook whose environment variable is not set, has no safe URL, or

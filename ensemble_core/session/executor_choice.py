@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.rendering import Rendered
     from ensemble_core.plugin.resizer import Resizer
 
-__all__ = ["ExecutorChoice", "build_executor", "build_resizer", "choose_executor", "rendered"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChoice:
@@ -208,6 +206,7 @@ def rendered(record: ExecutorPlugin, job: Job, options: Mapping[str, Any]) -> Re
 
 
 def probe(record: ExecutorPlugin) -> tuple[bool, str]:
+    """Return whether an executor is available here, and why."""
     if record.available is None:
         return True, ""
     try:

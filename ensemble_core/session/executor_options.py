@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.records import ExecutorPlugin, ResizerPlugin
     from ensemble_core.plugin.registry import Registry
 
-__all__ = ["is_meant", "plugin_name", "profile_options", "read_options"]
-
 _WORDS = {
     **dict.fromkeys(("true", "yes", "on"), True),
     **dict.fromkeys(("false", "no", "off"), False),

@@ -16,8 +16,6 @@ from ensemble_core.session.suspects import suspects
 if TYPE_CHECKING:
     from ensemble_core.session.jobs_in_memory import JobColumns
 
-__all__ = ["LOOKED", "count_ends", "failure_kinds"]
-
 #: Limits for each kind: the number of examples, the number of examples whose output and node are
 #: read, and the number of different lines and nodes that are listed.
 _EXAMPLES, LOOKED, _COUNTED = 50, 20, 5

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ensemble_core.journal.event_encoding import JournalRow
 
-__all__ = ["Firings"]
-
 #: Maximum number of firings. If there are more, only every second, fourth … firing of frequent
 #: rules is kept.
 _FIRINGS = 10_000

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from ensemble_core.session.jobs_in_memory import JobColumns
     from ensemble_core.session.kept_run import KeptRun
 
-__all__ = ["Inspection"]
-
 #: For a run with more jobs than this, no nodes are returned, because charts of larger runs do not
 #: have a bar for each job.
 _PLACED = 2000

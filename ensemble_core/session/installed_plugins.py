@@ -8,8 +8,6 @@ from functools import lru_cache
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import Registry
 
-__all__ = ["FindPlugins", "find_plugins"]
-
 #: Function that returns the installed plugins and those in the given files. That of the command
 #: line also prints problems, and executes a file only once per command.
 FindPlugins = Callable[[Sequence[str]], Registry]

@@ -19,8 +19,6 @@ from typing import Literal
 from ensemble_core.journal.run_store import end_requester, is_leave_requested, stop_requester
 from ensemble_core.runtime.controller import STOPPED
 
-__all__ = ["How", "Interrupts"]
-
 #: ``stop``: stop the run so that it can be resumed. ``drain``: do the same; if the run is in an
 #: allocation, it ends. ``end``: cancel the jobs and end the run. ``leave``: exit without waiting.
 How = Literal["stop", "drain", "end", "leave"]

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ensemble_core.journal.event_encoding import JournalRow
 
-__all__ = ["Curves", "thinned"]
-
 #: Maximum number of points in a curve, and of curves of a variable.
 _POINTS, _CURVES = 400, 60
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from ensemble_core.session.jobs_in_memory import JobColumns
 
-__all__ = ["running_and_waiting", "running_and_waiting_by_events"]
-
 #: When jobs of a group begin to wait, start and stop, in seconds since the run's start.
 Moments: TypeAlias = "tuple[array[float], array[float], array[float]]"
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ensemble_core.journal.job_history import Jobs
     from ensemble_core.journal.stored_jobs import StoredJobs
 
-__all__ = ["JobColumns"]
-
 #: Columns in which text is not searched: times, costs, and the group and index, which are part of
 #: the job's name.
 _NOT_SEARCHED = {*TIMES, "duration", "core_hours", "group", "index"}

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.registry import Registry
     from ensemble_core.session.installed_plugins import FindPlugins
 
-__all__ = ["KeptRun", "versions"]
-
 _Kept = TypeVar("_Kept", bound="KeptRun")
 
 

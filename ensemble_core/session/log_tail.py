@@ -8,8 +8,6 @@ from typing import Any
 
 from ensemble_core.journal.ownership import RunFiles
 
-__all__ = ["log_tail"]
-
 
 def log_tail(start: Mapping[str, Any], stream: str, most: int, files: RunFiles) -> dict[str, Any]:
     """Return the last ``most`` bytes of a job's log file as ``text``, and the file's ``size``.

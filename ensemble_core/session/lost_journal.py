@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.records import ExecutorPlugin
     from ensemble_core.session.installed_plugins import FindPlugins
 
-__all__ = ["check_not_lost", "leftover_jobs"]
-
 
 def leftover_jobs(folder: Path, find_plugins: FindPlugins, *, end: bool = False) -> int:
     """Return how many jobs of a run may still be alive, according to the executors.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.registry import Registry
 
-__all__ = ["new_run"]
-
 
 def new_run(
     ensemble: Ensemble,

@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # these are loaded while the executor prepares itself
     from ensemble_core.session.executor_choice import ExecutorChoice
     from ensemble_core.session.run_control import ControlledRun
 
-__all__ = ["PreparedRun"]
-
 
 class PreparedRun(NamedTuple):
     """Everything that the controller of a run needs."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ensemble_core.config.profile import Profile
     from ensemble_core.plugin.registry import Registry
 
-__all__ = ["config_files", "find_profile", "known_profiles"]
-
 _SITE = "/etc/ensemble/config.yaml"
 
 

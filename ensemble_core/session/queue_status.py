@@ -11,8 +11,6 @@ from ensemble_core.session.run_control import EXECUTOR
 if TYPE_CHECKING:
     from ensemble_core.session.kept_run import KeptRun
 
-__all__ = ["queue_status"]
-
 
 def queue_status(kept: KeptRun) -> tuple[Sequence[str], Any]:
     """Return the status as lines, and as plain data: ``None`` if the executor has none.

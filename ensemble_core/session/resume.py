@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from ensemble_core.session.installed_plugins import FindPlugins
     from ensemble_core.session.kept_run import KeptRun
 
-__all__ = ["NewTables", "prepare_resume"]
-
 _Options = dict[str, Any]
 
 

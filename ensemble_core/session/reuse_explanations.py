@@ -26,16 +26,6 @@ from ensemble_core.runtime.file_digests import unknown
 from ensemble_core.runtime.identities import identify, uses_job_files
 from ensemble_core.runtime.input_files import Inputs, has_shell_text
 
-__all__ = [
-    "EarlierIdentities",
-    "Preview",
-    "Reason",
-    "executor_of",
-    "explain",
-    "open_earlier",
-    "preview",
-]
-
 
 def open_earlier(
     state: Path, runs: Sequence[str], ensemble: Ensemble, warn: Callable[[str], None]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # these are loaded while the executor prepares itself
     from ensemble_core.journal.writer import JournalWriter
     from ensemble_core.runtime.watcher import Outcome
 
-__all__ = ["ControlledRun"]
-
 #: Name of the executor's folder in the run's folder.
 EXECUTOR = "executor"
 

@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["suspects"]
-
 #: ``_VALUES``: parameters with more distinct values than this are skipped. ``_NAMED``: maximum
 #: number of suspects.
 _VALUES, _NAMED = 2000, 3

@@ -17,8 +17,6 @@ from ensemble_core.session.lost_journal import check_not_lost
 if TYPE_CHECKING:
     from ensemble_core.session.installed_plugins import FindPlugins
 
-__all__ = ["check_tag", "remove_if_never_began"]
-
 _TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 

@@ -15,8 +15,6 @@ from ensemble_core.cli.options import load_plugins, plugin_option
 from ensemble_core.display.text_style import format_table, print_table, printable, style_of
 from ensemble_core.plugin.option_schemas import plain
 
-__all__ = ["algorithms"]
-
 
 @click.group()
 def algorithms() -> None:

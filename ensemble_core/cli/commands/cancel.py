@@ -25,8 +25,6 @@ from ensemble_core.journal.run_store import LEAVE, STOP, find, read_info, state_
 from ensemble_core.model.events import StopRequested
 from ensemble_core.session.lost_journal import leftover_jobs
 
-__all__ = ["cancel"]
-
 
 @click.command(cls=CommandWithFlags)
 @run_argument

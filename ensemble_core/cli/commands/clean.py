@@ -30,8 +30,6 @@ from ensemble_core.model.durations import seconds
 from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.session.lost_journal import leftover_jobs
 
-__all__ = ["clean"]
-
 
 def _age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """Parse an age such as ``12h``, ``30d`` or ``2w``, and return it in seconds."""

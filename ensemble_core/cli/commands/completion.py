@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-__all__ = ["completion"]
-
 _HOW = {
     "bash": 'eval "$(ensemble completion bash)"      # in ~/.bashrc',
     "zsh": 'eval "$(ensemble completion zsh)"       # in ~/.zshrc',

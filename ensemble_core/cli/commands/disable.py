@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from ensemble_core.cli.control_requests import switch_command
 
-__all__ = ["disable"]
-
 disable = switch_command("disable")

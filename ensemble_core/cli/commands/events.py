@@ -25,8 +25,6 @@ from ensemble_core.journal.reader import Journal, JournalError
 from ensemble_core.model.decisions import Cancel, Decision, Signal, Submit, Terminate
 from ensemble_core.model.ensemble import Binder, Ensemble
 
-__all__ = ["events"]
-
 #: Seconds between polls for new events.
 _LOOK = 0.3
 #: If a damaged journal has an unknown length, reading ends after this many unreadable rows in a

@@ -9,8 +9,6 @@ import click
 
 from ensemble_core.errors import UsageError
 
-__all__ = ["TEMPLATES", "init"]
-
 #: The templates, each with a description.
 TEMPLATES: dict[str, str] = {
     "sweep": "one job per combination of parameters",

@@ -20,8 +20,6 @@ from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import check_names
 
-__all__ = ["jobs"]
-
 
 @click.command()
 @run_argument

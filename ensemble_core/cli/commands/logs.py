@@ -28,8 +28,6 @@ from ensemble_core.display.text_style import (
 from ensemble_core.journal.ownership import RunFiles
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = ["logs"]
-
 #: How many files and how many bytes are printed at most. If there are more, the files are listed.
 _MOST_FILES, _MOST_BYTES = 24, 64_000
 _CHUNK = 1 << 16

@@ -10,8 +10,6 @@ from ensemble_core.cli.table_output import in_batches, output_options, write_tab
 from ensemble_core.journal.metric_history import metric_of_rows
 from ensemble_core.metrics.store import parse_path
 
-__all__ = ["metrics"]
-
 
 @click.command()
 @run_argument

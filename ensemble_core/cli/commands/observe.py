@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.observer import Observer, Row
     from ensemble_core.plugin.registry import Registry
 
-__all__ = ["observe"]
-
 #: How many bytes are read at a time.
 _PORTION = 1 << 16
 #: How many columns are shown beside each other, and how many names are listed.

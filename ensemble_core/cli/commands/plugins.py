@@ -25,8 +25,6 @@ from ensemble_core.plugin.option_schemas import plain
 from ensemble_core.plugin.registry import KINDS
 from ensemble_core.session.executor_choice import probe
 
-__all__ = ["describe", "plugins"]
-
 
 @click.group()
 def plugins() -> None:

@@ -27,8 +27,6 @@ from ensemble_core.journal.reader import Snapshot
 from ensemble_core.journal.replay import Difference, Replay
 from ensemble_core.journal.snapshot import load
 
-__all__ = ["replay"]
-
 #: How many events after each snapshot are also replayed from the snapshot.
 _AFTER = 5_000
 

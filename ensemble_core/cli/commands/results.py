@@ -13,8 +13,6 @@ from ensemble_core.cli.table_output import in_batches, output_options, write_tab
 from ensemble_core.errors import no_such
 from ensemble_core.journal.job_rows import TIMES
 
-__all__ = ["results"]
-
 
 @click.command()
 @run_argument

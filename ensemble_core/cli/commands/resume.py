@@ -40,8 +40,6 @@ from ensemble_core.session.resume import NewTables, prepare_resume
 if TYPE_CHECKING:
     from ensemble_core.plugin.records import ExecutorPlugin
 
-__all__ = ["resume"]
-
 
 @click.command(cls=CommandWithFlags)
 @run_argument

@@ -24,8 +24,6 @@ from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import requester
 from ensemble_core.journal.run_store import find, read_info, state_folder
 
-__all__ = ["retry"]
-
 
 @click.command(cls=CommandWithFlags)
 @run_argument

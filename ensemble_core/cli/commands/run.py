@@ -29,8 +29,6 @@ from ensemble_core.session.executor_choice import choose_executor
 from ensemble_core.session.executor_options import profile_options, read_options
 from ensemble_core.session.profile_files import find_profile
 
-__all__ = ["run"]
-
 
 @click.command(cls=CommandWithFlags)
 @click.argument("file", metavar="FILE", type=click.Path())

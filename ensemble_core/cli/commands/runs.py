@@ -24,8 +24,6 @@ from ensemble_core.display.text_style import (
 )
 from ensemble_core.journal.run_store import RunInfo, folders, read_info, state_folder
 
-__all__ = ["format_length", "runs", "style_of_state"]
-
 _SHOWN = 20
 _HEADS = ("run", "state", "exit", "began", "length", "events", "file")
 _RIGHT = (False, False, True, False, True, True, False)

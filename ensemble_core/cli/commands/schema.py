@@ -9,8 +9,6 @@ import click
 from ensemble_core import config
 from ensemble_core.cli.options import load_plugins, plugin_option
 
-__all__ = ["schema"]
-
 
 @click.command()
 @click.option(

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ensemble_core.session.kept_run import KeptRun
 
-__all__ = ["set"]
-
 
 def _names(kept: KeptRun, changes: Sequence[str]) -> list[str]:
     """Return what can follow: after a group its fields, otherwise groups and limits."""

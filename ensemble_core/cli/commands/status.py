@@ -34,8 +34,6 @@ from ensemble_core.journal.reader import Session
 from ensemble_core.journal.run_store import RunInfo, read_info
 from ensemble_core.session.queue_status import queue_status
 
-__all__ = ["status"]
-
 #: How many controllers are shown. If there are more, only the first ones and the last ones are
 #: shown.
 _SESSIONS_SHOWN = 6

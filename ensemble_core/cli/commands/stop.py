@@ -14,8 +14,6 @@ from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import post_request, requester
 from ensemble_core.journal.run_store import HALT, LEFT, RunInfo, find, read_info, state_folder
 
-__all__ = ["stop"]
-
 
 @click.command(cls=CommandWithFlags)
 @run_argument

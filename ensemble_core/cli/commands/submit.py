@@ -10,8 +10,6 @@ from ensemble_core.cli.control_requests import given_values, request
 from ensemble_core.cli.options import complete_names, json_option, run_argument, state_option
 from ensemble_core.cli.run_names import groups, parameters
 
-__all__ = ["submit"]
-
 
 @click.command()
 @run_argument

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.session.reuse_explanations import Preview
 
-__all__ = ["validate"]
-
 #: How many compared files of a group are listed at most.
 _FILES = 10
 

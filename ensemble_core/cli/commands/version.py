@@ -7,8 +7,6 @@ import sys
 
 import click
 
-__all__ = ["text", "version"]
-
 
 def text() -> str:
     """Return the line that ``ensemble version`` and ``ensemble --version`` print."""

@@ -38,8 +38,6 @@ from ensemble_core.plugin.executor import Executor, Run
 from ensemble_core.session.executor_choice import build_executor, choose_executor
 from ensemble_core.session.executor_options import read_options
 
-__all__ = ["watch"]
-
 #: Seconds between checks whether to end.
 _LOOK = 0.5
 

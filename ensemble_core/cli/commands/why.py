@@ -32,8 +32,6 @@ from ensemble_core.model.events import Event
 from ensemble_core.model.rules import BoundRule
 from ensemble_core.session.queue_status import queue_status
 
-__all__ = ["why"]
-
 #: How many spans are shown from the start and from the end, and how many are kept in memory.
 _SHOWN, _REMEMBERED = 12, 1000
 

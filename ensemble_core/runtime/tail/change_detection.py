@@ -19,8 +19,6 @@ from ensemble_core.runtime.tail.poll_interval import CACHING, LOCAL, PollInterva
 if TYPE_CHECKING:
     from ensemble_core.runtime.tail.inotify import InotifyWatches
 
-__all__ = ["ChangeDetector"]
-
 #: For how many seconds files are checked before those with new data are read.
 _SLICE = 0.02
 #: Polling intervals in seconds: if other nodes may write, and if inotify reports every write.

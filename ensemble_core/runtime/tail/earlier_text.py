@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import zlib
 
-__all__ = ["LONGEST", "EarlierText"]
-
 #: At most so many bytes at the end of a file are stored.
 LONGEST = 4 << 20
 

@@ -25,8 +25,6 @@ from ensemble_core.runtime.tail.wakeup import Wakeup
 if TYPE_CHECKING:
     import logging
 
-__all__ = ["Follower"]
-
 _BATCH = 1000
 #: While files are being read, rows are emitted after at most this many seconds.
 _FLUSH = 0.002

@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 
 from inotify_simple import INotify, flags
 
-__all__ = ["InotifyWatches"]
-
 T = TypeVar("T", bound=Hashable)
 
 _FILE = flags.MODIFY | flags.ATTRIB | flags.MOVE_SELF | flags.DELETE_SELF

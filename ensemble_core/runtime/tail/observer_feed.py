@@ -9,8 +9,6 @@ from ensemble_core.errors import raised_at, written_at
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import UNREADABLE, Observer, Row
 
-__all__ = ["ObserverFeed"]
-
 #: An observer whose rest of a file would need more than so many seconds of CPU time is too slow.
 _LONGEST_CATCH_UP = 5.0
 #: A progress bar is read at most once in so many seconds while its job runs.

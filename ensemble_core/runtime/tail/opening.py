@@ -7,8 +7,6 @@ import os
 import stat
 from contextlib import suppress
 
-__all__ = ["is_older", "list_folder", "open_to_read", "status_of"]
-
 #: By how many seconds the kernel's clock for files may be behind (a tick is 10 ms).
 _TICK = 0.02
 

@@ -28,8 +28,6 @@ from ensemble_core.runtime.tail.read_position import REMEMBERED, Place, ReadPosi
 from ensemble_core.runtime.tail.rewritten_lines import is_rewritten, newest_updates
 from ensemble_core.runtime.tail.row_warnings import RowWarnings, lateness
 
-__all__ = ["File"]
-
 #: How many bytes are read at a time, so that a fast-growing file does not delay the others.
 _CHUNK = 64 * 1024
 #: An observer that is behind by more bytes than ``MOST_BEHIND`` and is too slow for them continues

@@ -16,17 +16,6 @@ from stat import S_ISREG
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.runtime.tail.opening import is_older
 
-__all__ = [
-    "LISTINGS",
-    "Parts",
-    "generations",
-    "in_order",
-    "is_pattern",
-    "matching",
-    "rotated_since",
-    "rotated_unread",
-]
-
 #: Parts of an output are listed at most once in so many seconds while the job runs.
 _LISTED = 0.1
 #: How often a folder is listed at most, until a program does not rename logs meanwhile.

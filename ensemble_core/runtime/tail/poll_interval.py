@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["CACHING", "LOCAL", "PollInterval"]
-
 #: Types of file systems to which no other node writes, so that inotify reports every write.
 LOCAL = frozenset(
     {

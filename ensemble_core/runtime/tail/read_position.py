@@ -9,8 +9,6 @@ from contextlib import suppress
 from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.tail.earlier_text import EarlierText
 
-__all__ = ["REMEMBERED", "Place", "ReadPosition"]
-
 #: How many bytes before the read position are stored for comparison. If they change, the file was
 #: rewritten.
 REMEMBERED = 256

@@ -6,8 +6,6 @@ carriage returns.
 
 from __future__ import annotations
 
-__all__ = ["is_rewritten", "newest_updates"]
-
 #: A piece with at most so many updates is read as it is.
 _FEW = 4
 

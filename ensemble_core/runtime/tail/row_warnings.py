@@ -8,8 +8,6 @@ from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.tail.observer_feed import ObserverFeed
 from ensemble_core.runtime.tail.read_position import ReadPosition
 
-__all__ = ["RowWarnings", "lateness"]
-
 #: If a job has run for at least this many seconds and has at least this many rows, all of them at
 #: its end, it has probably buffered its output.
 _LATE, _LATE_ROWS = 30.0, 10

@@ -8,8 +8,6 @@ import select
 import threading
 import time
 
-__all__ = ["Wakeup"]
-
 
 class Wakeup:
     """Wakes one sleeping thread. Any thread may call ``set``, until ``close`` is called."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Absences"]
-
 #: A phase of this many seconds is reported in any case.
 _LONG = 600.0
 

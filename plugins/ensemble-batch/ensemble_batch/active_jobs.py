@@ -24,8 +24,6 @@ from ensemble_batch.shared_folder import script_name
 from ensemble_batch.submission_records import Lost, Records, Sent
 from ensemble_core import Emit, Job, JobEvent, Run
 
-__all__ = ["QueueRun", "WrappedRun"]
-
 _T = TypeVar("_T")
 #: Factor for the time to wait for the queue's reason while it cleans up after a job. That may take
 #: minutes, and the job may be requeued.

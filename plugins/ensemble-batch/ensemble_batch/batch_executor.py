@@ -19,8 +19,6 @@ from ensemble_batch.spool import Spool
 from ensemble_batch.submission_records import Records
 from ensemble_core import Emit, Run, job_environment
 
-__all__ = ["BatchExecutor"]
-
 
 class BatchExecutor(QueueExecutor):
     """Base class for executors of queues such as PBS or Grid Engine.

@@ -19,8 +19,6 @@ from ensemble_batch.spool import CLAIMED, Spool
 from ensemble_batch.submission_records import Records, Sent
 from ensemble_core import Emit, Job, Run
 
-__all__ = ["BatchRun"]
-
 
 class BatchRun(WrappedRun):
     """A run whose wrapper scripts claim jobs, and report through files in a shared folder."""

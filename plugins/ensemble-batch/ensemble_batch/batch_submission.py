@@ -25,8 +25,6 @@ from ensemble_batch.queries_and_lost_jobs import Inquiry
 from ensemble_batch.submission_records import Sent
 from ensemble_core import ExecutorError, Job
 
-__all__ = ["Submission"]
-
 
 @dataclass(slots=True)
 class _PendingBatch:

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from ensemble_core import ExecutorError, job_environment
 
-__all__ = ["CommandResult", "QueueCommands", "kill_command", "run_command"]
-
 #: Commands that may run without delay before the rate limit applies.
 _BURST = 10
 

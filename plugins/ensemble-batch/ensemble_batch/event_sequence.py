@@ -11,8 +11,6 @@ from typing import Any
 
 from ensemble_core import JobEvent
 
-__all__ = ["JobEvents"]
-
 #: Minimum time between two events of a job, in seconds.
 _STEP = 1e-6
 _ALLOCATED: Mapping[str, Any] = {"ranks": "all", "final": True}

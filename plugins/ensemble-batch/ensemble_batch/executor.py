@@ -32,8 +32,6 @@ from ensemble_core import (
     wrong_command,
 )
 
-__all__ = ["QueueExecutor"]
-
 #: What a thread does next, without holding the lock.
 _Step = Callable[[], None]
 

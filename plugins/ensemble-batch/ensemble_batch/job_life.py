@@ -15,8 +15,6 @@ from ensemble_batch.queue_hooks import QueueJob
 from ensemble_batch.reports import Report
 from ensemble_core import Cause, JobEvent
 
-__all__ = ["JobLife"]
-
 
 class JobLife(JobEvents):
     """State of one job, until the job is over."""

@@ -20,8 +20,6 @@ from ensemble_core import Job
 if TYPE_CHECKING:
     from ensemble_batch.queue_hooks import QueueHooks
 
-__all__ = ["Batch", "job_lines", "job_table", "quote", "report_script_of", "script_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:

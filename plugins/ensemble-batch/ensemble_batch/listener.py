@@ -15,8 +15,6 @@ from contextlib import suppress
 from ensemble_batch.reports import LONGEST
 from ensemble_core import UsageError
 
-__all__ = ["Listener", "address_option", "address_towards"]
-
 #: Maximum number of connections, and seconds for each.
 _MOST, _SECONDS = 1024, 10.0
 

@@ -10,8 +10,6 @@ from typing import Literal
 
 from ensemble_core import Emit, Event, Problem, Resources
 
-__all__ = ["Outlet"]
-
 
 class Outlet:
     """Events and messages to emit, in order."""

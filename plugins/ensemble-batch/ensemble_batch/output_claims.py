@@ -14,8 +14,6 @@ import stat
 from collections import Counter
 from contextlib import suppress
 
-__all__ = ["OutputClaims"]
-
 
 class OutputClaims:
     """Output files that a run has claimed.

@@ -15,8 +15,6 @@ from typing import Any
 from ensemble_batch.output_claims import OutputClaims
 from ensemble_core import Job
 
-__all__ = ["OutputFiles", "Place"]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

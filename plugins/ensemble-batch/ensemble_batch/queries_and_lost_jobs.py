@@ -16,8 +16,6 @@ from ensemble_batch.job_life import JobLife
 from ensemble_batch.queue_hooks import QueueJob
 from ensemble_core import ExecutorError
 
-__all__ = ["Inquiry"]
-
 
 class Inquiry:
     """Sends all requests of a run to the queue, except submissions."""

@@ -13,8 +13,6 @@ from ensemble_batch.job_script import Batch
 from ensemble_batch.output_files import Place
 from ensemble_core import Cause, Executor, ExecutorError, Job
 
-__all__ = ["CannotTake", "InvalidJob", "QueueHooks", "QueueJob"]
-
 
 class CannotTake(ExecutorError):
     """Raised if the queue cannot carry out a request now. The executor repeats the request.

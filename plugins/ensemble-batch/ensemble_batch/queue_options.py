@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["LOST_AFTER", "POLL", "extra"]
-
 LOST_AFTER: dict[str, Any] = {
     "type": "number",
     "minimum": 0,

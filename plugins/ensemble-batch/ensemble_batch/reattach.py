@@ -13,8 +13,6 @@ from ensemble_batch.job_life import JobLife
 from ensemble_batch.submission_records import Sent
 from ensemble_core import ExecutorError
 
-__all__ = ["find_again"]
-
 _T = TypeVar("_T")
 
 

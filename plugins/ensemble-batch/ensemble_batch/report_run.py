@@ -22,8 +22,6 @@ from ensemble_batch.reports import Report, read_report
 from ensemble_batch.submission_records import Records
 from ensemble_core import Emit, ExecutorError, Job, Run
 
-__all__ = ["ReportRun"]
-
 _EVERYWHERE = ("0.0.0.0", "::")
 
 

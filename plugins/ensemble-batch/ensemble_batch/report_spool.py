@@ -13,8 +13,6 @@ from contextlib import suppress
 
 from ensemble_batch.shared_folder import SharedFolder
 
-__all__ = ["VOIDED", "ReportSpool"]
-
 #: Exit code of a wrapper script that runs nothing, because its job or batch is in ``void``.
 VOIDED = 122
 

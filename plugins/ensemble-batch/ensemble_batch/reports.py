@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["LONGEST", "Report", "end_report", "read_report", "status_of"]
-
 #: Longest line that is read, in bytes.
 LONGEST = 4096
 

@@ -9,8 +9,6 @@ import os
 import secrets
 from contextlib import suppress
 
-__all__ = ["SharedFolder", "script_name", "script_of_batch"]
-
 
 def script_name(key: str) -> str:
     """Return the unique file name of a batch's script."""

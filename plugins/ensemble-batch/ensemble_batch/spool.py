@@ -13,8 +13,6 @@ from ensemble_batch.reports import Report, end_report
 from ensemble_batch.shared_folder import SharedFolder
 from ensemble_core import ExecutorError
 
-__all__ = ["CLAIMED", "Spool"]
-
 #: Exit code of a wrapper that has run nothing, because it found its job claimed.
 CLAIMED = 121
 #: Variables of the controller that jobs do not get.

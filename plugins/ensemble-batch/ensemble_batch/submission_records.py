@@ -14,8 +14,6 @@ from typing import Any, TextIO
 
 from ensemble_core import JobEvent
 
-__all__ = ["Lost", "Records", "Sent", "Told"]
-
 #: A recorded event: its time, name and context.
 Told = tuple[float, str, Mapping[str, Any]]
 

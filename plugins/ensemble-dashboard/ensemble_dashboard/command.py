@@ -24,8 +24,6 @@ from ensemble_core.cli.toolkit import (
     state_option,
 )
 
-__all__ = ["dashboard"]
-
 #: Maximum number of runs to offer if none is named, newest first.
 _MOST_RUNS = 100
 

@@ -19,8 +19,6 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["GuardedConnection", "report_errors_rarely", "uid_of_peer"]
-
 #: Seconds until the first request must be complete.
 _FIRST_REQUEST = 10.0
 #: Seconds between two error messages.

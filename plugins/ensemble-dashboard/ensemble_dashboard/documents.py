@@ -19,8 +19,6 @@ from ensemble_core.cli.toolkit import conclusions, state_folder, why_not_fired
 if TYPE_CHECKING:
     from ensemble_core.cli.toolkit import Inspection
 
-__all__ = ["CLIENT", "FORMAT", "NAMES", "client_file", "document", "dumps", "schema"]
-
 FORMAT = 1
 
 #: Content types of the page's files.

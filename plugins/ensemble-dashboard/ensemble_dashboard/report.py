@@ -30,8 +30,6 @@ from ensemble_core.cli.toolkit import (
 )
 from ensemble_dashboard.documents import FORMAT, NAMES, client_file, document, dumps
 
-__all__ = ["page_of", "report", "write_report"]
-
 #: Maximum number of jobs in a report. For larger runs, only failed and cancelled jobs are listed.
 MOST_JOBS = 20_000
 #: Maximum number of bytes of a failed job's log, and of jobs with logs in a report.

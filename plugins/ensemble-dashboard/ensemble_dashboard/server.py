@@ -31,8 +31,6 @@ from ensemble_core.cli.toolkit import Inspection, KeptRun
 from ensemble_dashboard.connection_limits import GuardedConnection, report_errors_rarely
 from ensemble_dashboard.documents import CLIENT, NAMES, client_file, document, dumps
 
-__all__ = ["application", "serve"]
-
 #: Hours without a request after which a dashboard ends.
 _HOURS = 8.0
 _LOCAL = ("localhost", "127.0.0.1", "::1")

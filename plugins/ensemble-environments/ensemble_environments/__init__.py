@@ -10,8 +10,6 @@ from ensemble_core import EnvironmentPlugin, hookimpl
 if TYPE_CHECKING:
     from ensemble_core import Job
 
-__all__ = ["ensemble_environments"]
-
 _TEXT: Mapping[str, Any] = {"type": "string", "minLength": 1}
 _ARGUMENTS = {"type": "array", "items": {"description": "One argument.", **_TEXT}, "default": []}
 _BIND = {

@@ -10,8 +10,6 @@ from typing import Any
 from ensemble_core import EnsembleError
 from ensemble_environments.containers import is_file
 
-__all__ = ["check"]
-
 
 def check(options: Mapping[str, Any], local: bool) -> None:
     """Raise :class:`EnsembleError` if an environment does not exist.

@@ -11,8 +11,6 @@ from ensemble_environments.software import failed
 if TYPE_CHECKING:
     from ensemble_core import Job
 
-__all__ = ["apptainer", "is_file", "podman"]
-
 #: Variables of queues, MPI launchers and GPUs, which a container of Podman gets beside those of the
 #: group. Apptainer passes on all variables.
 _VARIABLES = (

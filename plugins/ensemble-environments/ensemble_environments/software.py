@@ -11,8 +11,6 @@ from ensemble_core import ENVIRONMENT_FAILED
 if TYPE_CHECKING:
     from ensemble_core import Job
 
-__all__ = ["conda", "failed", "listed", "module", "venv"]
-
 
 def failed(message: str) -> str:
     """Return shell commands that end the job with this message, in which ``$`` is expanded."""

@@ -12,8 +12,6 @@ from ensemble_programs import Kept, Program
 
 from ensemble_core import EnsembleError
 
-__all__ = ["ESPRESSO", "ensemble_actions", "ensemble_observers", "ensemble_triggers"]
-
 #: The options that name the input.
 _INPUT = ("-in", "-i", "-inp", "-input", "--input")
 _MODE = re.compile(r"restart_mode\s*=\s*(?:'[^']*'|\"[^\"]*\")")

@@ -8,8 +8,6 @@ from typing import Any
 
 from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
 
-__all__ = ["ensemble_executors"]
-
 
 def _build(options: Mapping[str, Any]) -> Executor:
     from ensemble_flux.executor import FluxExecutor

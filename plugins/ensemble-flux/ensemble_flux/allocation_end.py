@@ -16,8 +16,6 @@ from ensemble_core import JobEvent
 from ensemble_flux.drain_record import INTERRUPTED
 from ensemble_flux.reactor import Reactor
 
-__all__ = ["AllocationEnd"]
-
 #: Seconds that the end of a job waits for the end of the run or of the instance. The executor
 #: ``local`` waits as long.
 _PATIENCE = 5.0

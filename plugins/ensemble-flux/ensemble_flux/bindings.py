@@ -20,8 +20,6 @@ from typing import Any
 
 from ensemble_core import ExecutorError
 
-__all__ = ["OLDEST", "bindings", "connect", "release", "site_folders", "version"]
-
 #: Oldest supported release.
 OLDEST = (0, 66)
 #: Import error that a missing library of Flux causes.

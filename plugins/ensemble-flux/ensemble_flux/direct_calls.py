@@ -10,8 +10,6 @@ import os
 from importlib import import_module
 from typing import Any
 
-__all__ = ["DirectCalls"]
-
 
 class DirectCalls:
     """Calls C functions with futures and reactors of the Python bindings."""

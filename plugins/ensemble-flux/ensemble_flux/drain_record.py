@@ -12,8 +12,6 @@ from pathlib import Path
 
 from ensemble_core import JobEvent
 
-__all__ = ["INTERRUPTED", "DrainRecord"]
-
 #: Context of the exception of a job that has ended with its allocation.
 INTERRUPTED: Mapping[str, object] = {
     "type": "interrupted",

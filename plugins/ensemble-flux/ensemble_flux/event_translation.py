@@ -16,8 +16,6 @@ from ensemble_flux.jobspec import files_of, nodes_of, tag_of
 from ensemble_flux.node_usage import Nodes
 from ensemble_flux.notation import f58, parse_hostlist
 
-__all__ = ["END_OF_BACKLOG", "Journal"]
-
 #: Ids of the response that ends a stream's backlog (``FLUX_JOBID_ANY``, as signed and unsigned
 #: number).
 END_OF_BACKLOG = frozenset({-1, 0xFFFFFFFFFFFFFFFF})

@@ -19,8 +19,6 @@ from ensemble_flux.event_translation import Journal
 from ensemble_flux.jobspec import tag_of
 from ensemble_flux.reactor import Reactor, error_text
 
-__all__ = ["EventlogWatcher"]
-
 #: Seconds until an interrupted eventlog stream is reopened.
 _AGAIN = 0.5
 

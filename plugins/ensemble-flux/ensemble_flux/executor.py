@@ -32,8 +32,6 @@ from ensemble_flux.reactor import error_text
 from ensemble_flux.reactor_loop import FluxLoop
 from ensemble_flux.submitter import Order
 
-__all__ = ["FluxExecutor"]
-
 #: Seconds between lookups of a job's data. Flux reports a submit some milliseconds before it has
 #: written the data.
 _WRITTEN = (0.0, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0)

@@ -14,8 +14,6 @@ from ensemble_flux.event_translation import Journal
 from ensemble_flux.node_usage import Nodes
 from ensemble_flux.reactor import Reactor
 
-__all__ = ["IdleQueue"]
-
 #: Seconds from the first waiting job to the first check; longest interval between checks.
 PATIENCE, RARELY = 10.0, 60.0
 

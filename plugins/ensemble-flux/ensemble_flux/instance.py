@@ -13,15 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = [
-    "Instance",
-    "LastInstance",
-    "ends_with",
-    "presence",
-    "read_instance",
-    "survives_power_cut",
-]
-
 #: Variables that a batch queue sets for its jobs. The broker of an instance in an allocation has
 #: one of them; it removes Slurm's from the environment of its initial program.
 _ALLOCATIONS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "SGE_TASK_ID")

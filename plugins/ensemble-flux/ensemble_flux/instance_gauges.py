@@ -14,8 +14,6 @@ from ensemble_flux.node_usage import Nodes
 from ensemble_flux.notation import parse_idset
 from ensemble_flux.reactor import Reactor, error_text
 
-__all__ = ["Gauges"]
-
 #: Minimum interval between a guest's queries of free resources, in seconds.
 _PAUSE = 0.5
 #: Maximum interval between these queries, in seconds, because nodes can go down without a message.

@@ -14,8 +14,6 @@ from typing import Any
 
 from ensemble_core import Job
 
-__all__ = ["TAG", "JobspecError", "Jobspecs", "files_of", "limits", "nodes_of", "tag_of"]
-
 #: Key of the run's tag and identity and of the job's id in a jobspec: ``attributes.user.TAG``.
 TAG = "ensemble"
 #: Variables of an outer launcher. They would make an MPI program look for a server that does not

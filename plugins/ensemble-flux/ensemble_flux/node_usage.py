@@ -7,8 +7,6 @@ from typing import Any
 
 from ensemble_flux.notation import count_idset, parse_idset
 
-__all__ = ["Nodes"]
-
 
 def _shares(resources: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
     """Return the cores and GPUs of each rank in a resource set (R, Flux's RFC 20)."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["JOB_OPTIONS", "OPTIONS"]
-
 #: Options for ``--option KEY=VALUE``.
 OPTIONS: Mapping[str, Any] = {
     "type": "object",

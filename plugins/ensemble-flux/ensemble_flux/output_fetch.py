@@ -14,8 +14,6 @@ from typing import Any
 from ensemble_core import JobEvent
 from ensemble_flux.reactor import Reactor, error_text
 
-__all__ = ["Fetcher"]
-
 #: Seconds to wait for the rest of a job's output after its end.
 _PATIENCE = 30.0
 

@@ -14,8 +14,6 @@ from typing import Any, Literal
 
 from ensemble_core import Job, shared_storage
 
-__all__ = ["Output", "files", "remove_empty", "seen_by_all"]
-
 _ENDINGS = {"stdout": "out", "stderr": "err"}
 _EMPTIED = "flux-emptied"
 

@@ -20,8 +20,6 @@ from typing import Any
 from ensemble_flux.bindings import connect
 from ensemble_flux.direct_calls import DirectCalls
 
-__all__ = ["Reactor", "error_text"]
-
 #: Maximum number of messages to process before their results are passed on.
 _BATCH = 256
 #: Seconds to wait for the ends of streams when the handle is closed.

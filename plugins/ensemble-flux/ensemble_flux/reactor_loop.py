@@ -41,8 +41,6 @@ from ensemble_flux.output_location import files, remove_empty
 from ensemble_flux.reactor import Reactor, error_text
 from ensemble_flux.submitter import WINDOW, Order, Submitter
 
-__all__ = ["FluxLoop"]
-
 #: Seconds to wait for the instance's first message, and for a reply to ``reattach``.
 PATIENCE = 120.0
 #: Seconds between attempts to reopen the journal, and maximum number of attempts.

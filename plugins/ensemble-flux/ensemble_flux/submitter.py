@@ -13,8 +13,6 @@ from ensemble_core import Job
 from ensemble_flux.jobspec import JobspecError, Jobspecs
 from ensemble_flux.reactor import Reactor, error_text
 
-__all__ = ["WINDOW", "Order", "Submitter"]
-
 #: Maximum number of submissions that wait for a reply. Flux handles jobs in batches and is faster
 #: with larger batches. Measured: 64 give 0.6 of the rate of 1,024; more than 1,024 add nothing.
 WINDOW = 2048

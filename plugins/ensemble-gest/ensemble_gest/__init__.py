@@ -10,8 +10,6 @@ from ensemble_core import GeneratorPlugin, hookimpl
 if TYPE_CHECKING:
     from ensemble_core import Generator, Vocs
 
-__all__ = ["ensemble_generators"]
-
 
 def _build(vocs: Vocs, options: Mapping[str, Any]) -> Generator:
     from ensemble_gest.generator import GestGenerator

@@ -12,8 +12,6 @@ from typing import Any
 
 from ensemble_core import EnsembleError, Exchange, Generator, Point, Variable, Vocs
 
-__all__ = ["GestGenerator"]
-
 #: Maximum number of values of a discrete variable. The standard requires a list of them.
 _MOST_LISTED = 1_000_000
 

@@ -10,8 +10,6 @@ from ensemble_batch.queue_options import LOST_AFTER, POLL, extra
 
 from ensemble_core import Executor, ExecutorPlugin, Job, JobGroup, Rendered, hookimpl
 
-__all__ = ["ensemble_executors", "never"]
-
 #: The same as Slurm's: above the local executor, below a Flux instance that contains this process.
 _PRIORITY = 50
 

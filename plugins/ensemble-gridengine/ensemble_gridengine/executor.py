@@ -27,8 +27,6 @@ from ensemble_batch import (
 from ensemble_core import ExecutorError, Job
 from ensemble_gridengine import never
 
-__all__ = ["GridEngineExecutor"]
-
 #: Messages while qmaster is unreachable, busy or starting.
 _AWAY = (
     "unable to contact qmaster", "unable to send message", "commlib error", "got select error",

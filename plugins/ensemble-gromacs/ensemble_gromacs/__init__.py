@@ -14,8 +14,6 @@ from ensemble_programs import Kept, Program
 
 from ensemble_core import Job, Observer, ObserverPlugin, hookimpl
 
-__all__ = ["GROMACS", "ensemble_actions", "ensemble_observers", "ensemble_triggers"]
-
 #: A checkpoint begins and ends with these numbers, as XDR integers.
 _BEGIN, _END = (number.to_bytes(4, "big") for number in (171817, 171819))
 

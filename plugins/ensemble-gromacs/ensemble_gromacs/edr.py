@@ -13,8 +13,6 @@ from math import isfinite
 
 from ensemble_core import Observer, Row
 
-__all__ = ["EdrObserver"]
-
 #: Marks of a file and of a frame.
 _FILE, _FRAME = -55555, -7777777
 _BEGIN = _FILE.to_bytes(4, "big", signed=True)

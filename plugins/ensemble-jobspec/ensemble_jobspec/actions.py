@@ -14,8 +14,6 @@ from typing import Any
 
 from ensemble_core import Action, ActionPlugin, CallContext, EnsembleError, job_environment
 
-__all__ = ["FILES", "LOCAL", "fill_folder"]
-
 _TEXT = {"type": "string", "minLength": 1}
 _THEN = {
     "description": "Actions on success.",

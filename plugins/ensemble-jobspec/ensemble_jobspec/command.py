@@ -47,8 +47,6 @@ from ensemble_jobspec.command_options import (
 if TYPE_CHECKING:
     from ensemble_jobspec.workload import Workload
 
-__all__ = ["jobspec"]
-
 
 @click.group()
 @click.option("--debug", is_flag=True, help="The same as 'ensemble run --debug'.")

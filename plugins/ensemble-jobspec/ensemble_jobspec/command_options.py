@@ -19,16 +19,6 @@ if TYPE_CHECKING:
     from ensemble_jobspec.options import Converted, Options
     from ensemble_jobspec.workload import Workload
 
-__all__ = [
-    "conversion_options",
-    "conversion_settings",
-    "convert_workload",
-    "ensemble_command",
-    "form_option",
-    "read_workload",
-    "run_options",
-]
-
 _LETTERS = {"A": "flux", "B": "transform", "C": "nextgen"}
 form_option = click.option(
     "--form",

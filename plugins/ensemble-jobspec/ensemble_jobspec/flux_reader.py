@@ -6,8 +6,6 @@ from ensemble_jobspec.jobspec_errors import Faults
 from ensemble_jobspec.shared_parts import command, request_of_list, system
 from ensemble_jobspec.workload import Task, Vertex, Workload
 
-__all__ = ["read_flux", "slots"]
-
 
 def slots(vertex: Vertex) -> list[Vertex]:
     """Return the slots in a resource, at any depth."""

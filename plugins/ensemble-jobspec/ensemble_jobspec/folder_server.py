@@ -22,8 +22,6 @@ from typing import NamedTuple
 from ensemble_core import EnsembleError, ExecutorError, UsageError, private_folder
 from ensemble_core.cli.toolkit import KeptRun, is_private, print_line, print_warning, state_folder
 
-__all__ = ["Runs", "Server"]
-
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _SUFFIXES = (".yaml", ".yml", ".json")
 _FOLDERS = ("new", "running", "done", "failed")

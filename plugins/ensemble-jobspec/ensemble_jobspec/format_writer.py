@@ -12,8 +12,6 @@ from ensemble_jobspec.conversion import Converted
 from ensemble_jobspec.jobspec_errors import nearest
 from ensemble_jobspec.workload import Workload
 
-__all__ = ["OWN", "as_yaml", "targets", "written"]
-
 #: The plugin's own targets, by name.
 OWN = ("ensemble", "flux-script", "kubernetes", "nextgen", "script")
 _YAML = "application/yaml"

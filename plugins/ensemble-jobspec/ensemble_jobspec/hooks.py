@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from ensemble_core import ActionPlugin, SourcePlugin, hookimpl
 
-__all__ = ["ensemble_actions", "ensemble_sources"]
-
 
 @hookimpl
 def ensemble_actions() -> Iterable[ActionPlugin]:

@@ -17,8 +17,6 @@ from ensemble_core import (
     executor_record,
 )
 
-__all__ = ["SOURCE"]
-
 _TEXT = {"type": "string", "minLength": 1}
 #: Executors whose options are written if they are installed.
 _KNOWN = ("flux", "slurm")

@@ -10,8 +10,6 @@ from ensemble_core import EnsembleError, Location, UsageError, did_you_mean
 from ensemble_core.cli.toolkit import Document
 from ensemble_jobspec.schemas import FORMS, STEPS, Schema
 
-__all__ = ["Faults", "Path", "nearest"]
-
 Path = tuple[str | int, ...]
 
 _TYPES = {

@@ -17,8 +17,6 @@ from ensemble_jobspec.nextgen_reader import read_nextgen
 from ensemble_jobspec.transform_reader import read_transform
 from ensemble_jobspec.workload import Form, Workload
 
-__all__ = ["detect_form", "read", "read_jobspec"]
-
 _READERS: Mapping[str, Callable[[Faults, str], Workload]] = {
     "flux": read_flux,
     "transform": read_transform,

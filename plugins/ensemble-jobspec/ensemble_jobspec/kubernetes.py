@@ -16,8 +16,6 @@ from ensemble_core import unescape_braces
 from ensemble_jobspec.conversion import Converted
 from ensemble_jobspec.unit_order import Unit
 
-__all__ = ["as_documents", "manifests"]
-
 _AFTER = "ensemble/jobspec-after"
 _OTHER = re.compile(r"[^a-z0-9]+")
 _STAGE = "/stage"

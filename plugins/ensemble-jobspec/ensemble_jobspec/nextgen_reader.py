@@ -20,8 +20,6 @@ from ensemble_jobspec.workload import (
     Workload,
 )
 
-__all__ = ["read_nextgen"]
-
 _OR = re.compile(r"\s*\|\s*")
 _REFERENCE = re.compile(r"[|&]")
 

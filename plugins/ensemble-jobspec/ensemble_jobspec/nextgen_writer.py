@@ -9,8 +9,6 @@ from ensemble_jobspec.resource_shapes import compute_shape
 from ensemble_jobspec.unit_order import plan
 from ensemble_jobspec.workload import Attributes, Group, Request, Script, Task, Vertex, Workload
 
-__all__ = ["as_nextgen"]
-
 
 def as_nextgen(workload: Workload) -> dict[str, Any]:
     """Return a workload as the data of a jobspec 0.1."""

@@ -10,8 +10,6 @@ from typing import Any
 from ensemble_jobspec.resource_shapes import Copies, Shape
 from ensemble_jobspec.unit_order import Mode, Unit
 
-__all__ = ["Converted", "Options"]
-
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: Executors that run a group as one job with a nested ensemble.
 _NESTING = ("flux", "slurm")

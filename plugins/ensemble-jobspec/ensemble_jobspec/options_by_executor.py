@@ -8,8 +8,6 @@ from typing import Any
 from ensemble_core import escape_braces
 from ensemble_jobspec.resource_shapes import Shape
 
-__all__ = ["broker_words", "literal", "queue_options", "run_once"]
-
 
 def queue_options(
     shape: Shape, extra: Mapping[str, Any], met: Iterable[Mapping[str, Any]]

@@ -11,8 +11,6 @@ from types import TracebackType
 
 from ensemble_core.cli.toolkit import print_line, printable
 
-__all__ = ["Follower"]
-
 #: Minimum seconds between checks, and the maximum share of the time that checks may take.
 _LOOK, _SHARE = 0.5, 0.1
 

@@ -12,8 +12,6 @@ from ensemble_core import EnsembleError, Run
 from ensemble_core.cli.toolkit import ExecutorChoice, Registry, build_executor, print_warning
 from ensemble_jobspec.workload import Group, Request, Task, Vertex, Workload
 
-__all__ = ["needs_gauges", "read_gauges"]
-
 
 def needs_gauges(workload: Workload) -> bool:
     """Return whether a task or group requests alternatives, a GPU, or more than one core."""

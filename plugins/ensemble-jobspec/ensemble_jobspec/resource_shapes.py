@@ -12,8 +12,6 @@ from typing import Literal
 from ensemble_core import UsageError
 from ensemble_jobspec.workload import Request, Vertex
 
-__all__ = ["Copies", "Shape", "choose_shape", "compute_shape", "shape_gauges"]
-
 Copies = Literal["slots", "cores"]
 
 

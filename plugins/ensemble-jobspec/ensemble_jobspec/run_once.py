@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-__all__ = ["run_once"]
-
 #: Shell script that writes its process id, runs a command unchanged, and writes the exit code
 #: atomically. It survives the controller and holds the lock of the record.
 _KEEPER = (

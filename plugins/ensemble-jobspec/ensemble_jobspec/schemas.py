@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["FORMS", "RESOURCES", "STEPS"]
-
 Schema = Mapping[str, Any]
 
 #: Types of resources to request; those in the second row are only containers.

@@ -11,8 +11,6 @@ import shlex
 
 from ensemble_jobspec.workload import Script
 
-__all__ = ["script_words"]
-
 #: The option with which each interpreter takes a program as an argument.
 _TAKES = (
     (re.compile(r"(ba|da|z|k|mk|a)?sh\Z"), "-c"),

@@ -14,8 +14,6 @@ from ensemble_core.cli.toolkit import parse_duration
 from ensemble_jobspec.jobspec_errors import Faults, Path
 from ensemble_jobspec.workload import Attributes, Request, Script, Vertex
 
-__all__ = ["attributes", "command", "inside", "request_of_list", "requirement", "system", "vertex"]
-
 _KNOWN = ("duration", "cwd", "environment", "watch")
 _SHELL = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1", "2>", "<<"})
 

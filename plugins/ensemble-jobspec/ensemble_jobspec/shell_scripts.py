@@ -10,8 +10,6 @@ from ensemble_core import Job, as_text, shell_line, unescape_braces
 from ensemble_jobspec.conversion import Converted
 from ensemble_jobspec.unit_order import Unit
 
-__all__ = ["flux_script", "script"]
-
 _HEAD = "#!/bin/sh\n# {name}: written by ensemble jobspec convert\nset -eu\n"
 
 

@@ -17,8 +17,6 @@ from ensemble_core import FileErrors
 from ensemble_core.cli.toolkit import read_document
 from ensemble_jobspec.jobspec_errors import Faults
 
-__all__ = ["read_site"]
-
 
 def read_site(text: str, file: str) -> Mapping[str, Mapping[str, Any]]:
     """Return the section ``requires`` of a site file.

@@ -9,8 +9,6 @@ from ensemble_core import UsageError, escape_braces
 from ensemble_jobspec.resource_shapes import Shape
 from ensemble_jobspec.unit_order import Unit
 
-__all__ = ["stage_files"]
-
 #: Command that copies files from a job's first node to the others, and starts the job.
 _CAST = (
     'n=$1; shift; while [ "$n" -gt 0 ]; do sbcast --force "$1" "$1" || exit 1; shift; '

@@ -14,8 +14,6 @@ from ensemble_core import Location, UsageError
 from ensemble_core.cli.toolkit import read_file
 from ensemble_jobspec.workload import Group, Task, Workload
 
-__all__ = ["check_requirements"]
-
 
 def check_requirements(
     workload: Workload, folder: Path, *, require_all: bool = False

@@ -11,8 +11,6 @@ from ensemble_jobspec.schemas import STEPS
 from ensemble_jobspec.shared_parts import command, inside, request_of_list, system
 from ensemble_jobspec.workload import Script, Step, Task, Workload
 
-__all__ = ["read_transform"]
-
 _STEPS: Path = ("task", "transform")
 
 

@@ -15,8 +15,6 @@ from ensemble_core import UsageError
 from ensemble_jobspec.jobspec_errors import nearest
 from ensemble_jobspec.workload import Group, Step, Task, Workload
 
-__all__ = ["Mode", "Unit", "find_group", "plan", "references"]
-
 Mode = Literal["nested", "flat"]
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 #: Maximum length of a name, which leaves room for suffixes.

@@ -9,8 +9,6 @@ import importlib.util
 import subprocess
 import sys
 
-__all__ = ["is_installed", "run_upstream"]
-
 #: The transformer's base classes are in the package ``jobspec``, which its process imports. After a
 #: failed step, they print the exception and call ``sys.exit()``, which would be exit code 0.
 _CODE = """\

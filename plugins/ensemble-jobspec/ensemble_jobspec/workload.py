@@ -9,19 +9,6 @@ from typing import Any, Literal
 
 from ensemble_core import Location
 
-__all__ = [
-    "Attributes",
-    "Form",
-    "Group",
-    "Name",
-    "Request",
-    "Script",
-    "Step",
-    "Task",
-    "Vertex",
-    "Workload",
-]
-
 #: Forms of jobspecs: ``flux`` is Flux's own (RFC 14 and 25), ``transform`` is jobspec 0.0.x, and
 #: ``nextgen`` is jobspec 0.1.x.
 Form = Literal["flux", "transform", "nextgen"]

@@ -8,8 +8,6 @@ from typing import Any
 
 from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
 
-__all__ = ["ensemble_executors"]
-
 _IMAGE = {"type": "string", "minLength": 1, "description": "Container image that jobs run in."}
 _TEXT = {"type": "string", "minLength": 1}
 

@@ -19,8 +19,6 @@ from urllib3.exceptions import HTTPError
 
 from ensemble_core import ExecutorError, UsageError
 
-__all__ = ["Api", "ApiError", "Kind"]
-
 Object = dict[str, Any]
 Kind = Literal["jobs", "pods", "events"]
 #: In seconds: timeout for connecting and for a reply; duration of a watch; time after that within

@@ -12,8 +12,6 @@ from ensemble_kubernetes.api import Api, ApiError, selector
 from ensemble_kubernetes.manifest import JOB, RUN
 from ensemble_kubernetes.tasks import Tasks
 
-__all__ = ["Deletions"]
-
 #: Maximum number of Jobs in one request.
 _TOGETHER = 100
 #: In seconds: time to collect Jobs for one request, urgent ones and others; pause after a failure

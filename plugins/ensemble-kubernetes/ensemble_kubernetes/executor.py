@@ -14,8 +14,6 @@ from ensemble_kubernetes.api import Api
 from ensemble_kubernetes.kubernetes_run import KubernetesRun
 from ensemble_kubernetes.manifest import Settings
 
-__all__ = ["KubernetesExecutor"]
-
 
 class KubernetesExecutor(Executor):
     """Runs jobs in Kubernetes."""

@@ -12,8 +12,6 @@ from ensemble_core import Job, JobEvent
 from ensemble_kubernetes.log_copy import LogCopy
 from ensemble_kubernetes.pods import Failure, Pod
 
-__all__ = ["Life"]
-
 _DELETED = "was deleted by another client"
 _UNSEEN = Failure("lost", "its pod was deleted before its end was seen: its outcome is unknown")
 _LOST = Failure("lost", "Kubernetes no longer knows this job, so its outcome is unknown")

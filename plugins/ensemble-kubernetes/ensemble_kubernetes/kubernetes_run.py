@@ -34,8 +34,6 @@ from ensemble_kubernetes.pods import Failure, read_pod
 from ensemble_kubernetes.quotas import is_about_quota, never_fits, quota_of
 from ensemble_kubernetes.tasks import Tasks
 
-__all__ = ["KubernetesRun"]
-
 Object = Mapping[str, Any]
 #: Maximum number of concurrent requests.
 WORKERS = 4

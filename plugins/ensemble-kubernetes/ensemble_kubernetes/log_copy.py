@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-__all__ = ["LogCopy"]
-
 #: How many bytes are compared at the start of a log, and searched as the end of the copy.
 _COMPARED = 4096
 

@@ -14,8 +14,6 @@ from ensemble_batch.job_script import job_variables
 
 from ensemble_core import Job, wrong_command
 
-__all__ = ["INDEX", "JOB", "RUN", "Settings", "job_name", "manifest", "wrong"]
-
 Object = dict[str, Any]
 #: Label of a run's Jobs and pods, and their annotation with the job's id.
 RUN, JOB = "ensemble.flux-framework.org/run", "ensemble.flux-framework.org/job"

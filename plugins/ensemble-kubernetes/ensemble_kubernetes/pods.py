@@ -11,8 +11,6 @@ from ensemble_batch import status_of
 
 from ensemble_core import Cause
 
-__all__ = ["Failure", "Pod", "failure_of", "read_pod", "timestamp"]
-
 #: Reasons of a waiting container that persist until somebody intervenes.
 _STUCK = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",

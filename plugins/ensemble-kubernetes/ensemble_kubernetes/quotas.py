@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_about_quota", "never_fits", "quota_of"]
-
 #: Used up, not counted yet, or changed by a concurrent request.
 _QUOTA = (
     "exceeded quota",

@@ -8,8 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Tasks"]
-
 
 class Tasks:
     """A pool of ``count`` threads. ``failed`` is called with any exception that a task raises."""

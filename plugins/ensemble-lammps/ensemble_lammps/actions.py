@@ -19,8 +19,6 @@ from ensemble_lammps.program import LAMMPS
 if TYPE_CHECKING:
     from ensemble_core import Decision
 
-__all__ = ["ensemble_actions"]
-
 
 # -- lammps-vary -----------------------------------------------------------------------------------
 

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from math import prod
 
-__all__ = ["FACTS", "MEMORY", "NO_COLUMNS", "Facts", "is_thermo"]
-
 #: Names of the facts. ``Atoms`` may also be a column.
 FACTS = frozenset({
     "Atoms", "Errors", "LoopSteps", "LoopTime", "NonFinite", "NsPerDay", "Ranks",

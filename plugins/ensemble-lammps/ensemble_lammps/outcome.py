@@ -14,8 +14,6 @@ from ensemble_programs import outcome as programs
 from ensemble_lammps.log_facts import is_thermo
 from ensemble_lammps.thermo import KEYWORDS, TIMES, ThermoReader
 
-__all__ = ["read"]
-
 #: Where the last table begins, or the part of the log that has it: without preparation
 #: (``pre no``), only the end of the run before is marked.
 _TABLE = rb"^(?:Per MPI rank memory allocation|Memory usage per processor|LAMMPS \()"

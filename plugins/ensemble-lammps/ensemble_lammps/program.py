@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ensemble_core import Event
 
-__all__ = ["LAMMPS", "ensemble_observers", "ensemble_triggers"]
-
 #: LAMMPS' default log.
 _LOG = "log.lammps"
 _OPTIONS = observer.options_schema(

@@ -16,8 +16,6 @@ from ensemble_programs.outcome import open_regular
 
 from ensemble_core import EnsembleError
 
-__all__ = ["IncompleteRestart", "Restart", "find", "read"]
-
 # Format: a magic string, the integer 1 (which shows the byte order), the revision of the format,
 # then tagged values, with the step among the first. The magic string at the very end shows that the
 # file is complete.

@@ -12,8 +12,6 @@ from ensemble_core import Observer, Row
 from ensemble_lammps import thermo_tables
 from ensemble_lammps.log_facts import MEMORY, Facts
 
-__all__ = ["KEYWORDS", "TIMES", "ThermoReader"]
-
 #: Columns without physics, which may be infinite or nan in a healthy run.
 TIMES = frozenset({
     "Step", "Elapsed", "Elaplong", "Dt", "Time", "CPU", "T/CPU", "S/CPU", "CPULeft", "Part",

@@ -10,11 +10,6 @@ from math import inf, isfinite, nan
 
 from ensemble_core import Row, read_number
 
-__all__ = [
-    "LONGEST_LINE", "MULTI_HEAD", "NOISE", "NUMBER",
-    "Keeper", "MultiTable", "OneTable", "Table", "YamlTable",
-]  # fmt: skip
-
 #: Maximum length of a line, to limit memory. LAMMPS' lines are far shorter.
 LONGEST_LINE = 256 * 1024
 

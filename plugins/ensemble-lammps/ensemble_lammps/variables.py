@@ -8,10 +8,6 @@ from itertools import chain, pairwise
 
 from ensemble_core import EnsembleError, Job, JobGroup, as_text, escape_braces
 
-__all__ = [
-    "as_number", "as_word", "find_changes", "log", "parse_variables", "script", "with_changes",
-]  # fmt: skip
-
 # LAMMPS behaves as follows (seen in tests):
 #
 # - If a command sets a variable twice, the first value counts. So a new value replaces the old one.

@@ -10,8 +10,6 @@ from typing import Any
 
 from ensemble_core import Executor, ExecutorPlugin, ResizerPlugin, hookimpl
 
-__all__ = ["ensemble_executors", "ensemble_resizers"]
-
 
 def _build(options: Mapping[str, Any]) -> Executor:
     from ensemble_minicluster.executor import build

@@ -10,8 +10,6 @@ from typing import Any
 
 from ensemble_core import EnsembleError, UsageError
 
-__all__ = ["Fault", "MiniClusters", "connect"]
-
 GROUP = "flux-framework.org"
 VERSION = "v1alpha2"
 PLURAL = "miniclusters"

@@ -11,8 +11,6 @@ from typing import Protocol
 from ensemble_core import EnsembleError, Resized
 from ensemble_minicluster.node_states import MARK, Look, Nodes, shown
 
-__all__ = ["LAST", "SOON", "Cluster", "Ended", "Patience", "Service"]
-
 #: Seconds between two checks of the nodes: first and longest.
 SOON, _LATER = 0.1, 1.0
 #: Seconds that an ending run waits for open requests, such as the shrink at its end.

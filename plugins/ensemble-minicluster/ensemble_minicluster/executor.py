@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from ensemble_core import Emit, Job, Run, WhenBusy
 
-__all__ = ["MiniCluster", "Part", "build"]
-
 #: Seconds to wait for a reply of the service: usually, and at the start of a run.
 _PATIENCE, _AT_FIRST = 15.0, 3.0
 #: Upstream's operator calls 'ensemble run --kubernetes --executor minicluster'.

@@ -11,8 +11,6 @@ from ensemble_minicluster.cluster import Cluster, Ended
 from ensemble_minicluster.node_states import shown
 from ensemble_minicluster.request_log import ResizeRequest
 
-__all__ = ["denied", "grow", "shortfall_reason"]
-
 #: Seconds by which gauges may lag behind Flux's report of its nodes.
 _BEHIND = 3.0
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from ensemble_core import Resizer, ResizerPlugin
 
-__all__ = ["OPTIONS", "RECORD"]
-
 _TEXT = {"type": "string", "minLength": 1}
 
 #: Options for ``ensemble-server start --option KEY=VALUE``.

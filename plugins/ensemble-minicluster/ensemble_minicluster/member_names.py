@@ -6,8 +6,6 @@ import re
 
 from ensemble_core import UsageError
 
-__all__ = ["member_name"]
-
 #: An RFC 1123 label, as for Kubernetes namespaces and objects.
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _LONGEST = 63

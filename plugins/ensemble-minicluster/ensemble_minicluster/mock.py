@@ -6,8 +6,6 @@ from typing import Literal
 
 from ensemble_core import Resized, UsageError
 
-__all__ = ["MockService", "check_bounds"]
-
 
 def check_bounds(size: int | None, smallest: int, largest: int) -> int:
     """Check the bounds, and return the initial number of nodes.

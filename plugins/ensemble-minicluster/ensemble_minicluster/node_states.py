@@ -13,8 +13,6 @@ from typing import Any
 
 from ensemble_core import ExecutorError
 
-__all__ = ["MARK", "Look", "Nodes", "shown", "to_ranks"]
-
 #: Prefix of the reasons that we give for drains.
 MARK = "ensemble gives this node back"
 #: Seconds to wait for Flux's reply.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["OPTIONS", "PASSED_ON"]
-
 _TEXT = {"type": "string", "minLength": 1}
 _NODES = {"type": "integer", "minimum": 1}
 

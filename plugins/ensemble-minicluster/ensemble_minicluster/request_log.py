@@ -13,8 +13,6 @@ from typing import Any, Literal
 
 from ensemble_core import private_folder
 
-__all__ = ["RequestLog", "ResizeRequest"]
-
 #: Number of requests to keep. Only the newest is ever repeated.
 _MOST = 200
 

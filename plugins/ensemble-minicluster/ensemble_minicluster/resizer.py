@@ -14,8 +14,6 @@ from ensemble_minicluster.member_names import member_name
 from ensemble_minicluster.resizer_options import check_namespace, fixed_of, names_of
 from ensemble_minicluster.sizes import NotResizable, Plan, Sizes, read
 
-__all__ = ["KubernetesResizer", "build"]
-
 #: Number of conflicts with other writers before giving up.
 _CONFLICTS = 8
 #: Seconds after a problem during which a restarted API server may not know all permissions yet and

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from ensemble_core import UsageError
 from ensemble_minicluster.member_names import member_name
 
-__all__ = ["check_namespace", "fixed_of", "names_of"]
-
 _OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 

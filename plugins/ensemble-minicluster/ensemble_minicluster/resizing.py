@@ -16,8 +16,6 @@ from ensemble_minicluster.shrink import Shrink
 if TYPE_CHECKING:
     from ensemble_core import WhenBusy
 
-__all__ = ["Resizing"]
-
 _Told = tuple[Literal["granted", "denied", "timeout", "undelivered"], "int | None", str]
 
 

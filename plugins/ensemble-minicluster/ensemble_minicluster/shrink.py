@@ -16,8 +16,6 @@ from ensemble_minicluster.request_log import ResizeRequest
 if TYPE_CHECKING:
     from ensemble_core import WhenBusy
 
-__all__ = ["Shrink"]
-
 
 class Shrink:
     """A request for fewer nodes."""

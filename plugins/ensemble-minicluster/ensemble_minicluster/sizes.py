@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["NotResizable", "Plan", "Sizes", "read"]
-
 #: Kubernetes stores the number of replicas in 32 bits.
 _COUNTABLE = 2**31 - 1
 

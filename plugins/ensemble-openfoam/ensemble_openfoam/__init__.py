@@ -15,8 +15,6 @@ from ensemble_programs import Kept, Program
 
 from ensemble_core import EnsembleError
 
-__all__ = ["OPENFOAM", "ensemble_actions", "ensemble_observers", "ensemble_triggers"]
-
 _PROCESSOR = re.compile(r"processor(s)?\d+(_\d+-\d+)?$")
 #: The last line of each file that OpenFOAM writes.
 _END = b"// ***"

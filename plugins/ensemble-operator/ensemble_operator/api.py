@@ -15,8 +15,6 @@ from typing import Any
 
 import aiohttp
 
-__all__ = ["JSON_PATCH", "MERGE", "Api", "ApiError"]
-
 MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
 #: Timeout of a request in seconds, and lifetime of credentials. Kubernetes replaces the token file
 #: of a service account long before the token expires.

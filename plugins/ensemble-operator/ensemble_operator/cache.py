@@ -12,8 +12,6 @@ from typing import Any
 from .crd_schema import KIND
 from .object_names import LABEL, Object
 
-__all__ = ["Cache", "Key"]
-
 #: Namespace and name of an Ensemble.
 Key = tuple[str, str]
 _Child = tuple[str, str]

@@ -9,26 +9,6 @@ from typing import Any
 from .object_names import RUN, Object
 from .resource import Reference
 
-__all__ = [
-    "Change",
-    "Create",
-    "Delete",
-    "Disown",
-    "DryRun",
-    "Figures",
-    "Finalizer",
-    "Forget",
-    "Keys",
-    "Note",
-    "Observed",
-    "Part",
-    "PartPlan",
-    "Patch",
-    "Plan",
-    "deletion",
-    "kept_status",
-]
-
 
 @dataclass(frozen=True)
 class Note:

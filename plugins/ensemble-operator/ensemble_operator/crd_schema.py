@@ -10,8 +10,6 @@ from typing import Any
 
 from .validation_rules import MEMBER_LIMIT, rules_at
 
-__all__ = ["GROUP", "KIND", "PLURAL", "SPEC", "VERSION", "definition"]
-
 GROUP, VERSION, KIND, PLURAL = "ensemble.flux-framework.org", "v1alpha1", "Ensemble", "ensembles"
 
 # Group, version, kind and the meaning of fields are those of upstream. Of a MiniCluster, only the

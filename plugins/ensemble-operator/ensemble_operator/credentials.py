@@ -27,8 +27,6 @@ from .token_holders import (
     value,
 )
 
-__all__ = ["make_secrets"]
-
 _DAYS = 365
 
 

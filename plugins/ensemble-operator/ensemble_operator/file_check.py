@@ -17,8 +17,6 @@ from ensemble_core.cli.toolkit import load_plugins, load_text, read_options
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FileCheck", "FileChecks", "check", "digest", "option_errors"]
-
 #: Largest ensemble file in bytes: the limit of a ConfigMap, minus the rest of its content.
 _LARGEST = (1 << 20) - 8192
 #: Number of remembered checks.

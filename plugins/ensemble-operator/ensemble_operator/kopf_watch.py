@@ -25,8 +25,6 @@ from .reconcile_loop import Loop
 from .service_polling import ServicePoller
 from .settings import Settings
 
-__all__ = ["Operator"]
-
 #: Comparison of the cache with the cluster: seconds between two comparisons, seconds until a failed
 #: one is retried, and seconds without a success after which the process should restart.
 _CHECK, _AGAIN, _UNKNOWN = 300.0, 10.0, 900.0

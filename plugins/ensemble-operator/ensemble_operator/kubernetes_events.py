@@ -13,8 +13,6 @@ from .crd_schema import GROUP, KIND, VERSION
 from .object_names import KINDS, MANAGER, Object
 from .times import format_time
 
-__all__ = ["Events"]
-
 _MOST = 10_000
 _log = logging.getLogger("ensemble.operator")
 

@@ -15,8 +15,6 @@ from typing import Any
 from .api import MERGE, Api, ApiError
 from .object_names import KINDS
 
-__all__ = ["Lease"]
-
 _log = logging.getLogger("ensemble.operator")
 
 

@@ -10,8 +10,6 @@ import kopf
 
 from ensemble_core import UsageError
 
-__all__ = ["log_in"]
-
 #: Folder of a pod's service account.
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _log = logging.getLogger("ensemble.operator")

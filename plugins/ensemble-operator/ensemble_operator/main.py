@@ -13,8 +13,6 @@ import click
 from ensemble_core import EnsembleError, FileErrors, UsageError
 from ensemble_core.cli.toolkit import CommandGroup, print_line
 
-__all__ = ["main"]
-
 
 @click.group(
     cls=CommandGroup,

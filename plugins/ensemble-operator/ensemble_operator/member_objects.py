@@ -22,15 +22,6 @@ from .resource import Ensemble, Member
 from .service_objects import RESTRICTED, address, pod_security
 from .settings import Settings
 
-__all__ = [
-    "RUNNER",
-    "config_map",
-    "member_objects",
-    "run_objects",
-    "token_secret",
-    "wrap_script",
-]
-
 # The objects depend on this behaviour of the Flux Operator:
 #
 # - The volume of a ConfigMap has the ConfigMap's name.

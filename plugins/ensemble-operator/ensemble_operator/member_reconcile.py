@@ -27,8 +27,6 @@ from .resource import Ensemble
 from .times import format_time, seconds
 from .withdrawal import plan_withdrawal
 
-__all__ = ["BEAT", "members_leave", "plan_part"]
-
 #: Seconds without a heartbeat after which a member is unreachable.
 BEAT = 60.0
 _NEEDED = "the run cancels its jobs first"

@@ -10,24 +10,6 @@ from typing import Any, Literal
 
 from .times import seconds
 
-__all__ = [
-    "PodState",
-    "any_stopping",
-    "ended_jobs",
-    "first_pods",
-    "gone_at",
-    "is_set_up",
-    "job_ended",
-    "job_failed",
-    "job_of",
-    "late_until",
-    "lost_pod",
-    "newest",
-    "pod_state",
-    "trouble_of",
-    "waits_since",
-]
-
 Object = Mapping[str, Any]
 
 #: Annotation or label with a pod's index in its Job.

@@ -11,27 +11,6 @@ from typing import Any
 from .crd_schema import GROUP, KIND, PLURAL, VERSION
 from .resource import Ensemble
 
-__all__ = [
-    "FILE",
-    "HASH",
-    "KINDS",
-    "LABEL",
-    "MANAGER",
-    "ORPHAN",
-    "RUN",
-    "TEMPLATE",
-    "WITHDRAWS",
-    "Kind",
-    "Object",
-    "child",
-    "content",
-    "is_owned",
-    "labels_of",
-    "member_object",
-    "run_tag",
-    "without_none",
-]
-
 Object = dict[str, Any]
 
 MANAGER = "ensemble-operator"

@@ -45,8 +45,6 @@ from .times import format_time, seconds
 from .token_holders import holders, needs_secrets, needs_user, secret_names, value
 from .withdrawal import can_withdraw
 
-__all__ = ["empty_ensemble", "files_of", "plan"]
-
 #: Seconds between two writes of the status that only change figures.
 _FIGURES = 30.0
 #: Seconds between checks of Secrets that users must create or remove.

@@ -30,8 +30,6 @@ from .times import seconds
 from .token_holders import VIEWER, needs_user, secret_names, value
 from .writes import object_of, try_out, write
 
-__all__ = ["Loop"]
-
 #: In seconds: shortest and longest backoff; pause before a reconcile after a conflict.
 _FIRST, _LAST, _SOON = 1.0, 300.0, 0.2
 #: Key of the backoff after an interrupted reconcile, together with the path of the failed request.

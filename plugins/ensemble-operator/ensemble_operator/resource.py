@@ -10,18 +10,6 @@ from typing import Any
 from .crd_schema import GROUP, KIND, SPEC, VERSION
 from .validation_rules import RULES, Rule
 
-__all__ = [
-    "Ensemble",
-    "Member",
-    "Problem",
-    "Reference",
-    "Sidecar",
-    "is_readable",
-    "privilege_problems",
-    "problems",
-    "read",
-]
-
 Object = Mapping[str, Any]
 
 #: Upstream's images, which lack the service that this operator's members use.

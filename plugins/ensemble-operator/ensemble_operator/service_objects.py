@@ -9,8 +9,6 @@ from .object_names import Object, child, labels_of, member_object
 from .resource import Ensemble
 from .settings import Settings
 
-__all__ = ["address", "pod_security", "service_objects", "tls_secret", "tokens_secret"]
-
 _STATE, _TLS, _TOKENS = "/var/lib/ensemble", "/etc/ensemble/tls", "/etc/ensemble/tokens"
 RESTRICTED = {
     "allowPrivilegeEscalation": False,

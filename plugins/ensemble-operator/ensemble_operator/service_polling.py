@@ -18,8 +18,6 @@ from .changes import Figures
 if TYPE_CHECKING:
     from ensemble_service import ServiceClient
 
-__all__ = ["ServicePoller", "Target"]
-
 #: Number of services polled at a time, and timeout of each poll in seconds.
 _AT_ONCE, _TIMEOUT = 8, 5.0
 _log = logging.getLogger("ensemble.operator")

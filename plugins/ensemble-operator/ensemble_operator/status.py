@@ -11,16 +11,6 @@ from .object_names import is_owned
 from .resource import Ensemble
 from .times import format_time
 
-__all__ = [
-    "Verdict",
-    "compare_status",
-    "conditions",
-    "phase_of",
-    "service_verdict",
-    "sums",
-    "transitions",
-]
-
 Object = Mapping[str, Any]
 #: Current state of a condition: its status, reason and message.
 Verdict = tuple[bool, str, str]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-__all__ = ["format_time", "seconds"]
-
 
 def format_time(when: float) -> str:
     """Convert seconds since the epoch to the API's time format."""

@@ -14,26 +14,6 @@ from .object_names import Object, is_owned, member_object
 from .resource import Ensemble
 from .service_objects import tls_secret, tokens_secret
 
-__all__ = [
-    "FILES",
-    "LAST",
-    "NEXT",
-    "RENEW",
-    "VIEWER",
-    "Holder",
-    "Secrets",
-    "belongs_to",
-    "holders",
-    "is_recorded",
-    "needs_secrets",
-    "needs_user",
-    "renewal",
-    "renewal_time",
-    "secret_names",
-    "token_lines",
-    "value",
-]
-
 Secrets = Mapping[str, "Object | None"]
 
 #: Annotation with the time of a certificate's renewal, in seconds since the epoch.

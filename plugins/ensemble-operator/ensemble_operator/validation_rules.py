@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MEMBER_LIMIT", "NAME_LIMIT", "RULES", "Rule", "rules_at"]
-
 #: Maximum number of members of an Ensemble, and of characters in its name (pod names have at most
 #: 63).
 MEMBER_LIMIT, NAME_LIMIT = 32, 40

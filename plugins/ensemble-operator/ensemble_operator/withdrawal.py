@@ -16,8 +16,6 @@ from .member_state import any_stopping, first_pods, job_failed, late_until, newe
 from .object_names import FILE, RUN, WITHDRAWS, Object, child, is_owned, member_object
 from .resource import Ensemble
 
-__all__ = ["can_withdraw", "plan_withdrawal", "run_to_withdraw"]
-
 #: Seconds until Kubernetes ends the Job; the run's jobs are then abandoned. Half of this time is
 #: for unreachable members.
 _LONGEST = 600

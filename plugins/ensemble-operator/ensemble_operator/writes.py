@@ -13,8 +13,6 @@ from .changes import Change, Create, Delete, Disown, DryRun, Finalizer, Forget, 
 from .crd_schema import KIND
 from .object_names import KINDS, ORPHAN, Object, without_none
 
-__all__ = ["merge_patch", "object_of", "try_out", "write"]
-
 #: Mappings that a patch replaces as a whole.
 _WHOLE = ("nodeSelector", "limits", "requests")
 

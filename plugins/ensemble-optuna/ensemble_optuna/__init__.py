@@ -14,8 +14,6 @@ from ensemble_core import EnsembleError, GeneratorPlugin, hookimpl
 if TYPE_CHECKING:
     from ensemble_core import Generator, Vocs
 
-__all__ = ["ensemble_generators"]
-
 #: Optuna's classes of samplers and pruners, by their names in the ensemble file.
 SAMPLERS = {
     "tpe": "TPESampler",

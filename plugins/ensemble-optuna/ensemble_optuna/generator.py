@@ -23,8 +23,6 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from ensemble_core import EnsembleError, Exchange, Generator, Point, Reading, Variable, Vocs
 from ensemble_optuna import PRUNERS, SAMPLERS
 
-__all__ = ["OptunaGenerator"]
-
 _LOG = logging.getLogger("optuna")
 _CONSTRAINTS = "constraints"
 #: User attribute with a trial's constraint values. Before Optuna 5, the sampler takes a function

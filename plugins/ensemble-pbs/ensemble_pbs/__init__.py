@@ -9,8 +9,6 @@ from ensemble_batch.queue_options import LOST_AFTER, POLL, extra
 
 from ensemble_core import Executor, ExecutorPlugin, Job, Rendered, hookimpl
 
-__all__ = ["ensemble_executors"]
-
 #: The same as Slurm's: above the local executor, below a Flux instance that contains this process.
 _PRIORITY = 50
 

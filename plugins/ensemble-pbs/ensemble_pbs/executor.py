@@ -14,8 +14,6 @@ from ensemble_batch import Batch, BatchExecutor, CannotTake, InvalidJob, QueueJo
 from ensemble_core import ExecutorError, Job
 from ensemble_pbs.parse import array_id, blocks, count, queue_job
 
-__all__ = ["PBSExecutor"]
-
 #: Messages while the server is unreachable, busy or starting.
 _AWAY = (
     "cannot connect to", "could not connect", "couldn't connect", "connection refused",

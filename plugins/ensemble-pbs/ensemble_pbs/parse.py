@@ -8,8 +8,6 @@ from typing import Literal
 
 from ensemble_batch import QueueJob, status_of
 
-__all__ = ["array_id", "blocks", "count", "queue_job"]
-
 _STATES: Mapping[str, Literal["waiting", "running", "suspended", "held", "over"]] = {
     **dict.fromkeys("QHWT", "waiting"),
     **dict.fromkeys("RBEM", "running"),

@@ -9,8 +9,6 @@ from typing import Any
 from ensemble_core import Executor, ExecutorPlugin, JobGroup, VirtualPilots, hookimpl
 from ensemble_pilot.option_schema import KIND, OPTIONS
 
-__all__ = ["ensemble_executors"]
-
 
 def _build(options: Mapping[str, Any]) -> Executor:
     from ensemble_pilot.executor import PilotExecutor

@@ -18,8 +18,6 @@ from ensemble_pilot.pilot import Node, Pilot
 from ensemble_pilot.tracking import FIRST, Tracking
 from ensemble_pilot.turn import Turn
 
-__all__ = ["Connections"]
-
 #: How many jobs a message to a node has at most.
 _BATCH = 500
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from ensemble_core import private_folder
 
-__all__ = ["NAME", "client_context", "make", "server_context", "token", "write_private"]
-
 #: The name in the certificate.
 NAME = "ensemble-pilot"
 _CERTIFICATE, _KEY, _SECRET = "certificate.pem", "key.pem", "secret"

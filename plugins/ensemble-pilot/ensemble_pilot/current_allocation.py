@@ -17,8 +17,6 @@ from xml.etree import ElementTree as ET
 from ensemble_core import UsageError
 from ensemble_core.local.inside_allocation import allocation_process
 
-__all__ = ["Allocation", "allocation"]
-
 #: An entry of SLURM_JOB_CPUS_PER_NODE: the number of cores, and of how many nodes.
 _CORES = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 #: Seconds within which a command of the queue must answer.

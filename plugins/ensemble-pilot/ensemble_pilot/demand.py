@@ -17,8 +17,6 @@ from ensemble_pilot.pilot import LIVE, Kind, Pilot, share
 if TYPE_CHECKING:
     from ensemble_pilot.fleet import Fleet
 
-__all__ = ["FAILURES", "Demand", "Load", "Shape"]
-
 #: After this many pilots in a row that ended before they were ready, wait before the next request:
 #: so many seconds at first, then twice as long each time, up to the maximum.
 FAILURES, _PAUSE, _LONGEST_PAUSE = 3, 15.0, 900.0

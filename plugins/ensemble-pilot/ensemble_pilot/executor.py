@@ -30,8 +30,6 @@ from ensemble_pilot.options import read_options
 from ensemble_pilot.pilot_controller import Controller
 from ensemble_pilot.pilots import Settings
 
-__all__ = ["PilotExecutor"]
-
 
 class PilotExecutor(Executor):
     """Executor for jobs inside pilots. ``docs/pilots.md`` describes the options.

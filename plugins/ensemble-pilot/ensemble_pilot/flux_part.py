@@ -18,8 +18,6 @@ from ensemble_core import Job
 from ensemble_pilot import flux_start
 from ensemble_pilot.pilot import share
 
-__all__ = ["FLUX", "flux_part"]
-
 FLUX = flux_start.FLUX
 
 

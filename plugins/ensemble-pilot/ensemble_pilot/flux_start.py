@@ -26,8 +26,6 @@ import tempfile
 import time
 from typing import Any
 
-__all__ = ["FLUX", "main", "remove_leftovers"]
-
 #: The variable with the path of ``flux`` on this node.
 FLUX = "ENSEMBLE_FLUX"
 #: Seconds within which all parts must have found one another, between two looks at a file, and

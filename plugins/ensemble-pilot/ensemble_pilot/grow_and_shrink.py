@@ -16,8 +16,6 @@ from ensemble_pilot.demand import FAILURES, Demand
 from ensemble_pilot.fleet import Fleet
 from ensemble_pilot.pilot import Pilot
 
-__all__ = ["Answer", "Resize", "Resizes"]
-
 
 @dataclass(frozen=True)
 class Resize:

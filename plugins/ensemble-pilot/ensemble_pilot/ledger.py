@@ -35,8 +35,6 @@ from ensemble_core import ExecutorError, Job, JobEvent
 from ensemble_core.local.ledger_lines import strip_checksum, with_checksum
 from ensemble_core.local.protocol import decode, encode_event, encode_job, line, to_event, to_job
 
-__all__ = ["STEP", "Entry", "PilotLedger", "PilotRecord", "Records"]
-
 #: Seconds between two events of a job that the controller emits: each must be a microsecond later.
 STEP = 2e-6
 _NAMES = ("submit", "validate", "depend", "priority")

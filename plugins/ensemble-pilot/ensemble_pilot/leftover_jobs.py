@@ -14,8 +14,6 @@ from ensemble_core import ExecutorError
 from ensemble_core.local.ledger_reader import read_ledger, set_fence
 from ensemble_pilot.ledger import Records
 
-__all__ = ["leftover"]
-
 #: How many seconds to wait until pilots have ended their jobs, after the longest grace.
 _ENDING = 60.0
 _LOOK = 0.1

@@ -24,8 +24,6 @@ from typing import Any
 
 from ensemble_core.local.protocol import Splitter, line
 
-__all__ = ["BEAT", "HEARTBEAT", "SILENT", "Link", "Peer"]
-
 #: Seconds between two heartbeats, and after how many of them without a word a connection is broken.
 HEARTBEAT, SILENT = 15.0, 4
 #: A heartbeat. A supervisor, to which it is copied, ignores it.

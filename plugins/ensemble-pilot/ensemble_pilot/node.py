@@ -38,8 +38,6 @@ from ensemble_pilot.credentials import NAME, client_context, token
 from ensemble_pilot.flux_start import FLUX, remove_leftovers
 from ensemble_pilot.link import BEAT, SILENT
 
-__all__ = ["RANKS", "main", "without_queue"]
-
 #: The variable with the rank of a task, for each outer queue.
 RANKS = {
     "local": "ENSEMBLE_TASK_RANK",

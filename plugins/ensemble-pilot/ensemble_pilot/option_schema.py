@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["KIND", "OPTIONS"]
-
 _COUNT = {"type": "integer", "minimum": 1}
 _TIME = {"type": ["string", "number"]}
 OPTIONS: Mapping[str, Any] = {

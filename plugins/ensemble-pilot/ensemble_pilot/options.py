@@ -17,8 +17,6 @@ from ensemble_pilot.node import RANKS
 from ensemble_pilot.option_schema import OPTIONS
 from ensemble_pilot.pilot import AT_END, Kind, never_any
 
-__all__ = ["KindOptions", "PilotOptions", "check_kind", "never", "read_options"]
-
 #: The least value of ``orphan``: in less time, no node can connect.
 _LEAST_ORPHAN = 0.1
 #: Options that the allocation decides with ``queue=here``.

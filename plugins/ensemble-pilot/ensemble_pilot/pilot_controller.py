@@ -41,8 +41,6 @@ from ensemble_pilot.status import use_text
 from ensemble_pilot.tracking import Tracking
 from ensemble_pilot.turn import Turn
 
-__all__ = ["Controller"]
-
 _T = TypeVar("_T")
 
 #: How many seconds the controller waits, when it exits, until the outer queue has ended its pilots,

@@ -39,8 +39,6 @@ from ensemble_pilot.status import nodes_text
 from ensemble_pilot.tracking import Tracking
 from ensemble_pilot.turn import NotYet, Turn
 
-__all__ = ["Pilots", "Settings", "read_node"]
-
 #: Seconds after which a warning says that nodes of a running pilot are not connected.
 _CONNECTING = 60.0
 #: How many seconds a supervisor whose pilot has ended may take to end its jobs and say so. After

@@ -9,8 +9,6 @@ from typing import Any
 from ensemble_core.cli.toolkit import format_duration, format_time
 from ensemble_pilot.ledger import PilotRecord, Records
 
-__all__ = ["nodes_text", "pilot_status", "use_text"]
-
 #: How many pilots are shown, and how many of them are over at least.
 _SHOWN, _PAST_SHOWN = 10, 3
 _HOSTS_SHOWN = 4

@@ -10,8 +10,6 @@ from ensemble_pilot.fleet import Fleet
 from ensemble_pilot.ledger import STEP, Entry
 from ensemble_pilot.turn import Turn
 
-__all__ = ["FIRST", "TrackedJob", "Tracking"]
-
 #: Events that the controller emits itself at the submission.
 FIRST = frozenset({"submit", "validate", "depend", "priority"})
 

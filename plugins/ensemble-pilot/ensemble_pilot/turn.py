@@ -17,8 +17,6 @@ from typing import TypeVar
 from ensemble_core import EnsembleError, Event, ExecutorError, Problem
 from ensemble_pilot.ledger import PilotLedger
 
-__all__ = ["NotYet", "Turn", "Worker"]
-
 _T = TypeVar("_T")
 #: Seconds after which something that failed is tried again.
 _AGAIN = 1.0

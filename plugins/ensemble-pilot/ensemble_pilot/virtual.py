@@ -17,8 +17,6 @@ from ensemble_pilot.grow_and_shrink import Answer, Resizes
 from ensemble_pilot.options import read_options
 from ensemble_pilot.pilot import AT_END, Pilot
 
-__all__ = ["Virtual"]
-
 #: Seconds that a simulation waits at least for the next decision, so that its time goes on although
 #: large times are not precise.
 _STEP = 1e-3

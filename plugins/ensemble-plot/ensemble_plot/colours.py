@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from ensemble_plot.run_history import Track
 
-__all__ = ["DIRECT", "Scale", "Style", "label_of", "scale_of", "style_of"]
-
 #: Maximum number of jobs that each have their own colour and an entry in the legend.
 DIRECT = 12
 

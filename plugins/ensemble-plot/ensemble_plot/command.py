@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from ensemble_plot.table_picture import TablePicture
     from ensemble_plot.timeline import Timeline
 
-__all__ = ["plot"]
-
 #: Default number of variables: if the rules use variables, and if they use none.
 _OF_RULES, _FIRST = 6, 4
 #: A variable that occurs in fewer than one of this many rows is not shown alone.

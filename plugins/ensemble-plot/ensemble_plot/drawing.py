@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from ensemble_plot.picture import Panel, Picture
 
-__all__ = ["DPI", "FORMATS", "draw", "figure_bytes", "new_figure"]
-
 #: Dots per inch of a PNG. Also used to convert a size in pixels.
 DPI = 160
 #: Supported file formats, with options that omit the time and program of their creation.

@@ -8,8 +8,6 @@ from typing import Any
 from ensemble_core import UsageError
 from ensemble_plot.table_picture import Curve, Drawn, TablePicture
 
-__all__ = ["generator_picture"]
-
 
 def generator_picture(name: str, vocs: Any, standing: Any, title: str | None) -> TablePicture:
     """Return the picture of a generator's points.

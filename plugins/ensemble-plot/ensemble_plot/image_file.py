@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ensemble_plot.table_picture import TablePicture
     from ensemble_plot.timeline import Timeline
 
-__all__ = ["check_place", "format_of", "inches", "need_matplotlib", "render", "write"]
-
 _FORMATS = ("png", "svg", "pdf")
 #: Pixels per inch for a size in pixels, and limits in inches.
 _DPI, _SMALLEST, _LARGEST = 160, 1.0, 60.0

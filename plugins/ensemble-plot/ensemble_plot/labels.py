@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-__all__ = ["Labels"]
-
 #: Positions of a label, in points from its mark, best first.
 _PLACES = [
     (side * dx, rise)

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ensemble_plot.picture import Panel
 
-__all__ = ["clamp", "isolated_points", "shorten", "time_unit", "total_variation", "unit_of"]
-
 #: Limit of every axis. Beyond this limit, the length of an axis might not be a finite number.
 _HUGE = 1e300
 

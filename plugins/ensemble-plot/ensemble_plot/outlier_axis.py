@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-__all__ = ["set_outlier_axis"]
-
 #: Minimum distance between the ticks of decades, if the usual range has height 2.
 _ROOM = 0.3
 

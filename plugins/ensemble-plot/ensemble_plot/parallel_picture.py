@@ -13,8 +13,6 @@ from typing import Any, Literal
 from ensemble_core import UsageError
 from ensemble_plot.table_picture import ABOVE, PAPER, plain
 
-__all__ = ["Axis", "Line", "ParallelPicture", "draw_parallel", "parallel_picture"]
-
 #: Width per axis, and height of the figure, in inches.
 _SHARE, _HEIGHT = 3.2 / 2.54, 6.6 / 2.54
 _BEST = "#D55E00"

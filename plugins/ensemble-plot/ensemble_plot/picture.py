@@ -10,8 +10,6 @@ from typing import Any, Literal
 from ensemble_plot.run_history import Mark, RunHistory, Track
 from ensemble_plot.thinned_curve import Curve, Point
 
-__all__ = ["Axis", "Line", "Moment", "Panel", "Picture", "Spot", "compose"]
-
 #: Horizontal axis of a panel: the rows' own clock, or seconds since the run's first event.
 Axis = Literal["step", "time"]
 

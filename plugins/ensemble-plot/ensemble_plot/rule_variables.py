@@ -11,8 +11,6 @@ from ensemble_core.cli.toolkit import parse_path
 if TYPE_CHECKING:
     from ensemble_core.cli.toolkit import BoundRule, Ensemble
 
-__all__ = ["variables_of_rules"]
-
 
 def variables_of_rules(
     ensemble: Ensemble,

@@ -18,8 +18,6 @@ from ensemble_plot.thinned_curve import Curve, Point
 if TYPE_CHECKING:
     from ensemble_core.cli.toolkit import Journal, JournalRow
 
-__all__ = ["End", "Firings", "Key", "Mark", "RunHistory", "Track", "read"]
-
 #: Limits of buckets: maximum number for all curves together, maximum and minimum number for one
 #: curve.
 _BUDGET, _MOST, _FEWEST = 300_000, 1200, 12

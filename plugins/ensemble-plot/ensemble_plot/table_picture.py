@@ -11,17 +11,6 @@ from ensemble_core import UsageError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "ABOVE",
-    "PAPER",
-    "Curve",
-    "Drawn",
-    "TablePicture",
-    "draw_table",
-    "plain",
-    "table_picture",
-]
-
 #: Width of a text column, and height of one panel, in inches.
 _WIDTH, _HEIGHT = 8.6 / 2.54, 5.6 / 2.54
 #: Maximum number of curves in a legend.

@@ -7,8 +7,6 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Curve", "Point"]
-
 #: Number of floats that a bucket stores: four points with four values each.
 _WIDTH = 16
 _NAN = math.nan

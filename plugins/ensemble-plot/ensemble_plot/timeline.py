@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ensemble_core.cli.toolkit import Journal
 
-__all__ = ["Bar", "Timeline", "draw_timeline", "timeline_of"]
-
 _WIDTH, _HEIGHT = 17.2 / 2.54, 9.0 / 2.54
 #: Maximum number of named rules, and of marked firings of one rule.
 _RULES, _MARKS = 12, 2000

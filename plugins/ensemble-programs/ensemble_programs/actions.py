@@ -21,24 +21,6 @@ if TYPE_CHECKING:
     from ensemble_programs.outcome import Outcome
     from ensemble_programs.program import Program
 
-__all__ = [
-    "ACTIONS",
-    "TEXT",
-    "check",
-    "continuation",
-    "continuing",
-    "event_job",
-    "files_option",
-    "fill_patterns",
-    "fill_placeholders",
-    "log_action",
-    "nested_actions",
-    "option",
-    "options_schema",
-    "skipped",
-    "split_command",
-]
-
 TEXT: Mapping[str, Any] = {"type": "string", "minLength": 1}
 ACTIONS: Mapping[str, Any] = {"x-ensemble": "action"}
 

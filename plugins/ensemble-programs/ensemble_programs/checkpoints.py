@@ -10,8 +10,6 @@ from typing import Any
 
 from ensemble_core import EnsembleError
 
-__all__ = ["Search", "choose", "find", "newest_checkpoint", "no_checkpoint"]
-
 #: Seconds by which the file system's clock may lag behind the queue's.
 _CLOCKS = 10.0
 #: Maximum number of rejected checkpoints to list for the user.

@@ -11,17 +11,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = [
-    "FEWEST_BLOCKS",
-    "FEWEST_CHECKED",
-    "OPTIONS",
-    "BlockedMean",
-    "Convergence",
-    "Drift",
-    "Unasked",
-    "variables",
-]
-
 #: Minimum number of blocks for an error. With 16, the error is uncertain by about 20 %.
 FEWEST_BLOCKS = 16
 #: Minimum number of blocks of larger sizes, which only check whether the plateau continues.

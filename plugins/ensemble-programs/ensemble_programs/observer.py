@@ -13,8 +13,6 @@ from ensemble_programs import convergence
 if TYPE_CHECKING:
     from ensemble_programs.program import Program
 
-__all__ = ["ProgramObserver", "observer", "options_schema"]
-
 _record = cache(observer_record)
 #: Column of a block's number that its first line does not have. No column of users has this name.
 _NUMBER = "number of the block"

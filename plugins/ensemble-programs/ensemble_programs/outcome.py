@@ -21,19 +21,6 @@ from ensemble_core import UNREADABLE, Job
 if TYPE_CHECKING:
     from ensemble_programs.program import Program
 
-__all__ = [
-    "TAIL",
-    "Outcome",
-    "describe_status",
-    "not_finite",
-    "open_regular",
-    "read",
-    "read_ends",
-    "step_before",
-    "tail",
-    "without_end",
-]
-
 #: Number of bytes to read at the start of the last attempt, and at the end, of a longer log.
 _HEAD, _END = 1 << 19, 1 << 22
 #: Number of bytes to read at the end of other files.

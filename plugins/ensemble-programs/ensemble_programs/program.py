@@ -11,8 +11,6 @@ from ensemble_core import ActionPlugin, ObserverPlugin, TriggerPlugin, hookimpl
 if TYPE_CHECKING:
     from ensemble_programs.outcome import Outcome
 
-__all__ = ["KINDS", "Kept", "Program"]
-
 #: How a job can have ended, with the descriptions of the options of ``NAME-check``.
 KINDS: Mapping[str, str] = {
     "complete": "the program reached its goal",

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ensemble_core import Event
     from ensemble_programs.program import Program
 
-__all__ = ["converged"]
-
 
 def converged(program: Program) -> TriggerPlugin:
     """Return the record of the trigger ``NAME-converged``."""

@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable
 from ensemble_core import Resources
 from ensemble_service.run_context import RunContext
 
-__all__ = ["Absence"]
-
 #: Seconds until the run is warned that a member is disconnected.
 _AWAY = 3.0
 

@@ -9,18 +9,6 @@ from typing import Literal
 
 from ensemble_core import EnsembleError, Run, UsageError
 
-__all__ = [
-    "Identity",
-    "Role",
-    "Unauthenticated",
-    "is_run_name",
-    "member_name",
-    "namespace_name",
-    "run_name",
-    "runs_named",
-    "shown",
-]
-
 Role = Literal["member", "controller", "viewer", "admin"]
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

@@ -24,8 +24,6 @@ from ensemble_service.proto import ensemble_pb2 as pb
 if TYPE_CHECKING:
     from ensemble_service.call_errors import Unreachable
 
-__all__ = ["Agent"]
-
 #: Seconds during which events gather before they are sent.
 _LINGER = 0.01
 #: Number of waiting events that are sent without delay.

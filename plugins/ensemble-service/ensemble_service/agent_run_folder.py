@@ -9,8 +9,6 @@ from pathlib import Path
 from ensemble_core import ExecutorError
 from ensemble_service.atomic_file import write_atomically
 
-__all__ = ["RunFolder"]
-
 
 class RunFolder:
     """A member agent's folder for one run."""

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from ensemble_core import private_folder
 
-__all__ = ["write_atomically"]
-
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write ``data`` to a file that only its owner can read, and sync the file to disk.

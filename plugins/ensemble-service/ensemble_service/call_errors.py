@@ -15,8 +15,6 @@ from ensemble_service.channel import is_loopback, read_certificate, tls_context,
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["MISMATCHED", "Unreachable", "diagnose", "fault", "is_absence", "is_answer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:

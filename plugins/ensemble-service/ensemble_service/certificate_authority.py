@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-__all__ = ["certificate_names", "init"]
-
 #: Lifetime of the certificate authority, in days.
 _CA_DAYS = 3650
 #: Certificates are backdated by this much, for clients whose clocks are behind.

@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     import grpc
     from grpc import Channel
 
-__all__ = [
-    "MAX_MESSAGE",
-    "address",
-    "authorization",
-    "is_loopback",
-    "load_grpc",
-    "open_channel",
-    "own_authority",
-    "read_certificate",
-    "read_token",
-    "tls_context",
-    "trusted_file",
-]
-
 #: Largest message that is accepted, in bytes.
 MAX_MESSAGE = 4 * 1024 * 1024
 

@@ -18,8 +18,6 @@ from ensemble_core import EnsembleError, ExecutorError
 if TYPE_CHECKING:
     from ensemble_service.call_errors import Unreachable
 
-__all__ = ["Connection"]
-
 #: Seconds between attempts to connect: first and longest. A run with the executor ``remote`` waits
 #: slightly longer than that for members that it needs.
 _FIRST, _LONGEST = 0.2, 5.0

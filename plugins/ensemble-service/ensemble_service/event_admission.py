@@ -18,8 +18,6 @@ from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.rate_limits import RateLimiter
 from ensemble_service.wire import clean, to_event
 
-__all__ = ["EventAdmission"]
-
 #: Seconds by which a member's clock may be ahead of the controller's without correction.
 _SLACK = 5.0
 #: Maximum number of corrections of one member's clock. After that, times in the future are replaced

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.wire import MOST_BYTES, MOST_ITEMS
 
-__all__ = ["Inbox", "Outbox"]
-
 #: Maximum number of events that an outbox keeps.
 MOST = 1_000_000
 #: Maximum number of events in flight without an acknowledgement.

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from ensemble_core import UsageError, private_folder
 
-__all__ = ["claim"]
-
 
 def claim(folder: Path, taken: UsageError) -> int:
     """Create and lock the folder. Return the descriptor that holds the lock until it is closed.

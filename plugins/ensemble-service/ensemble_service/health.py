@@ -10,8 +10,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ensemble_service.rpc_error import Refused
 
-__all__ = ["SERVICE_NAME", "HealthService"]
-
 SERVICE_NAME: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 _LONGEST_NAME = 200

@@ -31,8 +31,6 @@ from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.wire import from_error, from_event, to_jobs
 
-__all__ = ["BLIND", "FOREIGN_JOBS", "HOME", "HostedRun"]
-
 #: Capability of an executor that sees foreign jobs.
 FOREIGN_JOBS = "strangers"
 #: Prefix of the capability that names this run's folder at the member. An agent with another folder

@@ -15,8 +15,6 @@ from ensemble_core import Event, Observed, Problem
 from ensemble_service.atomic_file import write_atomically
 from ensemble_service.proto import ensemble_pb2 as pb
 
-__all__ = ["KEPT", "KeptEvents", "origin_of"]
-
 #: Types of events that are kept, because no executor repeats them after a restart.
 KEPT = (Observed, Problem)
 #: Maximum number of kept events. Further events are lost if the agent is killed.

@@ -20,8 +20,6 @@ from ensemble_service.rpc_error import Refused
 from ensemble_service.rpc_guard import caller
 from ensemble_service.servicer import EnsembleServicer
 
-__all__ = ["LegacyServicer"]
-
 #: Codes of denials that may only mean that the member already has this size.
 _AT_BOUND = frozenset({"at-maximum", "at-minimum"})
 _STATES = ("new", "depend", "priority", "sched", "run", "cleanup", "inactive")

@@ -7,8 +7,6 @@ import struct
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
-__all__ = ["foreign_owner", "is_port_free"]
-
 #: The kernel's tables of sockets, and the state number of a listening socket in them.
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS = "0A"

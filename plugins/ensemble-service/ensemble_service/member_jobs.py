@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from ensemble_core import Event, JobEvent
 from ensemble_service.proto import ensemble_pb2 as pb
 
-__all__ = ["MemberJob", "MemberJobs"]
-
 
 @dataclass(slots=True)
 class MemberJob:

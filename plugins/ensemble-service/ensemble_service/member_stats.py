@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from ensemble_core import Event, JobEvent, JobState, Resources
 from ensemble_service.proto import ensemble_pb2 as pb
 
-__all__ = ["MemberStats"]
-
 #: Maximum number of groups in a heartbeat. If there are more, the oldest groups are omitted.
 _MOST_GROUPS = 200
 #: The state of a job after each event.

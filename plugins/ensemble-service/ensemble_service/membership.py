@@ -13,15 +13,6 @@ from typing import Any
 from ensemble_core import ExecutorError, Run, closest
 from ensemble_service.atomic_file import write_atomically
 
-__all__ = [
-    "Membership",
-    "absence_error",
-    "join_names",
-    "no_such_member",
-    "similar_name",
-    "takeover_error",
-]
-
 #: Name of the record's file, and its version.
 _FILE = "remote.json"
 

@@ -12,8 +12,6 @@ import grpc.aio
 from ensemble_service.access import Identity
 from ensemble_service.rpc_error import Refused
 
-__all__ = ["EndOfMessages", "MessageReader", "Messages", "next_message"]
-
 #: Maximum number of messages read at once: per credential, and for all callers without a
 #: credential.
 _AT_ONCE, _NAMELESS_AT_ONCE = 4, 8

@@ -12,8 +12,6 @@ from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.run_context import RunContext
 from ensemble_service.wire import MOST_IDS, in_parts
 
-__all__ = ["UNANSWERED", "Kind", "PendingCalls", "Waiting"]
-
 #: Maximum number of calls in flight at once.
 _WINDOW = 16
 #: Seconds until an unanswered call is resent. A member that was only busy then answers twice.

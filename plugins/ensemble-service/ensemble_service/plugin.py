@@ -11,8 +11,6 @@ from typing import Any
 from ensemble_core import Executor, ExecutorPlugin, hookimpl
 from ensemble_service.capabilities import CAPABILITIES
 
-__all__ = ["OPTIONS", "ensemble_executors"]
-
 
 def _flag(metavar: str, text: str, **more: object) -> Mapping[str, Any]:
     """Return schema keys that make an option a flag of the commands run, resume and cancel."""

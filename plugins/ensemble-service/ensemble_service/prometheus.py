@@ -16,8 +16,6 @@ from ensemble_core import EnsembleError, UsageError
 from ensemble_service.router import Router
 from ensemble_service.service_counters import Counters
 
-__all__ = ["MetricsServer"]
-
 #: Time limit of a request in seconds, from the connection to the last byte of the reply.
 _DEADLINE = 5.0
 #: Maximum number of connections (if there are more, the oldest is closed), and maximum size of a

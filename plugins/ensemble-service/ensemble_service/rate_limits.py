@@ -7,8 +7,6 @@ import sys
 from collections import OrderedDict
 from math import inf
 
-__all__ = ["Deadline", "RateLimiter"]
-
 
 class RateLimiter:
     """Rate limiter with a token bucket for each key.

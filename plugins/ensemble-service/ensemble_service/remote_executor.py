@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from ensemble_service.member_proxy import MemberProxy, RunContext
     from ensemble_service.proto import ensemble_pb2 as pb
 
-__all__ = ["RemoteExecutor"]
-
 #: Seconds between checks for timeouts.
 _TICK = 0.1
 #: Time limits in seconds: for a member's executor to open, and for members to close the run.

@@ -19,8 +19,6 @@ from ensemble_service.connection import Connection
 from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
 
-__all__ = ["Reporter"]
-
 #: Seconds between heartbeats: usual, and shortest.
 _BEAT, _SOONEST = 2.0, 0.2
 #: Error codes for which ``refused`` is called. Waiting does not help, but a renewed token may.

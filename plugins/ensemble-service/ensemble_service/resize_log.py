@@ -16,8 +16,6 @@ from typing import Any
 
 from ensemble_core import EnsembleError, Resized
 
-__all__ = ["Entry", "ResizeLog"]
-
 #: Maximum number of remembered requests, and the number of old requests dropped at once beyond
 #: that.
 MOST = 10_000

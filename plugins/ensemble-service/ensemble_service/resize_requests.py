@@ -17,8 +17,6 @@ from ensemble_service.serial_threads import SerialThreads
 from ensemble_service.service_counters import Counters
 from ensemble_service.service_log import tell
 
-__all__ = ["Resizes", "check_delta"]
-
 _T = TypeVar("_T")
 
 #: Number of resizer threads, and so of members that can be resized at a time.

@@ -11,8 +11,6 @@ from ensemble_core import ExecutorError
 from ensemble_service.membership import Membership, join_names, no_such_member, similar_name
 from ensemble_service.service_presence import ServicePresence
 
-__all__ = ["RollCall"]
-
 #: Seconds to wait for the service at the start.
 _WELCOME = 5.0
 #: Seconds to wait for named members: slightly longer than they take to reconnect to a restarted

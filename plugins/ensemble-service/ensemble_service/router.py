@@ -21,17 +21,6 @@ from ensemble_service.send_queue import RunSendQueue, SendQueue
 from ensemble_service.service_log import tell
 from ensemble_service.wire import clean
 
-__all__ = [
-    "SILENCE",
-    "CallerIdentity",
-    "Link",
-    "MemberLink",
-    "MemberState",
-    "Router",
-    "RunLink",
-    "RunState",
-]
-
 #: Seconds without a message after which a member counts as gone.
 SILENCE = 10.0
 #: Limits of a heartbeat: number of gauges and metrics, number of groups, characters of a name.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Refused"]
-
 
 class Refused(Exception):
     """The RPC is rejected. ``code`` is a name in ``grpc.StatusCode``."""

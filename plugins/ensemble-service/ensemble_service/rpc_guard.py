@@ -27,8 +27,6 @@ from ensemble_service.service_log import tell
 from ensemble_service.tokens import TokenFile
 from ensemble_service.wire import clean
 
-__all__ = ["RpcGuard", "StandIn", "caller"]
-
 #: Function that identifies a caller without a credential by its request, or returns ``None``.
 StandIn = Callable[[Any], Identity | None]
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from ensemble_core import Event, Problem
 from ensemble_service.proto import ensemble_pb2 as pb
 
-__all__ = ["RunContext"]
-
 
 @dataclass(slots=True)
 class RunContext:

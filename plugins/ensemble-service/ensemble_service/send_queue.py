@@ -11,8 +11,6 @@ from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.rpc_error import Refused
 from ensemble_service.wire import MOST_BYTES, MOST_ITEMS
 
-__all__ = ["RunSendQueue", "SendQueue", "Sized"]
-
 #: Maximum number of bytes that wait for the connections of one credential.
 _MOST_WAITING = 64_000_000
 

@@ -15,8 +15,6 @@ from typing import TypeVar
 
 from ensemble_service.service_log import tell
 
-__all__ = ["SerialThreads"]
-
 #: Seconds until the next attempt if the system cannot start a thread.
 _NO_THREAD = 0.2
 

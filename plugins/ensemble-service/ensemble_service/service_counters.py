@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-__all__ = ["Counters"]
-
 
 class Counters:
     """Counts finished RPCs by method and status, and finished resizes by outcome."""

@@ -11,8 +11,6 @@ import sys
 import time
 from typing import Any, Literal, TextIO
 
-__all__ = ["configure", "tell"]
-
 Level = Literal["debug", "info", "warning", "error"]
 
 _LOGGER = logging.getLogger("ensemble_service")

@@ -6,8 +6,6 @@ from ensemble_core import EnsembleError, ExecutorError, Run, UsageError
 from ensemble_service.call_errors import MISMATCHED
 from ensemble_service.membership import takeover_error
 
-__all__ = ["ServicePresence"]
-
 #: Seconds without the service until the run is warned.
 _AWAY = 5.0
 

@@ -22,8 +22,6 @@ from ensemble_service.rpc_error import Refused
 from ensemble_service.rpc_guard import caller
 from ensemble_service.service_log import tell
 
-__all__ = ["EnsembleServicer"]
-
 _LONGEST_NAME = 200
 #: Maximum size of a reply about several members, in bytes.
 _PAGE = 1_000_000

@@ -8,15 +8,6 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "MAX_REQUEST",
-    "Settings",
-    "give_memory_back",
-    "grpc_options",
-    "raise_file_limit",
-    "trim_memory",
-]
-
 #: Maximum size of a message to read, in bytes: slightly more than members and runs send
 #: (``wire.MOST_BYTES``), but no more, because each unfinished message may hold that much memory.
 MAX_REQUEST = 1_114_112

@@ -11,8 +11,6 @@ from ensemble_service.router import SILENCE, CallerIdentity, Router
 from ensemble_service.rpc_error import Refused
 from ensemble_service.send_queue import SendQueue, Sized
 
-__all__ = ["member_stream", "steer_stream"]
-
 #: Seconds within which a new stream must send its first message.
 _HELLO = 10.0
 

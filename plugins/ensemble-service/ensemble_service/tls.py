@@ -14,18 +14,6 @@ from ensemble_core import EnsembleError, UsageError
 from ensemble_service.channel import load_grpc
 from ensemble_service.service_log import tell
 
-__all__ = [
-    "CA",
-    "CA_KEY",
-    "CERTIFICATE",
-    "KEY",
-    "cryptography",
-    "days_left",
-    "has_certificates",
-    "read_certificate_file",
-    "server_credentials",
-]
-
 #: Files of the TLS folder: certificates, and keys that only their owner may read.
 CA, CA_KEY = "ca.crt", "ca.key"
 CERTIFICATE, KEY = "server.crt", "server.key"

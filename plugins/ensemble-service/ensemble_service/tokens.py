@@ -31,8 +31,6 @@ from ensemble_service.access import (
 )
 from ensemble_service.atomic_file import write_atomically
 
-__all__ = ["Token", "TokenFile", "write_private"]
-
 #: Format of a token. A token contains the id of its entry in the file, so that only one hash must
 #: be compared.
 _TOKEN = re.compile(r"ensemble-([0-9a-f]{8})-([A-Za-z0-9_-]{43})")

@@ -27,20 +27,6 @@ from ensemble_core import (
 )
 from ensemble_service.proto import ensemble_pb2 as pb
 
-__all__ = [
-    "MOST_BYTES",
-    "MOST_IDS",
-    "MOST_ITEMS",
-    "clean",
-    "from_error",
-    "from_event",
-    "from_jobs",
-    "in_parts",
-    "to_error",
-    "to_event",
-    "to_jobs",
-]
-
 #: Maximum number of jobs or events, of job ids, and of bytes in one message: well below what a
 #: service accepts.
 MOST_ITEMS, MOST_IDS, MOST_BYTES = 500, 2_000, 1_000_000

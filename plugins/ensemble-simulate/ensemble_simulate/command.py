@@ -54,8 +54,6 @@ from ensemble_simulate.simulation_report import (
     shown,
 )
 
-__all__ = ["simulate"]
-
 #: Maximum values of options that need memory or processes.
 _MOST_NODES, _MOST_CORES, _MOST_RUNS, _MOST_WORKERS = 1_000_000, 100_000, 100_000, 1_024
 #: Limits of a heartbeat or interval: maximum number of ticks in a run, and minimum period in

@@ -12,8 +12,6 @@ from ensemble_core import EnsembleError, Expression, did_you_mean, expression
 from ensemble_core.cli.toolkit import parse_duration
 from ensemble_simulate.random_streams import Randomness
 
-__all__ = ["Draw", "formula", "parse"]
-
 _FUNCTION = re.compile(r"([A-Za-z_]\w*)\s*\((.*)\)", re.DOTALL)
 
 

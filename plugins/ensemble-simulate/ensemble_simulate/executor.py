@@ -36,8 +36,6 @@ from ensemble_simulate.queue_events import (
 from ensemble_simulate.virtual_nodes import Demand, Nodes, demand_of
 from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
 
-__all__ = ["Machine", "Running", "Simulator"]
-
 #: Kinds of entries in the agenda: a job arrives, may wait for nodes, starts, prints, ends.
 _Kind = Literal["arrive", "eligible", "start", "row", "killed", "end", "heard"]
 

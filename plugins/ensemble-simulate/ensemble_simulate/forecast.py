@@ -29,17 +29,6 @@ from ensemble_simulate.models import Model
 from ensemble_simulate.simulated_pilots import simulator_for
 from ensemble_simulate.virtual_runtime import VirtualRuntime
 
-__all__ = [
-    "COST_NAMES",
-    "Figures",
-    "Firings",
-    "Study",
-    "difference",
-    "play",
-    "quantiles",
-    "simulate_all",
-]
-
 #: Start time of all simulated runs.
 BEGAN = 1e9
 #: Number of seeds in one task of a worker process.

@@ -25,8 +25,6 @@ from ensemble_core.cli.toolkit import Document, Ensemble, Registry, read_file
 from ensemble_simulate.distributions import Draw, formula, parse
 from ensemble_simulate.models import GroupModel, Model, RecordedRows, Rows, too_many_rows
 
-__all__ = ["read"]
-
 #: Names that a model's expressions can use, in addition to the job's parameters.
 _JOB_NAMES = (
     "index", "replica", "attempt", "nodes", "tasks", "cores", "gpus", "limit",

@@ -16,22 +16,6 @@ from ensemble_simulate.distributions import Draw
 from ensemble_simulate.random_streams import Randomness, Stream
 from ensemble_simulate.recorded_calls import Calls, RecordedCall
 
-__all__ = [
-    "NONE",
-    "Delays",
-    "GroupModel",
-    "Life",
-    "Model",
-    "Recorded",
-    "RecordedRows",
-    "ReplayedRows",
-    "Rows",
-    "keys_of",
-    "names_of",
-    "too_many_rows",
-    "without_model",
-]
-
 #: Maximum number of rows of one job.
 _MOST_ROWS = 10_000_000
 

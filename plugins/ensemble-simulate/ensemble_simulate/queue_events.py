@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from ensemble_core import Event, JobEvent
 
-__all__ = ["CANCELLED", "EXCEPTIONS", "RELEASE", "SUCCESS", "arrival_events", "refusal_events"]
-
 #: Contexts of events.
 SUCCESS = {"status": 0}
 CANCELLED = {"type": "cancel", "severity": 0, "note": ""}

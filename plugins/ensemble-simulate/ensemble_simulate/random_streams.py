@@ -11,8 +11,6 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Protocol, TypeVar
 
-__all__ = ["Randomness", "Stream"]
-
 _T = TypeVar("_T")
 _EIGHT = Struct("<8Q").unpack
 

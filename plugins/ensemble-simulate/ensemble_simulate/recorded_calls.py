@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, TypeAlias
 from ensemble_core import EnsembleError
 from ensemble_core.cli.toolkit import Call
 
-__all__ = ["Calls", "RecordedCall", "Result", "key_of_call"]
-
 #: Result of a call, as plain specifications, or its error.
 Result: TypeAlias = Sequence[Mapping[str, Any]] | EnsembleError
 

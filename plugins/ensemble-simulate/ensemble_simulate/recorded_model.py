@@ -19,8 +19,6 @@ from ensemble_simulate.models import Delays, GroupModel, Model, Recorded, Replay
 from ensemble_simulate.random_streams import Randomness
 from ensemble_simulate.recorded_calls import RecordedCall, Result, key_of_call
 
-__all__ = ["DurationModel", "learn"]
-
 #: Number of jobs that a regression needs for each parameter.
 _JOBS_PER_PARAMETER = 5
 #: Maximum number of rows to keep of a job.

@@ -20,8 +20,6 @@ from ensemble_simulate.executor import Machine, Running, Simulator
 from ensemble_simulate.models import Life, Model
 from ensemble_simulate.virtual_nodes import Demand
 
-__all__ = ["PilotSimulator", "simulator_for"]
-
 #: Seconds between two events about the hours of pilots, as in a run.
 _HOURS = 5.0
 

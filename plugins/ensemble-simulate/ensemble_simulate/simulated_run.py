@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ensemble_core import EnsembleError, VirtualExecutor
     from ensemble_core.cli.toolkit import Call, Ensemble, Profile, Purpose, Registry, Watcher
 
-__all__ = ["run_simulated"]
-
 
 def run_simulated(
     ensemble: Ensemble,

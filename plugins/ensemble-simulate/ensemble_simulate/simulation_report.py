@@ -10,8 +10,6 @@ from ensemble_core.cli.toolkit import format_duration, format_table
 from ensemble_simulate.forecast import Figures, Study, difference, quantiles
 from ensemble_simulate.models import Model
 
-__all__ = ["compare_studies", "figures_of", "forecast_lines", "once_lines", "shown"]
-
 
 def once_lines(used: float, offered: float, model: Model, stubbed: Collection[str]) -> list[str]:
     """Return what follows the summary of a single run: core-hours, skipped actions, model."""

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from ensemble_core import Job
 
-__all__ = ["Demand", "Nodes", "demand_of"]
-
 
 class Demand(NamedTuple):
     """Resources of a job: the number of its nodes, and the cores and GPUs per node."""

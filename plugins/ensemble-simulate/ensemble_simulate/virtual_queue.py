@@ -12,8 +12,6 @@ from typing import Generic, Literal, TypeVar
 from ensemble_core import Job
 from ensemble_simulate.virtual_nodes import Demand, Nodes
 
-__all__ = ["Backfill", "Entry", "VirtualQueue"]
-
 Backfill = Literal["easy", "none"]
 
 #: Number of waiting jobs behind the first that may be checked for backfill.

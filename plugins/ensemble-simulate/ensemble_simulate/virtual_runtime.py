@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
     from ensemble_core.journal.writer import JournalWriter
 
-__all__ = ["VirtualRuntime"]
-
 #: Exit code of a run that did not end in time, or whose clock stood still.
 OVERRUN = 6
 #: Minimum number of events between ticks of watchers.

@@ -8,8 +8,6 @@ from typing import Any
 
 from ensemble_core import Executor, ExecutorPlugin, Job, JobGroup, Rendered, hookimpl
 
-__all__ = ["ensemble_executors"]
-
 #: Higher than for local processes, lower than for a surrounding Flux instance.
 _PRIORITY = 50
 #: Configuration files of the distributions' packages, and of slurmd, which fetches the last one.

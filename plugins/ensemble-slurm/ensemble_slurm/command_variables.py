@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["query_environment", "submit_environment"]
-
 #: Variables of an outer job or launcher that an inner job would mistake for its own.
 _OUTER = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "SLURM_")
 #: Variables that change Slurm's commands, and that only the executor may set.

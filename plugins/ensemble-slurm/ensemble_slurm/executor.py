@@ -59,8 +59,6 @@ from ensemble_slurm.sbatch import launcher, sbatch_options, wrong_memory
 from ensemble_slurm.states import queue_job
 from ensemble_slurm.step_messages import StepMessages
 
-__all__ = ["OLDEST", "SlurmExecutor"]
-
 #: Oldest release whose output is understood.
 OLDEST = (20, 11)
 _COMMANDS = ("sbatch", "scancel", "squeue", "sinfo", "scontrol")

@@ -13,8 +13,6 @@ from urllib.parse import quote, unquote
 
 from ensemble_core import Job
 
-__all__ = ["COMMENT_LIMIT", "Label", "format_indices", "mark_of", "parse_indices", "suffix_of"]
-
 #: Maximum length of our comment: below Slurm's limit (1,024 in all releases), to leave room for
 #: additions.
 COMMENT_LIMIT = 900

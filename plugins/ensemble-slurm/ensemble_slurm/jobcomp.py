@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["Completions"]
-
 
 class Completions:
     """The file ``FOLDER/UID.MARK``, which grows by a line whenever a job of the run ends.

@@ -7,8 +7,6 @@ from typing import Any
 
 from ensemble_batch.queue_options import LOST_AFTER
 
-__all__ = ["JOB_OPTIONS", "OPTIONS", "SITE"]
-
 #: Options of the executor that groups can override.
 SITE: dict[str, Any] = {
     "partition": {"type": "string", "description": "Partition for jobs; several: a,b."},

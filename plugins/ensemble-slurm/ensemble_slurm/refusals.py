@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-__all__ = ["Refusal", "hint_for", "refusal", "words"]
-
 
 class Refusal(Enum):
     """Reason for the failure of a Slurm command. Decides whether to retry the command."""

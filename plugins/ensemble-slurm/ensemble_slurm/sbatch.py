@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from ensemble_core import Job, shell_line
 from ensemble_slurm.job_names import Label
 
-__all__ = ["launcher", "render", "sbatch_options", "wrong_memory"]
-
 #: Increase of ``nice`` for each step of ``urgency`` below the default of 16.
 _NICE = 100
 _MEBI = 1 << 20

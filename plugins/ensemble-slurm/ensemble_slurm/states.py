@@ -12,8 +12,6 @@ from ensemble_batch import QueueJob
 
 from ensemble_core import Cause
 
-__all__ = ["STUCK", "Row", "base_state", "queue_job", "wait_status"]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -14,8 +14,6 @@ from dataclasses import replace
 
 from ensemble_batch import Place, QueueJob
 
-__all__ = ["StepMessages"]
-
 #: Messages about memory: of ``OverMemoryKill``, which ends the job, and of cgroups, after which the
 #: job may go on for hours.
 _ENDED = re.compile(r"exceeded (job|step|virtual )?\s*memory limit", re.I)

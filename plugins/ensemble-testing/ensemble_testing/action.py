@@ -17,8 +17,6 @@ from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
 from ensemble_testing.fakes import FakeFiring
 from ensemble_testing.options import RecordContract
 
-__all__ = ["ActionContract"]
-
 
 class ActionContract(RecordContract):
     """Tests of an action plugin. Subclass it in your own tests::

@@ -29,8 +29,6 @@ from ensemble_core.plugin.option_schemas import plain
 from ensemble_core.plugin.record_validation import check_record
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
 
-__all__ = ["AlgorithmContract"]
-
 #: Number of sets of options generated from the schema.
 _MADE = 40
 

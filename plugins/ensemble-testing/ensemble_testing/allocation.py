@@ -15,8 +15,6 @@ from typing import IO, Any
 
 from ensemble_testing.session import wait_until
 
-__all__ = ["Allocation"]
-
 #: Adopts all orphans of a command, and exits after the last of them with the command's exit code.
 _PARENT = """
 import ctypes, os, signal, subprocess, sys

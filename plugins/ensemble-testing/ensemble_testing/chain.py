@@ -35,8 +35,6 @@ import pytest
 
 from ensemble_testing.session import wait_until
 
-__all__ = ["ChainSuite"]
-
 #: Script of the jobs: each ends when the test lets it end.
 GATED = """#!/bin/sh
 echo "{\\"energy\\": $1}"

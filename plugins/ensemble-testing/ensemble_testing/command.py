@@ -27,8 +27,6 @@ from ensemble_core.errors import UsageError
 if TYPE_CHECKING:
     from ensemble_core.plugin.named_code import Purpose
 
-__all__ = ["test"]
-
 
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, type=click.Path())

@@ -33,8 +33,6 @@ from ensemble_core.cli.main import main
 from ensemble_testing.run_process import cancel_runs, held_jobs
 from ensemble_testing.session import NAME, need
 
-__all__ = ["ENSEMBLES", "DecisionSuite", "Decisions", "ensemble_files"]
-
 #: Ensembles whose decisions depend only on the outcomes of jobs, whatever the size of the queue.
 ENSEMBLES = {
     "outcomes": """

@@ -20,8 +20,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import EnvironmentPlugin
 from ensemble_testing.options import RecordContract
 
-__all__ = ["EnvironmentContract", "check_environments"]
-
 #: Where Debian has the shell code of Environment Modules and of Lmod.
 _MODULES = ("/usr/share/modules/init/bash", "/usr/share/lmod/lmod/init/bash")
 #: Words that a shell would change.

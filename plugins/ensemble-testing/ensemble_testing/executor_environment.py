@@ -11,8 +11,6 @@ import pytest
 from ensemble_testing.executor_settings import ExecutorKnobs
 from ensemble_testing.session import Session, wait_until
 
-__all__ = ["JobEnvironmentContract"]
-
 
 class JobEnvironmentContract(ExecutorKnobs):
     """Tests of the environment and the folder of jobs."""

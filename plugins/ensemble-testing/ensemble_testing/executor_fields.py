@@ -13,8 +13,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_testing.executor_settings import ExecutorKnobs
 from ensemble_testing.session import Session
 
-__all__ = ["JobFieldsContract"]
-
 
 class JobFieldsContract(ExecutorKnobs):
     """Tests of the fields of :class:`Job`."""

@@ -18,8 +18,6 @@ from ensemble_testing.executor_settings import ExecutorKnobs
 from ensemble_testing.processes import run_and_kill
 from ensemble_testing.session import Session, wait_until
 
-__all__ = ["LeavingContract"]
-
 
 class LeavingContract(ExecutorKnobs):
     """Tests of :meth:`Executor.close` and :meth:`Executor.reattach`."""

@@ -15,8 +15,6 @@ from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
 from ensemble_testing.session import Session
 
-__all__ = ["ExecutorKnobs"]
-
 #: The order of a job's events. Other events (``exception``, ``memo`` …) may come anywhere before
 #: ``clean``.
 _ORDER = (

@@ -14,8 +14,6 @@ from ensemble_core.model.signals import SIGNALS
 from ensemble_testing.executor_settings import ExecutorKnobs
 from ensemble_testing.session import Session, wait_until
 
-__all__ = ["SignalsContract"]
-
 
 class SignalsContract(ExecutorKnobs):
     """Tests of the method ``signal`` and of the field ``warn`` of a job."""

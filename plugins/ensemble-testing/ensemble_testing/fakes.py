@@ -38,8 +38,6 @@ from ensemble_core.model.rules import Action, BoundAction
 from ensemble_core.plugin.executor import Emit, Executor, Run
 from ensemble_core.plugin.hookspecs import ActionPlugin
 
-__all__ = ["FakeExecutor", "FakeFiring"]
-
 
 class FakeFiring:
     """A firing of a rule, for tests that pass it to an action's ``plan``.

@@ -24,8 +24,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor
 from ensemble_testing.session import Session, need, wait_until
 
-__all__ = ["FaultSuite"]
-
 _PURPOSES = ("connect", "submit", "ask", "cancel")
 #: Replacement for a queue's program. A file has one line per call with the call's fault; a line ``…
 #: always`` stays. The ``cases`` select the command by its first arguments.

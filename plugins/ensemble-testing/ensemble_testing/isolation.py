@@ -13,8 +13,6 @@ import signal
 
 import pytest
 
-__all__ = ["isolated"]
-
 os.environ.setdefault("ENSEMBLE_POOL", "none")
 os.environ["ENSEMBLE_PROFILE"] = "none"
 

@@ -12,8 +12,6 @@ from ensemble_core.plugin.hookspecs import ObserverPlugin
 from ensemble_core.plugin.observer import Observer, Row
 from ensemble_testing.options import RecordContract
 
-__all__ = ["ObserverContract", "are_equal"]
-
 _EVERY_BYTE = 4096
 
 

@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 from ensemble_core.plugin.record_validation import check_record
 
-__all__ = ["RecordContract"]
-
 
 class RecordContract:
     """Tests of a plugin's record. The suites for each kind of plugin inherit them.

@@ -6,8 +6,6 @@ import random
 import socket
 from contextlib import suppress
 
-__all__ = ["free_ports"]
-
 #: Linux gives higher ports to connections, which could take one before the server starts.
 _PORTS = range(10_000, 32_768)
 

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["printed_ensemble", "wrong_answers"]
-
 #: What ``printf`` prints, the end of the program, and the last value of ``x``.
 _PRINTED = {
     r"x=1\rx=2\rx=3\n": ("exit", "3"),

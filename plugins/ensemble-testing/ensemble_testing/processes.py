@@ -9,8 +9,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["process_files", "processes_of_session", "run_and_kill"]
-
 
 def process_files(name: str) -> Iterator[tuple[int, bytes]]:
     """Yield the id of each process and the content of its file, such as ``environ``.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ensemble_core.model.rules import Rule
 
-__all__ = ["ProgramContract"]
-
 #: A job is killed after each of so many neighbouring bytes in the middle of its log and at its end,
 #: and after as many others. That no row depends on where pieces end is tested at every byte.
 _CUTS = 8

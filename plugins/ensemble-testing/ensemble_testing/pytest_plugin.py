@@ -15,8 +15,6 @@ import pytest
 if TYPE_CHECKING:
     from ensemble_testing.rule_tests.test_file import RuleTest, TestFile
 
-__all__ = ["SUFFIX", "RuleTestFile", "RuleTestItem", "pytest_collect_file"]
-
 #: Suffix of files with rule tests.
 SUFFIX = ".ensemble-test.yaml"
 

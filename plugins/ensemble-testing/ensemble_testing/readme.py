@@ -23,8 +23,6 @@ from ensemble_core.plugin.discovery import discover
 if TYPE_CHECKING:
     from ensemble_programs import Program
 
-__all__ = ["ReadmeContract", "StudyContract"]
-
 #: A file of a study: a block after a line that begins or ends with the file's name.
 _FILE = re.compile(r"`([\w.]+)`[^\n]*:\n\n```\w+\n(.*?)^```", re.M | re.S)
 

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Running", "cancel_runs", "held_jobs", "slots_at_once"]
-
 _NOTHING = """
 jobs: [{name: none, command: "true"}]
 rules: [{trigger: start, action: {name: terminate}}]

@@ -28,8 +28,6 @@ from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor, Run, new_run_id
 
-__all__ = ["NAME", "Session", "alive", "need", "wait_until", "within"]
-
 #: Seconds by which an event may be ahead of the run's clock (which may be read late), and by which
 #: it may precede its job's submission (the queue's clock may differ and have whole seconds).
 _AHEAD, _BEFORE = 1e-3, 60.0

@@ -14,8 +14,6 @@ from ensemble_core.plugin.hookspecs import StatisticPlugin
 from ensemble_core.plugin.option_schemas import required_options
 from ensemble_testing.options import RecordContract
 
-__all__ = ["StatisticContract"]
-
 _SAMPLES = (3.0, 1.5, 4.0, 1.0, 5.0, 9.25, -2.0, 6.0, 0.0, 5.0, 3.5, 1e6, 1e-6)
 
 

@@ -25,8 +25,6 @@ from ensemble_testing.allocation import Allocation
 from ensemble_testing.run_process import cancel_runs, held_jobs, slots_at_once
 from ensemble_testing.session import NAME, need, wait_until
 
-__all__ = ["StopSuite"]
-
 STUDY = """
 jobs:
   - name: work

@@ -39,8 +39,6 @@ from ensemble_core.model.events import Event, JobEvent, Observed, Resumed, Start
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import Registry
 
-__all__ = ["Story"]
-
 #: Events of a job before it runs and after it has finished.
 ARRIVAL = ("submit", "validate", "depend", "priority")
 BEGIN = ("alloc", "start")

@@ -22,8 +22,6 @@ from ensemble_core.plugin.hookspecs import TriggerPlugin
 from ensemble_core.plugin.record_validation import CORE_EVENTS, probable_event
 from ensemble_testing.options import RecordContract
 
-__all__ = ["TriggerContract"]
-
 _EVENTS: tuple[Event, ...] = (
     Started(0.0),
     JobEvent(1.0, "sim.0", "submit"),

@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["service_options"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

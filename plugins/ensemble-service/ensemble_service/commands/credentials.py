@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ensemble_service.access import Role
     from ensemble_service.tokens import Token
 
-__all__ = ["init_tls", "token"]
-
 
 @click.command("init-tls")
 @tls_option

@@ -27,8 +27,6 @@ from ensemble_service.commands.connection_options import service_options
 if TYPE_CHECKING:
     from ensemble_core import EnsembleError, Executor
 
-__all__ = ["member"]
-
 
 @click.group()
 def member() -> None:

@@ -11,16 +11,6 @@ import click
 
 from ensemble_core.cli.toolkit import state_folder
 
-__all__ = [
-    "Finite",
-    "service_folder",
-    "state_option",
-    "tls_folder",
-    "tls_option",
-    "token_path",
-    "tokens_option",
-]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _STATE = "$ENSEMBLE_STATE/service, or the user's state folder"

@@ -29,8 +29,6 @@ from ensemble_service.settings import MAX_REQUEST
 if TYPE_CHECKING:
     from ensemble_core import Resizer
 
-__all__ = ["main"]
-
 
 @click.group(
     cls=CommandGroup,

@@ -25,8 +25,6 @@ from ensemble_service.commands.path_options import Finite, state_option, tls_fol
 if TYPE_CHECKING:
     from ensemble_service.client import MemberStatus
 
-__all__ = ["status"]
-
 _STATES = ("depend", "priority", "sched", "run", "cleanup")
 
 

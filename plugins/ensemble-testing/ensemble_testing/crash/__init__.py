@@ -25,8 +25,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-__all__ = ["CrashSuite", "read_rounds", "seed_and_rounds"]
-
 
 def seed_and_rounds(rounds: int) -> tuple[int, int]:
     """Return the first seed and the number of killed runs, from ``ENSEMBLE_CRASH`` if set."""

@@ -24,8 +24,6 @@ from ensemble_core.runtime import ended_jobs, orders, resumption, snapshots
 from ensemble_core.session import resume, run_control
 from ensemble_testing.crash.kill_points import reach
 
-__all__ = ["instrument"]
-
 
 class _Connection:
     """A connection to a journal, with kill points before, during and after each write."""

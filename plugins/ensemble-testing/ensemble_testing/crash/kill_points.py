@@ -10,8 +10,6 @@ import signal
 import threading
 from collections import Counter
 
-__all__ = ["kill_at", "reach", "reached"]
-
 _lock = threading.Lock()
 _kind: str | None = None
 _number = 0

@@ -39,8 +39,6 @@ from ensemble_core.session import executor_choice, interrupts, run_control  # no
 from ensemble_testing.crash import kill_points
 from ensemble_testing.crash.instrumentation import instrument
 
-__all__ = ["Kill", "Outcome", "Record", "Round", "compare", "plan", "play", "replay_journal"]
-
 #: Words of the message about an executor whose events are wrong, which the controller corrects.
 BROKEN = "violates its contract"
 #: Seconds after which a controller counts as stuck. On a machine with a load of 60 and two cores,

@@ -32,8 +32,6 @@ from ensemble_core.model.decisions import (
 )
 from ensemble_core.model.signals import SIGNALS
 
-__all__ = ["WORDS", "check", "counts", "group_of", "matches", "one_line", "to_words"]
-
 #: Maximum number of jobs to list; more jobs are only counted.
 _NAMED = 4
 

@@ -16,8 +16,6 @@ from ensemble_core.model.decisions import Decision, Fired, Log, Notify, Terminat
 from ensemble_core.model.events import Event
 from ensemble_testing.rule_tests.decision_words import check, counts, matches, one_line, to_words
 
-__all__ = ["KEYS", "Expectation", "Failure", "HandledEvent", "decided_by", "read_expectation"]
-
 #: The keywords of ``expect``.
 KEYS = ("at", "fired", "decisions", "never", "metric", "ended")
 #: Tolerance of times, in seconds.

@@ -36,8 +36,6 @@ from ensemble_testing.rule_tests.decision_words import group_of
 from ensemble_testing.rule_tests.scripted_queue import ImpossibleStep, ScriptedQueue, Tell, called
 from ensemble_testing.rule_tests.step_reader import StepReader
 
-__all__ = ["WORDS", "Given"]
-
 #: Exception types by cause.
 _EXCEPTIONS = {
     "timeout": "timeout",

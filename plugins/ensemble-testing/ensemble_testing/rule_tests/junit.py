@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from ensemble_testing.rule_tests.player import PlayedTest
 
-__all__ = ["report"]
-
 
 def report(files: Sequence[tuple[str, Sequence[tuple[PlayedTest, float]]]]) -> str:
     """Return the report as XML. Durations are in seconds."""

@@ -25,8 +25,6 @@ from ensemble_testing.rule_tests.expectations import Expectation, Failure, Handl
 from ensemble_testing.rule_tests.scripted_queue import ImpossibleStep, ScriptedQueue, called
 from ensemble_testing.rule_tests.test_file import RuleTest, Step, TestFile
 
-__all__ = ["PlayedTest", "play"]
-
 #: Start time of each test.
 BEGAN = 1000.0
 #: Seconds after a metric's time until the metric is read: all events of that time are then handled.

@@ -40,8 +40,6 @@ from ensemble_testing.rule_tests.player import PlayedTest, play
 from ensemble_testing.rule_tests.step_reader import GIVEN_GAUGES
 from ensemble_testing.rule_tests.test_file import read_tests
 
-__all__ = ["make_test"]
-
 #: Number of digits of times: few for readability, or all if the decisions depend on them.
 _DIGITS = (3, 7)
 #: A time in seconds after the start, the number of firings of each rule, and their decisions.

@@ -20,8 +20,6 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Run, VirtualExecutor
 from ensemble_testing.rule_tests.decision_words import group_of
 
-__all__ = ["ImpossibleStep", "ScriptedQueue", "Tell", "called"]
-
 #: The effect of a step: a function that reports events to the queue.
 Tell = Callable[["ScriptedQueue"], None]
 

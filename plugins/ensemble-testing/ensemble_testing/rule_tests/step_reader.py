@@ -11,8 +11,6 @@ from ensemble_core.cli.toolkit import DocumentPath as Path
 from ensemble_core.metrics.store import GAUGES
 from ensemble_core.model.ensemble import Ensemble
 
-__all__ = ["GIVEN_GAUGES", "StepReader"]
-
 #: Gauges that a queue reports. Other gauges follow from events of jobs.
 GIVEN_GAUGES = tuple(
     name

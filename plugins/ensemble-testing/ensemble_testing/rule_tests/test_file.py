@@ -29,8 +29,6 @@ from ensemble_testing.rule_tests.expectations import KEYS, Expectation, read_exp
 from ensemble_testing.rule_tests.given_steps import WORDS, Given
 from ensemble_testing.rule_tests.scripted_queue import Tell
 
-__all__ = ["RuleTest", "Step", "TestFile", "read_tests"]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
