@@ -545,7 +545,8 @@ class Inspection:
         Each table has a ``name``, the ``names`` of its columns, ``rows`` (lists), and ``plot`` as
         in the ensemble file. A table of results also has ``notes``: texts about its rows, such as
         statistics that do not cover all jobs of a row. The table of a generator also has
-        ``objectives``, each ``minimize`` or ``maximize``.
+        ``objectives``, each ``minimize`` or ``maximize``, and ``feasible``: the numbers of the done
+        points that violate no constraint.
         """
         engine = self._engine
         if engine is None:
@@ -556,7 +557,7 @@ class Inspection:
             names = computed.columns(name)
             rows = [[row.get(n) for n in names] for row in computed[name]]
             plot = table.drawn(computed.pivot_values(name))
-            one = {"name": name, "names": list(names), "rows": rows, "plot": plot}
+            one: dict[str, Any] = {"name": name, "names": list(names), "rows": rows, "plot": plot}
             notes = computed.warnings(name)
             found.append({**one, "kind": "table", "of": table.of, "notes": notes})
         for name, state in engine.state.generators.items():
@@ -565,7 +566,10 @@ class Inspection:
             rows = [[row.get(n) for n in names] for row in points]
             one = {"name": name, "names": list(names), "rows": rows, "plot": {}}
             goals = dict(vocs.objectives)
-            found.append({**one, "kind": "generator", "of": name, "objectives": goals})
+            done = (point for point in state.points if point.state == "done")
+            feasible = [point.number for point in done if vocs.feasible(point.values)]
+            one |= {"kind": "generator", "of": name}
+            found.append({**one, "objectives": goals, "feasible": feasible})
         return found
 
     def curves(self) -> list[dict[str, Any]]:

@@ -430,3 +430,31 @@ def test_the_first_examples_of_failures_have_the_most_frequent_line() -> None:
     kind: dict[str, Any] = {"examples": examples}
     failure_kinds.count_ends(kind)
     assert [each["id"] for each in kind["examples"]] == ["a.1", "a.3", "a.0", "a.2"]
+
+
+def test_a_generators_table_says_which_points_violate_no_constraint(tmp_path: Path) -> None:
+    study = {
+        "jobs": [
+            {
+                "name": "sim",
+                "command": "echo E={x}",
+                "observe": {"key-value": {"fields": ["E"]}},
+                "result": {"E": "last.E"},
+            }
+        ],
+        "generators": [
+            {
+                "name": "search",
+                "use": "grid",
+                "group": "sim",
+                "variables": {"x": {"from": 1, "to": 4, "step": 1}},
+                "objectives": {"E": "minimize"},
+                "constraints": {"E": "> 2"},
+            }
+        ],
+    }
+    ensemble.run(study, executor="local", state=tmp_path, tag="t")
+    with KeptRun(str(tmp_path), "t") as kept:
+        (table,) = Inspection(kept).tables()
+    assert [row[0] for row in table["rows"]] == [2, 3, 1, 0]
+    assert table["feasible"] == [2, 3]

@@ -373,10 +373,17 @@ def test_a_generator_shows_its_best_point_so_far(altered: Any) -> None:
         "name": "search",
         "kind": "generator",
         "of": "search",
-        "names": ["x", "f"],
-        "rows": [[0.0, 3.0], [1.0, 5.0], [2.0, None], [3.0, 1.0]],
+        "names": ["point", "state", "x", "f"],
+        "rows": [  # the best one first, then those that violate a constraint, then lost ones
+            [3, "done", 0.3, 1.0],
+            [0, "done", 0.0, 3.0],
+            [1, "done", 0.1, 5.0],
+            [4, "done", 0.4, 0.5],
+            [2, "lost", 0.2, None],
+        ],
         "plot": {},
         "objectives": {"f": "minimize"},
+        "feasible": [0, 1, 3],
     }
     page = altered(lambda data: data.update(tables=[points]), "results")
     page.get_by_text("Best f so far (minimize): 1", exact=True).wait_for()
@@ -386,6 +393,21 @@ def test_a_generator_shows_its_best_point_so_far(altered: Any) -> None:
         "best so far: 1, 3",
         "best so far: 3, 1",
     ]
+    assert "points: 4, 0.5" in titles
+
+
+def test_values_that_differ_late_are_different_curves(altered: Any) -> None:
+    table = {
+        "name": "curve",
+        "kind": "table",
+        "of": "sim",
+        "names": ["T", "U", "seed"],
+        "rows": [[2.1, 0.6, 0.1000001], [2.1, 0.5, 0.1000002]],
+        "plot": {"by": "seed"},
+    }
+    page = altered(lambda data: data.update(tables=[table]), "results")
+    page.get_by_text("seed = 0.1000001", exact=True).first.wait_for(state="attached")
+    page.get_by_text("seed = 0.1000002", exact=True).first.wait_for(state="attached")
 
 
 def test_a_firing_shows_its_condition_and_costs_show_the_idle_share(altered: Any) -> None:

@@ -193,6 +193,10 @@ def plot(
                 print_line(to_json(told))
             elif path is not None:
                 print_line(printable(f"{path}: {table or 'timeline'} of {tag}"))
+                for y, count in getattr(other, "gaps", {}).items():
+                    if count:
+                        some = "value is" if count == 1 else "values are"
+                        print_line(printable(f" gaps: {count:,} {some} missing in {y}"))
             return 0
         with KeptRun(state, run, salvage=True) as kept:
             selection = _Selection(kept, _names(variable), _names(group), _names(job))

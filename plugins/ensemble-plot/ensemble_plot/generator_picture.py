@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 from typing import Any
 
 from ensemble_core import UsageError
@@ -71,7 +72,8 @@ def _dots(vocs: Any, done: Sequence[Any], x: str | None, y: str) -> list[Curve]:
         found = [point for point in done if vocs.feasible(point.values) == feasible]
         if found:
             xs = [point.number if x is None else point.values[x] for point in found]
-            errors = [point.errors.get(y, 0.0) for point in found]
+            errors = [point.errors.get(y, nan) for point in found]
+            known = any(y in point.errors for point in found)
             ys = [point.values[y] for point in found]
-            curves.append(Curve(y, label, xs, ys, errors if any(errors) else [], drawn="dots"))
+            curves.append(Curve(y, label, xs, ys, errors if known else [], drawn="dots"))
     return curves

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core import UsageError
@@ -52,7 +53,8 @@ class Curve:
     label: str
     xs: list[Any]
     ys: list[float]
-    errors: list[float] = field(default_factory=list)  # one for each y, or none at all
+    #: One for each y (nan: unknown), or none at all.
+    errors: list[float] = field(default_factory=list)
     drawn: Drawn = "line"
 
 
@@ -65,6 +67,8 @@ class TablePicture:
     ys: tuple[str, ...]
     curves: tuple[Curve, ...]
     title: str | None = None
+    #: For each y, how many points are not drawn, because a row lacks a number.
+    gaps: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the picture as plain data."""
@@ -72,7 +76,13 @@ class TablePicture:
             "table": self.table,
             "x": self.x,
             "curves": [
-                {"y": c.y, "label": c.label, "xs": c.xs, "ys": c.ys, "errors": c.errors or None}
+                {
+                    "y": c.y,
+                    "label": c.label,
+                    "xs": c.xs,
+                    "ys": c.ys,
+                    "errors": [None if isnan(each) else each for each in c.errors] or None,
+                }
                 for c in self.curves
             ],
         }
@@ -112,6 +122,7 @@ def table_picture(
             code="too-many",
         )
     curves: list[Curve] = []
+    gaps = dict.fromkeys(ys, 0)
     for y in ys:
         for parameters, found in groups.items():
             shown = [(n, v) for n, v in zip(others, parameters, strict=True)]
@@ -121,6 +132,7 @@ def table_picture(
                 if error is not None and error in table.per_value:
                     error += column.removeprefix(y)
                 curve = _curve(y, column, error, x, label, found)
+                gaps[y] += len(found) - len(curve.xs)
                 if curve.xs:
                     curves.append(curve)
     if not curves:
@@ -129,7 +141,7 @@ def table_picture(
             hint=f"'ensemble results RUN {name}' shows the table",
             code="nothing-to-draw",
         )
-    return TablePicture(name, x, ys, tuple(curves), title)
+    return TablePicture(name, x, ys, tuple(curves), title, gaps)
 
 
 def _columns(table: Any, y: str, values: Sequence[Any]) -> list[tuple[str, list[tuple[str, Any]]]]:
@@ -141,7 +153,7 @@ def _columns(table: Any, y: str, values: Sequence[Any]) -> list[tuple[str, list[
 
 
 def _shown(value: Any) -> Any:
-    return f"{value:g}" if isinstance(value, float) else value
+    return str(value).removesuffix(".0") if isinstance(value, float) else value
 
 
 def _curve(
@@ -161,7 +173,7 @@ def _curve(
         label,
         [row[x] for row in points],
         [float(row[column]) for row in points],
-        [float(row[error]) if _is_number(row.get(error)) else 0.0 for row in points]
+        [float(row[error]) if _is_number(row.get(error)) else nan for row in points]
         if error
         else [],
     )
@@ -209,7 +221,7 @@ def _panel(ax: Axes, curves: Sequence[Curve], y: str, *, legend: bool) -> None:
             label=curve.label or None,
         )
     _ticks(ax.xaxis, [x for curve in curves for x in curve.xs])
-    _ticks(ax.yaxis, [y for curve in curves for y in (*curve.ys, *curve.errors)])
+    _ticks(ax.yaxis, [y for curve in curves for y in (*curve.ys, *curve.errors) if y == y])
     plain(ax.set_ylabel(y))
     if legend and any(curve.label for curve in curves):
         # Among dots, the symbol of a legend entry would look like a point.

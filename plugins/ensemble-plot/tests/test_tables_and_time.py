@@ -82,6 +82,25 @@ def test_the_column_with_the_error_of_a_mean_gives_error_bars(state: Path) -> No
         assert [c["errors"] for c in curves] == [[0.0] * 3, [0.0] * 3, None, None]
 
 
+def test_an_unknown_error_is_not_drawn_as_zero_and_gaps_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text("""
+jobs:
+  - {name: sim, command: "echo m={T}{g}", parameters: {T: [1, 2], g: [0.1000001, 0.1000002]},
+     observe: {key-value: {}}, result: {m: last.m}}
+rules: [{trigger: start, action: {name: submit, label: sim}}]
+results:
+  curve: {of: sim, by: [T, g], columns: {m: mean.m, e: error.m, z: 1 / (T - 1)},
+          plot: {x: T, y: [m, z], errors: {m: e}}}
+""")
+    ensemble.run(tmp_path / "study.yaml", executor="local", state=tmp_path, tag="t")
+    m, other, *_ = data(tmp_path, "curve")["curves"]
+    assert m["errors"] == other["errors"] == [None, None]
+    assert (m["label"], other["label"]) == ("g = 0.1000001", "g = 0.1000002")
+    drawn = plot(tmp_path, "curve", "-o", str(tmp_path / "curve.svg"))
+    assert drawn.exit_code == 0, drawn.output
+    assert "gaps: 2 values are missing in z" in drawn.output
+
+
 def test_a_column_with_pivot_values_has_a_curve_for_each(state: Path) -> None:
     curves = data(state, "sizes")["curves"]
     assert [(c["y"], c["label"], c["ys"]) for c in curves] == [

@@ -73,7 +73,7 @@ function Pair({ table, here }) {
     const error = at(errors && errors === usual ? errorsOf(table, name) : errors);
     for (const row of table.rows) {
       const value = row[at(by)];
-      const part = by && `${by} = ${typeof value === 'number' ? number(value) : shown(value)}`;
+      const part = by && `${by} = ${shown(value)}`;
       const own = [columns.length > 1 || !by ? name : '', part].filter(Boolean).join(', ');
       if (!series.has(own)) series.set(own, []);
       series.get(own).push([row[at(x)], row[at(name)], error >= 0 ? row[error] : undefined]);
@@ -92,23 +92,23 @@ function Pair({ table, here }) {
         { name, points: points.sort((a, b) => a[0] - b[0]), line }))} />`;
 }
 
-// The values of each point of a generator in their order, and the best of them so far.
+// The values of each point of a generator in their order (the table has the best ones first), and
+// the best of them so far that violates no constraint.
 function BestSoFar({ table }) {
+  const feasible = new Set(table.feasible), rows = [...table.rows].sort((a, b) => a[0] - b[0]);
   return Object.entries(table.objectives || {}).map(([name, goal]) => {
-    const values = table.rows.map((row) => row[table.names.indexOf(name)]);
+    const points = rows.map((row) => [row[0], row[table.names.indexOf(name)]]);
     const better = goal === 'maximize' ? Math.max : Math.min;
     const best = [];
     let so = null;
-    values.forEach((value, n) => {
-      if (!Number.isFinite(value)) return;
+    for (const [n, value] of points.filter(([number]) => feasible.has(number))) {
       so = so === null ? value : better(so, value);
       best.push([n, so]);
-    });
+    }
     return html`<p key=${name}>Best ${name} so far (${goal}):
         ${' '}<strong>${so === null ? 'none' : number(so)}</strong></p>
       <${Chart} title=${`${table.name}: best ${name} so far`} xName="point" yName=${name} series=${[
-        { name: 'points', points: values.map((value, n) => [n, value]) },
-        { name: 'best so far', line: true, points: best }]} />`;
+        { name: 'points', points }, { name: 'best so far', line: true, points: best }]} />`;
   });
 }
 
