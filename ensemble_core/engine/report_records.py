@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.quick_dataclass import dataclass
@@ -17,6 +17,7 @@ FiringState = Literal["fired", "never triggered", "condition false", "held back"
 class GroupReport(Record):
     """A job group: how many jobs are in each state, and how long they waited and ran on average."""
 
+    rare_fields: ClassVar[tuple[str, ...]] = ("suspended", "reused", "cancelled_by")
     name: str
     submitted: int = 0  # the sum of the next six
     waiting: int = 0
@@ -31,13 +32,6 @@ class GroupReport(Record):
     cancelled_by: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     mean_duration: float | None = None  # seconds; ``None``: unknown
     mean_pending: float | None = None  # seconds; ``None``: unknown
-
-    def to_dict(self) -> dict[str, Any]:
-        data = Record.to_dict(self)
-        for name in ("suspended", "reused", "cancelled_by"):
-            if not data[name]:  # in most runs
-                del data[name]
-        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +101,7 @@ class Progress(Record):
 class Report(Record):
     """Report on a run."""
 
+    rare_fields: ClassVar[tuple[str, ...]] = ("warnings", "instances", "avoided")
     groups: tuple[GroupReport, ...] = ()
     rules: tuple[RuleReport, ...] = ()
     events: int = 0  # number of events
@@ -119,8 +114,4 @@ class Report(Record):
     avoided: tuple[str, ...] = ()  # nodes that get no more jobs
 
     def to_dict(self) -> dict[str, Any]:
-        data = {**Record.to_dict(self), "progress": self.progress.to_dict()}
-        for key in ("warnings", "instances", "avoided"):
-            if not data[key]:
-                del data[key]
-        return data
+        return {**Record.to_dict(self), "progress": self.progress.to_dict()}

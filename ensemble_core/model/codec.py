@@ -2,7 +2,8 @@
 
 If you add a field to such a dataclass, the journal, the ledger and all messages include it.
 
-- :meth:`Record.to_dict` returns all fields, for users (``--json``, a function's ``event``).
+- :meth:`Record.to_dict` returns all fields but rare ones, for users (``--json``, a function's
+  ``event``).
 - :meth:`Record.compact` returns only the fields that differ from their defaults, for storage and
   transport.
 - :meth:`Record.from_dict` creates a record from either form. ``Event.from_dict`` and
@@ -44,6 +45,8 @@ class Layout(NamedTuple):
     #: The names of the fields that are tuples. If the items of a tuple are records, the second part
     #: is their class.
     tuples: tuple[tuple[str, type[Record] | None], ...]
+    #: The fields that ``to_dict`` leaves out if they have their default.
+    rare: tuple[tuple[str, Any], ...]
 
 
 def _layout(cls: type[Any]) -> Layout:
@@ -59,15 +62,18 @@ def _layout(cls: type[Any]) -> Layout:
             item = get_args(hints[name])[0]
             records = isinstance(item, type) and issubclass(item, Record)
             tuples.append((name, item if records else None))
+    defaults = tuple(
+        item.default if item.default_factory is MISSING else item.default_factory()
+        for item in found
+    )
+    given = dict(zip(names, defaults, strict=True))
     return Layout(
         getattr(cls, "type", None),
         names,
-        tuple(
-            item.default if item.default_factory is MISSING else item.default_factory()
-            for item in found
-        ),
+        defaults,
         attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),),
         tuple(tuples),
+        tuple((name, given[name]) for name in cls.rare_fields),
     )
 
 
@@ -85,10 +91,12 @@ class Record:
     #: If this class is the base of several classes: its subclasses by their ``type``.
     #: (``slots=True`` creates every class twice; the second one replaces the first.)
     kinds: ClassVar[Mapping[str, type[Any]]]
+    #: The fields that ``to_dict`` leaves out if they have their default, as nearly always.
+    rare_fields: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain data for JSON; :meth:`from_dict` reads it back."""
-        kind, names, _, values, _ = layout(type(self))
+        """Return the fields as plain data for JSON; :meth:`from_dict` reads it back."""
+        kind, names, _, values, _, rare = layout(type(self))
         data: dict[str, Any] = {} if kind is None else {"type": kind}
         for name, value in zip(names, values(self), strict=True):
             if isinstance(value, Mapping):
@@ -99,13 +107,16 @@ class Record:
             elif isinstance(value, tuple):
                 value = [item.to_dict() if isinstance(item, Record) else item for item in value]
             data[name] = value
+        for name, default in rare:
+            if getattr(self, name) == default:
+                del data[name]
         return data
 
     def compact(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, for :func:`dumps`.
 
         Records within the values are not converted. :meth:`from_dict` reads the result back."""
-        kind, names, defaults, values, _ = layout(type(self))
+        kind, names, defaults, values, _, _ = layout(type(self))
         data: dict[str, Any] = {} if kind is None else {"type": kind}
         mine = values(self)
         # Most values are the default itself, and need no comparison in Python.

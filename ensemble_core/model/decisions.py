@@ -28,18 +28,13 @@ class Fired(Decision):
     """A rule fired. This is the first decision of each firing."""
 
     type: ClassVar[str] = "fired"
+    rare_fields: ClassVar[tuple[str, ...]] = ("each",)
     label: str = ""  # the trigger as shown to users, such as ``count.sleep.success``
     count: int = 1  # how often this rule has fired, including this time
     job: str | None = None  # the event's job, if any
     value: float | None = None  # the value of the trigger's metric, if any
     #: Parameters of the slice, if the rule fires once for each slice (``each``).
     each: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
-
-    def to_dict(self) -> dict[str, Any]:
-        data = Record.to_dict(self)
-        if not self.each:  # nearly always
-            del data["each"]
-        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +226,7 @@ class Call(Decision):
     """
 
     type: ClassVar[str] = "call"
+    rare_fields: ClassVar[tuple[str, ...]] = ("tolerated",)
     call: str
     kind: Literal["custom", "parameters", "action", "generator"]
     name: str
@@ -240,12 +236,6 @@ class Call(Decision):
     job: Mapping[str, Any] | None = None  # the event's job
     attempt: int = 1  # above 1 if an earlier controller did not receive the result
     tolerated: bool = False  # a failure is only a warning (``on_error: warn``)
-
-    def to_dict(self) -> dict[str, Any]:
-        data = Decision.to_dict(self)
-        if not self.tolerated:  # nearly always
-            del data["tolerated"]
-        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,17 +265,12 @@ class Terminate(Decision):
     """Cancel the jobs in ``cancel``, then end or stop the run. Nothing is submitted afterwards."""
 
     type: ClassVar[str] = "terminate"
+    rare_fields: ClassVar[tuple[str, ...]] = ("stopped",)
     exit_code: int = 0
     cancel: tuple[str, ...] = ()  # the jobs to cancel
     reason: str = ""
     natural: bool = False  # the run ends because nothing more can happen
     stopped: bool = False  # the run can be resumed
-
-    def to_dict(self) -> dict[str, Any]:
-        data = Record.to_dict(self)
-        if not self.stopped:
-            del data["stopped"]
-        return data
 
 
 Decision.kinds = {cls.type: cls for cls in Decision.__subclasses__()}

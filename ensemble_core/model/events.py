@@ -41,6 +41,7 @@ class Resumed(Event):
     """
 
     type: ClassVar[str] = "resume"
+    rare_fields: ClassVar[tuple[str, ...]] = ("reopened", "gone", "request", "at")
     resources: Mapping[str, float] = field(default_factory=lambda: NOTHING)  # as in ``Started``
     absent: tuple[str, ...] = ()  # our ids of jobs that never arrived in the queue
     reopened: bool = False  # the run had ended, and continues
@@ -49,13 +50,6 @@ class Resumed(Event):
     #: When the controller resumed the run. ``timestamp`` may be the time of the event before,
     #: because events from the time without a controller follow with their own times.
     at: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        data = Record.to_dict(self)
-        for name in ("reopened", "gone", "request", "at"):
-            if not getattr(self, name):
-                del data[name]
-        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +94,13 @@ class Observed(Event):
     """One row of values that an observer read from a job's output."""
 
     type: ClassVar[str] = "observed"
+    rare_fields: ClassVar[tuple[str, ...]] = ("restarted", "unreadable")
     job: str
     observer: str
     values: Mapping[str, float]
     clock: float | None = None  #: the row's time or step
     restarted: bool = False  #: whether the file was truncated or replaced before this row
     unreadable: tuple[str, ...] = ()  #: the values that are nan because they could not be read
-
-    def to_dict(self) -> dict[str, Any]:
-        data = Record.to_dict(self)
-        if not self.restarted:  # nearly always
-            del data["restarted"]
-        if not self.unreadable:  # nearly always
-            del data["unreadable"]
-        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +236,7 @@ class StopRequested(Event):
     """
 
     type: ClassVar[str] = "stop"
+    rare_fields: ClassVar[tuple[str, ...]] = ("then",)
     reason: str = "interrupted"
     exit_code: int = 130
     then: Literal["end", "cancel", "keep", "cancel-left"] = "end"
@@ -257,12 +245,6 @@ class StopRequested(Event):
     def ends(self) -> bool:
         """True if the run is over after this event."""
         return self.then == "end"
-
-    def to_dict(self) -> dict[str, Any]:
-        data = Record.to_dict(self)
-        if self.ends:
-            del data["then"]
-        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,16 +270,11 @@ class ExecutorLost(Event):
     """
 
     type: ClassVar[str] = "executor-lost"
+    rare_fields: ClassVar[tuple[str, ...]] = ("drained",)
     executor: str
     reason: str
     hint: str = ""
     drained: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        data = Record.to_dict(self)
-        if not self.drained:
-            del data["drained"]
-        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,18 +285,13 @@ class Problem(Event):
     """
 
     type: ClassVar[str] = "problem"
+    rare_fields: ClassVar[tuple[str, ...]] = ("lasts",)
     message: str
     level: Literal["info", "warning", "error"] = "warning"  #: ``error``: the run's exit code is 1
     #: Jobs that could not be cancelled. They continue, and rows of their output trigger rules again
     #: (during a cancel, rows trigger none). If ``lasts``: jobs whose output could not be parsed.
     jobs: tuple[str, ...] = ()
     lasts: bool = False  #: whether the summary and the status repeat the problem
-
-    def to_dict(self) -> dict[str, Any]:
-        data = Record.to_dict(self)
-        if not self.lasts:
-            del data["lasts"]
-        return data
 
 
 @dataclass(frozen=True, slots=True)

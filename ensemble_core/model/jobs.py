@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.model.placeholders import REQUESTS, fill
@@ -75,6 +75,10 @@ class JobState(enum.IntEnum):
 class Job(Record):
     """One submission of a job group, as an executor receives it."""
 
+    rare_fields: ClassVar[tuple[str, ...]] = (
+        "memory_per_task", "grace", "warn", "avoid", "outputs", "within", "discard", "forwards",
+        "replica", "attempt", "requeued",
+    )  # fmt: skip
     #: ``GROUP.INDEX`` or ``GROUP.INDEX-ATTEMPT``. Executors receive :attr:`queue_name` instead.
     id: str
     group: str
@@ -116,17 +120,6 @@ class Job(Record):
     attempt: int = 0  #: Counts the attempts of one index from 0.
     #: How often the attempt was submitted again because a stop of the run had cancelled it.
     requeued: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        data = Record.to_dict(self)
-        for name in _RARE:
-            if not data[name]:  # nearly always
-                del data[name]
-        if data["grace"] is None:
-            del data["grace"]
-        if not data["memory_per_task"]:
-            del data["memory_per_task"]
-        return data
 
     @property
     def label(self) -> str:
@@ -189,8 +182,4 @@ JOB_FIELDS = frozenset(
         "id", "group", "index", "attempt", "replica", "queue_id", "host", "workdir", "stdout",
         "stderr", *REQUESTS, "duration", "urgency", "executor",
     }
-)  # fmt: skip
-#: Fields that are shown only if they are not empty.
-_RARE = (
-    "warn", "avoid", "outputs", "within", "discard", "forwards", "replica", "attempt", "requeued",
 )  # fmt: skip
