@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -56,7 +57,7 @@ class Life(JobEvents):
         self.copies: dict[int, LogCopy] = {}
         self.log_lock = threading.Lock()
 
-    def was_accepted(self, when: float) -> bool:
+    def was_accepted(self, when: float = math.inf) -> bool:
         """Return whether Kubernetes had accepted the Job before this time (monotonic seconds)."""
         return self.accepted_at is not None and self.accepted_at < when
 

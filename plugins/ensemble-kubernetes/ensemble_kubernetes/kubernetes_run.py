@@ -339,7 +339,10 @@ class KubernetesRun:
                 return
             entry = heapq.heappop(self._waiting)
             life = entry[2]
-            life.sent = True
+            if life.was_accepted():  # an earlier request has created it
+                self._tasks.after(0.0, self._create)
+                return
+            maybe, life.sent = life.sent, True
             assert life.job_body is not None
             body = manifest(life.job_body, self._run.tag, self._run.id, self._settings)
             if life.verdict is not None:
@@ -352,6 +355,8 @@ class KubernetesRun:
             exists = caught.status == 409 and "already exists" in caught.message
             error = None if exists else caught
         with self._lock:
+            if life.was_accepted():  # by now, watches have reported the Job
+                error = None
             full = error is not None and is_about_quota(error.message)
             # An API server that has just started may forbid what it allowed before.
             again = error is not None and self._created and _NO_RIGHT in error.message
@@ -361,7 +366,7 @@ class KubernetesRun:
                 self._on_accept(life)
             elif full and not never_fits(error.message):
                 heapq.heappush(self._waiting, entry)
-                life.sent = False  # a Job rejected by a quota is certainly not in Kubernetes
+                life.sent = maybe  # the quota may count the Job of an earlier request
                 self._outlet.answered("create")
                 self._warn(
                     f"quota {quota_of(error.message)}",
@@ -380,6 +385,8 @@ class KubernetesRun:
                 )
             else:
                 life.refuse("submit", error.message, self._run.clock())
+                if maybe:
+                    self._deletions.add([life.name], wait=True)
             self._tasks.after(wait, self._create)
             self._publish()
             self._lock.notify_all()
