@@ -98,6 +98,7 @@ class Operator:
             tasks.append(asyncio.ensure_future(stop.wait()))
             watching = asyncio.ensure_future(self._kopf(ending, stop))
             done, _ = await asyncio.wait([*tasks, watching], return_when=asyncio.FIRST_COMPLETED)
+            await _end(tasks)  # before kopf's, which take longer: another operator may be active
             ending.set()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(watching, _ENDING)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -59,14 +60,14 @@ class Lease:
     async def hold(self) -> None:
         """Renew the Lease regularly. Return when it is lost."""
         renewed = self._clock()
-        while True:
-            await asyncio.sleep(self._retry)
-            if await self._try():
-                renewed = self._clock()
-            # Some seconds without an operator are better than two operators at a time.
-            elif self._clock() - renewed > self._renew:
-                _log.error("lost the Lease %s: another operator may take over", self._name)
-                return
+        # Some seconds without an operator are better than two operators at a time.
+        while (left := renewed + self._renew - self._clock()) > 0:
+            pause = min(self._retry, left)
+            await asyncio.sleep(pause)
+            began = self._clock()
+            if await self._try(left - pause):
+                renewed = began
+        _log.error("lost the Lease %s: another operator may take over", self._name)
 
     async def release(self) -> None:
         """Release the Lease, so that another operator need not wait."""
@@ -77,10 +78,10 @@ class Lease:
         except ApiError:
             pass
 
-    async def _try(self) -> bool:
-        """Acquire or renew the Lease. Return whether we hold it."""
+    async def _try(self, left: float = math.inf) -> bool:
+        """Acquire or renew the Lease within ``left`` seconds. Return whether we hold it."""
         try:
-            return await asyncio.wait_for(self._attempt(), self._renew / 2)
+            return await asyncio.wait_for(self._attempt(), min(left, self._renew / 2))
         except (ApiError, asyncio.TimeoutError) as error:
             _log.debug("Lease: %s", error)
             return False

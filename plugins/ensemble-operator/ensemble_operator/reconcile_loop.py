@@ -329,15 +329,20 @@ class Loop:
         if planned.status == before:
             return found
         patch = {**dict.fromkeys(before), **planned.status}
-        path = f"{KINDS[KIND].path(*key)}/status"
-        body = {"metadata": {"uid": found["metadata"]["uid"]}, "status": patch}
+        path = KINDS[KIND].path(*key)
+        # Not if it has changed: another operator may know more, such as the end of the run.
+        same = {each: found["metadata"][each] for each in ("uid", "resourceVersion")}
+        body = {"metadata": same, "status": patch}
         try:
-            written: Object = await self.api("PATCH", path, body, content_type=MERGE)
+            written: Object = await self.api("PATCH", f"{path}/status", body, content_type=MERGE)
         except ApiError as error:
-            if error.status in (404, 409):  # gone, or another object of that name
-                self.reconcile_in(key, _SOON)
-                return None
-            raise
+            if error.status not in (404, 409):
+                raise
+            newer = await self._get(KIND, *key)
+            if newer is not None:
+                self.cache.store_reply(key, KIND, newer)
+            self.reconcile_in(key, _SOON)
+            return None
         self.counts["statuses"] += 1
         known.written = self._clock()
         self.cache.store_reply(key, KIND, written)
@@ -432,10 +437,13 @@ class Loop:
             name = body["metadata"]["name"]
             path = KINDS["Secret"].path(key[0])
             try:
-                if known.secrets.get(name) is None:
+                old = known.secrets.get(name)
+                if old is None:
                     found = await self.api("POST", path, body)
                 else:
-                    patch = {"metadata": {"annotations": body["metadata"]["annotations"]}}
+                    version = old["metadata"]["resourceVersion"]
+                    notes = body["metadata"]["annotations"]
+                    patch = {"metadata": {"annotations": notes, "resourceVersion": version}}
                     patch |= {"data": body["data"]}
                     found = await self.api("PATCH", f"{path}/{name}", patch, content_type=MERGE)
             except ApiError:
