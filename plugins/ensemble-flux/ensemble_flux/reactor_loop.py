@@ -88,7 +88,13 @@ class FluxLoop:
         self._gauges = Gauges(self._reactor, nodes, self._journal, self._problem)
         self._idle_queue = IdleQueue(self._reactor, self._journal, nodes, self._problem)
         self._submitter = Submitter(
-            flux, self._reactor, jobspecs, accepted=self._accepted, failed=self._fail, window=window
+            flux,
+            self._reactor,
+            jobspecs,
+            accepted=self._accepted,
+            failed=self._fail,
+            problem=self._problem,
+            window=window,
         )
         self._watcher = EventlogWatcher(
             flux,

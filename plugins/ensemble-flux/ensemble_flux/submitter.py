@@ -22,6 +22,8 @@ _SLICE = 64
 #: attempts.
 _BUSY, _RETRIES = 0.5, 60
 _NOBODY = frozenset({errno.ENOSYS, errno.EAGAIN})
+#: Seconds without a reply to any submission after which a warning says so.
+_SILENT = 60.0
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class Submitter:
 
     - ``accepted`` is called with Flux's id of each accepted job.
     - ``failed`` is called with the type and note of the exception of each rejected job.
+    - ``problem`` is called with a warning for the user.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Submitter:
         *,
         accepted: Callable[[Order, int], None],
         failed: Callable[[str, str, str], None],
+        problem: Callable[[str], None],
         window: int = WINDOW,
     ) -> None:
         self._flux = flux
@@ -60,12 +64,15 @@ class Submitter:
         self._jobspecs = jobspecs
         self._accepted = accepted
         self._failed = failed
+        self._problem = problem
         self._window = window
         self._waiting: OrderedDict[str, Order] = OrderedDict()
         self._on_the_way: dict[str, Order] = {}
         #: Jobs cancelled while they were in flight.
         self._cancelled_on_the_way: set[str] = set()
         self._stopped = False
+        #: Number of replies, and whether it is being watched.
+        self._replies, self._watched = 0, False
 
     def stop(self) -> set[str]:
         """Submit no more. Return the jobs that are in flight."""
@@ -120,8 +127,27 @@ class Submitter:
                 continue
             self._on_the_way[name] = order
             self._reactor.then(future, partial(self._answered, order))
+        if self._on_the_way and not self._watched:
+            self._watched = True
+            self._reactor.after(_SILENT, partial(self._watch, self._replies))
+
+    def _watch(self, replies: int) -> None:
+        """Warn, once, if Flux has answered no submission since there were so many replies."""
+        left = len(self._on_the_way)
+        if left and replies == self._replies:
+            self._problem(
+                f"Flux has not answered {left} submission{'s' if left > 1 else ''} for "
+                f"{_SILENT:g} s\n"
+                "  hint: after a reload of its module job-ingest it never will; 'ensemble stop' "
+                "and 'ensemble resume' then submit what it does not have"
+            )
+            return
+        self._watched = bool(left)
+        if left:
+            self._reactor.after(_SILENT, partial(self._watch, self._replies))
 
     def _answered(self, order: Order, future: Any) -> None:
+        self._replies += 1
         del self._on_the_way[order.job.id]
         try:
             queue_id = self._reactor.direct.jobid(future)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_flux import bindings, idle_queue
+from ensemble_flux import bindings, idle_queue, submitter
 from ensemble_flux.executor import FluxExecutor
 from ensemble_testing.executor import Session
 
@@ -426,6 +427,30 @@ def test_a_stopped_queue_is_reported_once_with_what_starts_it(
         own_instance.flux("queue", "start")
         session.wait_clean(*jobs)
         assert problems(session) == [message]
+
+
+def test_submissions_that_flux_never_answers_are_reported(
+    own_instance: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload of the module job-ingest drops the submissions in flight. The run hung silently."""
+
+    def submit(handle: Any, *words: Any, **more: Any) -> Any:
+        return handle.rpc("kvs.wait-version", {"namespace": "primary", "rootseq": 2**30})
+
+    monkeypatch.setattr(submitter, "_SILENT", 1.0)
+    with Session(FluxExecutor(), tmp_path) as session:
+        session.run(session.job("true"))
+        flux = sys.modules["flux"]
+        real = flux.job.submit_async
+        monkeypatch.setattr(flux.job, "submit_async", submit)
+        session.submit(session.job("true"), session.job("true"))
+        session.wait(lambda: problems(session), "a warning")
+        monkeypatch.setattr(flux.job, "submit_async", real)
+        session.run(session.job("true"))
+        time.sleep(2.0)
+        (message,) = problems(session)
+        assert "Flux has not answered 2 submissions" in message
+        assert "'ensemble resume'" in message
 
 
 @pytest.mark.usefixtures("impatient")
