@@ -34,6 +34,7 @@ PERIOD = 0.1
 ACKNOWLEDGED = 1.0
 #: Members that share a connection: the service lets each have 128 streams.
 SHARE = 20
+START = '{"type": "job", "job": "g.1", "name": "start"}'
 #: Without it, all channels of a process share one connection.
 APART = (("grpc.use_local_subchannel_pool", 1),)
 
@@ -104,7 +105,7 @@ def play(
         start += PERIOD * (number - numbers[0]) / len(numbers) + offset
         for at in range(count):
             await asyncio.sleep(max(0.0, start + PERIOD * at - time.monotonic()))
-            event = pb.Event(timestamp=time.time(), job=pb.JobEvent(job="g.1", name="start"))
+            event = pb.Event(timestamp=time.time(), data=START)
             batch = pb.Batch(run=RUN, member=name, life="l", first=at + 1, events=[event])
             await stream.write(pb.FromMember(batch=batch))
         await reading

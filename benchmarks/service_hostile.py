@@ -41,6 +41,7 @@ KINDS = "slow,endless,huge,wrong,member,steering"
 MOST_MEMORY, MOST_RATIO = 200.0, 2.0
 #: Honest members that share a connection.
 SHARE = 20
+START = '{"type": "job", "job": "g.1", "name": "start"}'
 
 SERVER = """
 import sys
@@ -237,7 +238,7 @@ class Honest:
             number = 0
             while True:
                 number += 1
-                event = pb.Event(timestamp=time.time(), job=pb.JobEvent(job="g.1", name="start"))
+                event = pb.Event(timestamp=time.time(), data=START)
                 batch = pb.Batch(run="run-1", member=name, life="l", first=number, events=[event])
                 await stream.write(pb.FromMember(batch=batch))
                 await asyncio.sleep(0.1)

@@ -43,6 +43,7 @@ MEMBER, RUN = "default/bench", "bench-run"
 AT_ONCE, BATCH, AHEAD = 8, 100, 20
 #: Requests per block: alternating blocks make both servers suffer equally on a busy machine.
 BLOCK = 200
+START = '{"type": "job", "job": "group.1", "name": "start"}'
 
 
 class Echo(api.EnsembleServicer):
@@ -216,7 +217,7 @@ async def requests(bare: Server, ours: Server, what: str, count: int) -> tuple[A
 
 
 def batches(count: int, first: int = 1) -> list[Any]:
-    event = pb.Event(timestamp=time.time(), job=pb.JobEvent(job="group.1", name="start"))
+    event = pb.Event(timestamp=time.time(), data=START)
     return [
         pb.FromMember(
             batch=pb.Batch(

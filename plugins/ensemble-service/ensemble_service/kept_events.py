@@ -53,7 +53,7 @@ class KeptEvents:
             for line in self._read():
                 try:
                     timestamp, data = json.loads(line)
-                    event = pb.Event(timestamp=timestamp, other=pb.OtherEvent(data=data))
+                    event = pb.Event(timestamp=timestamp, data=data)
                 except (TypeError, ValueError):
                     continue  # a partial line, from a kill while writing
                 events.append(event)
@@ -132,7 +132,7 @@ class KeptEvents:
 
 
 def _line(message: pb.Event, life: str, number: int) -> bytes:
-    data = f"{message.other.data[:-1]}{_ORIGIN}{json.dumps([life, number])}}}"
+    data = f"{message.data[:-1]}{_ORIGIN}{json.dumps([life, number])}}}"
     return json.dumps([message.timestamp, data]).encode("ascii") + b"\n"
 
 
@@ -141,7 +141,7 @@ def origin_of(message: pb.Event) -> tuple[str, int] | None:
 
     Returns ``None`` for an event of the current life. ``hosted_run`` explains what a *life* is.
     """
-    data = message.other.data
+    data = message.data
     if _ORIGIN not in data:
         return None
     origin = json.loads(data).get("origin")

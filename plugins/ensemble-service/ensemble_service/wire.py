@@ -65,7 +65,7 @@ def from_event(event: Event) -> pb.Event:
         text = json.dumps(_shorten(json.loads(text)))
     if len(text) > MOST_BYTES:
         raise ValueError(f"the event is too long: {len(text)} bytes, at most {MOST_BYTES}")
-    return pb.Event(timestamp=event.timestamp, other=pb.OtherEvent(data=text))
+    return pb.Event(timestamp=event.timestamp, data=text)
 
 
 def _shorten(value: object) -> object:
@@ -77,26 +77,9 @@ def _shorten(value: object) -> object:
 
 def to_event(message: pb.Event) -> Event:
     """Decode an event. Raise ``ValueError``, ``TypeError`` or ``RecursionError`` if invalid."""
-    kind = message.WhichOneof("what")
-    data: dict[str, Any]
-    if kind == "other":
-        data = {**_loads(message.other.data), "timestamp": message.timestamp}
-        data.pop("origin", None)  # see kept_events
-        event = Event.from_dict(data)
-    elif kind == "job":  # from a member of version 1.0, like all kinds below
-        job = message.job
-        context = _loads(job.context) if job.context else {}
-        event = JobEvent(message.timestamp, job.job, job.name, context, not job.stranger)
-    elif kind is not None:  # the message's fields are named as the event's
-        data = {"type": kind.replace("_", "-"), "timestamp": message.timestamp}
-        part = getattr(message, kind)
-        for field in part.DESCRIPTOR.fields:
-            if not field.has_presence or part.HasField(field.name):
-                value = getattr(part, field.name)
-                data[field.name] = dict(value) if isinstance(value, Mapping) else value
-        event = Event.from_dict(data)
-    else:
-        raise ValueError("unknown kind of event")
+    data = {**_loads(message.data), "timestamp": message.timestamp}
+    data.pop("origin", None)  # see kept_events
+    event = Event.from_dict(data)
     _check(event)
     return event
 

@@ -300,7 +300,7 @@ class Crowd:
 
 
 def garbage(run: str, member: str) -> pb.Batch:
-    event = pb.Event(timestamp=1e300, other=pb.OtherEvent(data='{"type":"stop","x":"' + "y" * 900))
+    event = pb.Event(timestamp=1e300, data='{"type":"stop","x":"' + "y" * 900)
     return pb.Batch(run=run, member=member, life="l", first=2**40, events=[event] * 500)
 
 

@@ -48,7 +48,7 @@ def events(draw: st.DrawFn, kind: str) -> pb.Event:
         )
     )
     data = json.dumps({"type": kind, **fields})
-    return pb.Event(timestamp=draw(st.floats()), other=pb.OtherEvent(data=data))
+    return pb.Event(timestamp=draw(st.floats()), data=data)
 
 
 @st.composite
@@ -154,7 +154,7 @@ def test_without_a_token_no_type_of_event_is_accepted(token: str, tmp_path: Path
         stub = api.EnsembleStub(channel)  # type: ignore[no-untyped-call]
         metadata = (("authorization", f"Bearer {token}"),) if token else ()
         for kind in Event.kinds:
-            event = pb.Event(timestamp=1.0, other=pb.OtherEvent(data=json.dumps({"type": kind})))
+            event = pb.Event(timestamp=1.0, data=json.dumps({"type": kind}))
             batch = pb.Batch(run=RUN, member=VICTIM, life="l", first=1, events=[event])
             hello = pb.FromMember(hello=pb.Hello(member=VICTIM))
             begin = pb.FromRun(begin=pb.Begin(run=RUN, epoch=1))

@@ -120,7 +120,7 @@ class Steered:
 def raw(data: Any, timestamp: float = NOW) -> pb.Event:
     """Return an event as any program with the member's token could send it."""
     text = data if isinstance(data, str) else json.dumps(data)
-    return pb.Event(timestamp=timestamp, other=pb.OtherEvent(data=text))
+    return pb.Event(timestamp=timestamp, data=text)
 
 
 def of(event: Event) -> pb.Event:
@@ -227,15 +227,6 @@ def test_a_guessed_call_id_answers_no_call() -> None:
     assert not [event for event in passed if not isinstance(event, Problem)]
     assert "which members may not send" in steered.warnings()[0].message
     assert told.submitted(told.tell(answers[0])) == ["t.2", "t.3"]  # the id was right
-
-
-@pytest.mark.parametrize("kind", Event.kinds)
-def test_members_of_version_1_0_may_send_nothing_more(kind: str) -> None:
-    steered = Steered()
-    assert not steered.say(
-        pb.Event(timestamp=NOW, job=pb.JobEvent(job=ANOTHERS, name="clean")),
-        pb.Event(timestamp=NOW, resize_outcome=pb.ResizeOutcome(request=kind, outcome="granted")),
-    )
 
 
 SCALARS: st.SearchStrategy[Any] = st.one_of(

@@ -54,56 +54,16 @@ def test_an_event_arrives_unchanged(event: Event) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "event"),
-    [
-        (
-            pb.Event(timestamp=1, job=pb.JobEvent(job="a.0", name="start", context='{"x": 1}')),
-            JobEvent(1.0, "a.0", "start", {"x": 1}),
-        ),
-        (
-            pb.Event(timestamp=1, job=pb.JobEvent(job="f", name="start", stranger=True)),
-            JobEvent(1.0, "f", "start", ours=False),
-        ),
-        (
-            pb.Event(timestamp=1, resources=pb.Resources(values={"nodes.up": 4.0})),
-            Resources(1.0, {"nodes.up": 4.0}),
-        ),
-        (
-            pb.Event(
-                timestamp=1,
-                resize_outcome=pb.ResizeOutcome(request="r", outcome="granted", size=0),
-            ),
-            ResizeOutcome(1.0, "r", "granted", 0, ""),
-        ),
-        (
-            pb.Event(timestamp=1, resize_outcome=pb.ResizeOutcome(request="r", outcome="denied")),
-            ResizeOutcome(1.0, "r", "denied", None, ""),
-        ),
-        (
-            pb.Event(timestamp=1, problem=pb.Problem(message="oh", level="error")),
-            Problem(1.0, "oh", "error"),
-        ),
-        (
-            pb.Event(timestamp=1, executor_lost=pb.ExecutorLost(executor="flux", reason="gone")),
-            ExecutorLost(1.0, "flux", "gone", ""),
-        ),
-    ],
-)
-def test_events_of_version_1_0_members_are_read(message: pb.Event, event: Event) -> None:
-    assert to_event(pb.Event.FromString(message.SerializeToString())) == event
-
-
-@pytest.mark.parametrize(
     "message",
     [
         pb.Event(timestamp=1),
-        pb.Event(other=pb.OtherEvent(data='{"type": "job", "job": [1], "name": "start"}')),
-        pb.Event(other=pb.OtherEvent(data='{"type": "resources", "values": {"nodes.up": null}}')),
-        pb.Event(other=pb.OtherEvent(data="[]")),
-        pb.Event(job=pb.JobEvent(job="a.0", name="start", context="[1]")),
-        pb.Event(job=pb.JobEvent(job="a.0", name="start", context="{")),
-        pb.Event(resize_outcome=pb.ResizeOutcome(outcome="perhaps")),
-        pb.Event(other=pb.OtherEvent(data='{"type": "nonsense"}')),
+        pb.Event(data='{"type": "job", "job": [1], "name": "start"}'),
+        pb.Event(data='{"type": "resources", "values": {"nodes.up": null}}'),
+        pb.Event(data="[]"),
+        pb.Event(data='{"type": "job", "job": "a.0", "name": "start", "context": [1]}'),
+        pb.Event(data='{"type": "job", "job": "a.0", "name": "start", "context": {'),
+        pb.Event(data='{"type": "resize-outcome", "request": "r", "outcome": "perhaps"}'),
+        pb.Event(data='{"type": "nonsense"}'),
     ],
 )
 def test_an_invalid_event_is_rejected(message: pb.Event) -> None:

@@ -178,7 +178,7 @@ class Round:
         name, run = pick([HONEST, BAD, "else/a", "", "x\n"]), pick([RUN, "run-2", "", "../x"])
         epoch, number = pick([0, 1, 2, 2**63]), pick([0, 1, 2**63])
         data = json.dumps({"type": pick(list(Event.kinds)), "job": "t.1", "name": "clean"})
-        event = pb.Event(timestamp=pick([0.0, -1.0, 1e300]), other=pb.OtherEvent(data=data))
+        event = pb.Event(timestamp=pick([0.0, -1.0, 1e300]), data=data)
         batch = pb.Batch(run=run, member=name, life="l", first=number, events=[event])
         call = pb.Call(run=run, member=name, epoch=epoch, id=number)
         getattr(call, pick(["open", "submit", "cancel", "reattach", "close"])).SetInParent()

@@ -23,220 +23,27 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class JobEvent(_message.Message):
-    """Events go as OtherEvent. Those of the kinds before it are read as well: members of version 1.0 send
-    them.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_FIELD_NUMBER: _builtins.int
-    NAME_FIELD_NUMBER: _builtins.int
-    CONTEXT_FIELD_NUMBER: _builtins.int
-    STRANGER_FIELD_NUMBER: _builtins.int
-    job: _builtins.str
-    name: _builtins.str
-    context: _builtins.str
-    """JSON object; empty for none"""
-    stranger: _builtins.bool
-    def __init__(
-        self,
-        *,
-        job: _builtins.str = ...,
-        name: _builtins.str = ...,
-        context: _builtins.str = ...,
-        stranger: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "job", b"job", "name", b"name", "stranger", b"stranger"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___JobEvent: _TypeAlias = JobEvent  # noqa: Y015
-
-@_typing.final
-class Resources(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class ValuesEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.float
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.float = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    VALUES_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def values(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
-    def __init__(
-        self,
-        *,
-        values: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Resources: _TypeAlias = Resources  # noqa: Y015
-
-@_typing.final
-class ResizeOutcome(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REQUEST_FIELD_NUMBER: _builtins.int
-    OUTCOME_FIELD_NUMBER: _builtins.int
-    SIZE_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    request: _builtins.str
-    outcome: _builtins.str
-    """granted, denied, timeout, undelivered"""
-    size: _builtins.int
-    reason: _builtins.str
-    def __init__(
-        self,
-        *,
-        request: _builtins.str = ...,
-        outcome: _builtins.str = ...,
-        size: _builtins.int | None = ...,
-        reason: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "size", b"size"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "outcome", b"outcome", "reason", b"reason", "request", b"request", "size", b"size"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__size: _TypeAlias = _typing.Literal["size"]  # noqa: Y015
-    _WhichOneofArgType__size: _TypeAlias = _typing.Literal["_size", b"_size"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__size) -> _WhichOneofReturnType__size | None: ...
-
-Global___ResizeOutcome: _TypeAlias = ResizeOutcome  # noqa: Y015
-
-@_typing.final
-class Problem(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MESSAGE_FIELD_NUMBER: _builtins.int
-    LEVEL_FIELD_NUMBER: _builtins.int
-    message: _builtins.str
-    level: _builtins.str
-    """warning, error"""
-    def __init__(
-        self,
-        *,
-        message: _builtins.str = ...,
-        level: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "message", b"message"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Problem: _TypeAlias = Problem  # noqa: Y015
-
-@_typing.final
-class ExecutorLost(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    EXECUTOR_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    HINT_FIELD_NUMBER: _builtins.int
-    executor: _builtins.str
-    reason: _builtins.str
-    hint: _builtins.str
-    def __init__(
-        self,
-        *,
-        executor: _builtins.str = ...,
-        reason: _builtins.str = ...,
-        hint: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["executor", b"executor", "hint", b"hint", "reason", b"reason"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ExecutorLost: _TypeAlias = ExecutorLost  # noqa: Y015
-
-@_typing.final
-class OtherEvent(_message.Message):
-    """An event as plain data: its fields, without what is as usual."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    DATA_FIELD_NUMBER: _builtins.int
-    data: _builtins.str
-    def __init__(
-        self,
-        *,
-        data: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___OtherEvent: _TypeAlias = OtherEvent  # noqa: Y015
-
-@_typing.final
 class Event(_message.Message):
+    """-- events ----------------------------------------------------------------------------------------"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TIMESTAMP_FIELD_NUMBER: _builtins.int
-    JOB_FIELD_NUMBER: _builtins.int
-    RESOURCES_FIELD_NUMBER: _builtins.int
-    RESIZE_OUTCOME_FIELD_NUMBER: _builtins.int
-    PROBLEM_FIELD_NUMBER: _builtins.int
-    EXECUTOR_LOST_FIELD_NUMBER: _builtins.int
-    OTHER_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
     timestamp: _builtins.float
-    @_builtins.property
-    def job(self) -> Global___JobEvent: ...
-    @_builtins.property
-    def resources(self) -> Global___Resources: ...
-    @_builtins.property
-    def resize_outcome(self) -> Global___ResizeOutcome: ...
-    @_builtins.property
-    def problem(self) -> Global___Problem: ...
-    @_builtins.property
-    def executor_lost(self) -> Global___ExecutorLost: ...
-    @_builtins.property
-    def other(self) -> Global___OtherEvent: ...
+    data: _builtins.str
+    """JSON object: the event's other fields, without what is as usual"""
     def __init__(
         self,
         *,
         timestamp: _builtins.float = ...,
-        job: Global___JobEvent | None = ...,
-        resources: Global___Resources | None = ...,
-        resize_outcome: Global___ResizeOutcome | None = ...,
-        problem: Global___Problem | None = ...,
-        executor_lost: Global___ExecutorLost | None = ...,
-        other: Global___OtherEvent | None = ...,
+        data: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["executor_lost", b"executor_lost", "job", b"job", "other", b"other", "problem", b"problem", "resize_outcome", b"resize_outcome", "resources", b"resources", "what", b"what"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["executor_lost", b"executor_lost", "job", b"job", "other", b"other", "problem", b"problem", "resize_outcome", b"resize_outcome", "resources", b"resources", "timestamp", b"timestamp", "what", b"what"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "timestamp", b"timestamp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["job", "resources", "resize_outcome", "problem", "executor_lost", "other"]  # noqa: Y015
-    _WhichOneofArgType_what: _TypeAlias = _typing.Literal["what", b"what"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_what) -> _WhichOneofReturnType_what | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Event: _TypeAlias = Event  # noqa: Y015
 
