@@ -86,11 +86,11 @@ class KeyValue(LineObserver):
                 self._labels.setdefault(name, {})[label] = None
                 if topic is not None and topic.end() <= pair.start():
                     self._topics.setdefault(name, {})[topic[1]] = None
-                self._note_unit(name, text, pair.end())
+                self._units.note(name, text, pair.end())
                 if _FURTHER.match(text, pair.end()):
                     self._lists.setdefault(name, " ".join(text[pair.start() :].split())[:60])
         for found in () if self._odd is None else self._odd.finditer(text):
-            self._note_unit(found[1], text, found.end())
+            self._units.note(found[1], text, found.end())
             if read_number(found[3]) is not None and _FURTHER.match(text, found.end()):
                 self._lists.setdefault(found[1], " ".join(text[found.start(1) :].split())[:60])
 

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+from ensemble_core.builtin.units import Units
 from ensemble_core.errors import closest
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.series import UNREADABLE
@@ -46,13 +47,6 @@ _OTHERS = (
         "has NAME=NUMBER",
     ),
 )
-
-#: The unit of a number, after it. Two units of one kind cannot be compared.
-_UNIT = late_pattern(
-    r"[ \t]{0,2}(%|[num\u00b5\u03bc]?s(?!/)|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|d|days?"
-    r"|[kKMGTP]?i?B|[kKMGT]?bytes?|m?eV|[kKM]J|k?cal|Ha|Ry|[hkMG]?Pa|k?bar|[kMGT]?Hz|it/s|s/it)(?![\w^])"
-)
-_SAME_UNITS = {"sec": "s", "second": "s", "minute": "min", "hr": "h", "hour": "h", "day": "d"}
 
 #: The fields to read: names, or names with their names in the output.
 Fields = Collection[str] | Mapping[str, str]
@@ -108,8 +102,7 @@ class LineObserver(Observer):
         self._zeros = 0
         #: Values that could not be read: how many, the first one, and its line.
         self._unread: dict[str, tuple[int, str, int]] = {}
-        #: The units of each name, as in ``5 GB``.
-        self._units: dict[str, dict[str, None]] = {}
+        self._units = Units()
 
     @property
     def path(self) -> str | None:
@@ -301,14 +294,6 @@ class LineObserver(Observer):
         """True for the first lines and for some later ones, from which complaints learn."""
         return self._understood < SURVEYED or not self._understood % SURVEYED
 
-    def _note_unit(self, printed: str, text: str, end: int) -> None:
-        """Remember the unit that a text has after a number."""
-        unit = _UNIT.match(text, end)
-        word = "" if unit is None else unit[1]
-        word = word if len(word) < 3 else word.removesuffix("s")
-        if len(self._units) < MOST_FIELDS or printed in self._units:
-            self._units.setdefault(printed, {})[_SAME_UNITS.get(word, word)] = None
-
     def _unreadable(self, printed: str, text: object) -> float:
         """Count a wanted value that is no number, and return a nan that stands for it."""
         name = printed if self._wanted is None else self._wanted.get(printed, printed)
@@ -391,13 +376,7 @@ class LineObserver(Observer):
             f"first: {first!r} in line {line}"
             for name, (count, first, line) in self._unread.items()
         ]
-        for name, found in self._units.items():
-            units = [unit or "no unit" for unit in found if unit or "%" in found]
-            if len(units) > 1 and name in (self._seen if self._wanted is None else self._wanted):
-                texts.append(
-                    f"{name!r} has the units {' and '.join(map(repr, units[:MOST_TOLD]))}, and "
-                    "its numbers were read without them: read one unit with 'regex'"
-                )
+        texts += self._units.complaints(self._seen if self._wanted is None else self._wanted)
         return "; ".join(texts[:MOST_TOLD]) or None
 
 

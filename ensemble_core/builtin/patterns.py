@@ -89,7 +89,7 @@ class Patterns(LineObserver):
                     number = read_number(spelled) if whole == spelled else None
                     found[name] = self._unreadable(name, whole) if number is None else number
                     if self._is_surveyed:
-                        self._note_unit(name, _around(text, match.end(group)), 0)
+                        self._units.note(name, _around(text, match.end(group)), 0)
         return found if matched else None
 
     @staticmethod

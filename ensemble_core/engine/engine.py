@@ -86,9 +86,9 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from ensemble_core.engine import extension
+from ensemble_core.engine import added_sweep_values
 from ensemble_core.engine.agenda import Agenda
-from ensemble_core.engine.answers import Answers
+from ensemble_core.engine.decision_answers import Answers
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.firing_records import Match, Steps
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
@@ -553,7 +553,7 @@ class Engine:
         if state.generators:
             self._generating.resumed()
         state.withdrawn += cancelled
-        extension.complete(self._effects.submission, event)
+        added_sweep_values.complete(self._effects.submission, event)
         retried = self._completion.retry_lost(event)
         self._rules.react((), None, event)
         reopened: Steps = None

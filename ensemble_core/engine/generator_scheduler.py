@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ensemble_core.engine.firing_records import Match, Steps
+from ensemble_core.engine.generator_jobs import PointJobs
 from ensemble_core.engine.generator_state import GeneratorState, SuggestCall
 from ensemble_core.engine.name_values import named_fields
-from ensemble_core.engine.points import PointJobs
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.model.decisions import Call, Log
 from ensemble_core.model.events import CallReturned, Event

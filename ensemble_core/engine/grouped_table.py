@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
-from ensemble_core.engine.computed_table import (
+from ensemble_core.engine.done_jobs import DoneJob, DoneJobs, TableRow
+from ensemble_core.engine.table_rows import (
     ComputedTable,
     FilteredColumn,
     filtered_column,
     no_metric,
 )
-from ensemble_core.engine.done_jobs import DoneJob, DoneJobs, TableRow
 from ensemble_core.engine.table_values import AppendOnlyValues, Values, is_number
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import split_filter

@@ -30,10 +30,10 @@ from ensemble_core.engine.job_states import (
     ImpossibleMove,
     IndexState,
 )
+from ensemble_core.engine.job_statistics import Samples
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.rule_chain import Link
 from ensemble_core.engine.rule_index import RuleIndex
-from ensemble_core.engine.samples import Samples
 from ensemble_core.engine.scopes import Slice, SliceKey, SliceTable
 from ensemble_core.engine.state_changes import MOVES
 from ensemble_core.errors import EnsembleError

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from ensemble_core.engine.action_decisions import EngineFiring
 from ensemble_core.engine.concurrency_slots import AT_ONCE
 from ensemble_core.engine.decision_effects import Effects, no_such_limit
-from ensemble_core.engine.firing import EngineFiring
 from ensemble_core.engine.firing_records import Match, Origin, Step, Steps
 from ensemble_core.engine.job_record import IndexRecord
 from ensemble_core.engine.retry_on_request import chosen, no_such_job, reopen

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ensemble_core.engine.computed_table import ComputedTable, UngroupedTable
 from ensemble_core.engine.done_jobs import DoneJobs, TableRow
 from ensemble_core.engine.grouped_table import GroupedTable
+from ensemble_core.engine.table_rows import ComputedTable, UngroupedTable
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.filters import filter_of, split_name

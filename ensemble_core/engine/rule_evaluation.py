@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from ensemble_core.engine.action_decisions import EngineFiring
 from ensemble_core.engine.decision_effects import Effects
-from ensemble_core.engine.firing import EngineFiring
 from ensemble_core.engine.firing_records import Match, Origin
 from ensemble_core.engine.instance_switch import switch_instances
 from ensemble_core.engine.job_record import JobRecord

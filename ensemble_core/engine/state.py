@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from ensemble_core.engine import retention
+from ensemble_core.engine import stored_job_data
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.firing_records import Match, Origin, PendingRequest, Stop
 from ensemble_core.engine.foreign_jobs import ForeignJobs
@@ -261,7 +261,7 @@ class State:
                     f"the file no longer has the generator {name!r}: its points ({points}) are not "
                     "known to the others"
                 )
-        retention.report_lacking(self.table, done)
+        stored_job_data.report_lacking(self.table, done)
         for asked in (self.calls, self.resizes, self.retries):
             for pending in asked.values():
                 origin = pending.origin
@@ -340,7 +340,7 @@ class State:
 
     def prepare_for(self, rule: BoundRule) -> None:
         """Collect the values that a rule reads or waits for, from now on."""
-        retention.keep_for(self.table, rule, self.ensemble.statistics)
+        stored_job_data.keep_for(self.table, rule, self.ensemble.statistics)
         for text in rule.of_group:
             self._collect_metric(text)
         if any(COMMITTED in path for path in rule.metrics):
@@ -372,8 +372,8 @@ class State:
             self.prepare_for(state.rule)
         for group in ensemble.groups.values():
             if any(entry.replicated for entry in (group, *group.more)):
-                retention.remember(self.table, (group.name,))
-            retention.read(self.table, group.name, group.reads, ensemble.statistics)
+                stored_job_data.remember(self.table, (group.name,))
+            stored_job_data.read(self.table, group.name, group.reads, ensemble.statistics)
             entries = (group, *group.more)
             if any(each.result or each.fail_if is not None for each in entries):
                 self.watched_events.add("finish")
@@ -381,11 +381,11 @@ class State:
             own = {text for entry in (group, *group.more) for text in entry.metrics}
             for text in (*sorted(own), *whole):
                 self._collect_metric(text)
-        retention.keep_done(
+        stored_job_data.keep_done(
             self.table, ensemble.tables.values(), [each.rule for each in self.rules.states.values()]
         )
         if all_statistics:
-            retention.remember(self.table, ensemble.groups)
+            stored_job_data.remember(self.table, ensemble.groups)
             self.table.usage.keep()
 
     def _apply_limits(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.engine import retention
+from ensemble_core.engine import stored_job_data
 from ensemble_core.engine.concurrency_slots import AT_ONCE
 from ensemble_core.engine.firing_records import Origin
 from ensemble_core.engine.group_state import GroupState
@@ -101,7 +101,7 @@ def replicas_of(state: State, source: JobGroup) -> Replicas | None:
     if found.replicas is None and (
         source.replicated or any(entry.replicated for entry in source.more)
     ):
-        retention.remember(state.table, (source.name,))
+        stored_job_data.remember(state.table, (source.name,))
     return found.replicas
 
 

@@ -40,7 +40,7 @@ _MODULES = (
     "engine.firing_records engine.for_duration engine.foreign_jobs engine.generator_state "
     "engine.group_state engine.job_gauges engine.job_record engine.job_table "
     "engine.node_failures engine.past_submits engine.rate_limit engine.recent_rows "
-    "engine.replicas engine.rule_chain engine.rule_index engine.rule_set engine.samples "
+    "engine.replicas engine.rule_chain engine.rule_index engine.rule_set engine.job_statistics "
     "engine.scopes engine.shared_files engine.silence engine.state engine.timers "
     "metrics.recent_counts metrics.series metrics.store model.decisions model.events "
     "model.generators model.job_group model.jobs model.sweep_values"

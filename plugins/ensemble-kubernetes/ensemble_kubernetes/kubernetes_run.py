@@ -30,16 +30,15 @@ from ensemble_kubernetes.deletions import Deletions
 from ensemble_kubernetes.job_state import Life
 from ensemble_kubernetes.log_copy import LogCopy
 from ensemble_kubernetes.manifest import INDEX, JOB, RUN, Settings, job_name, manifest, wrong
-from ensemble_kubernetes.pods import Failure, read_pod
+from ensemble_kubernetes.pods import STUCK, Failure, read_pod
 from ensemble_kubernetes.quotas import is_about_quota, never_fits, quota_of
 from ensemble_kubernetes.tasks import Tasks
 
 Object = Mapping[str, Any]
 #: Maximum number of concurrent requests.
 WORKERS = 4
-#: In seconds: shortest and longest pause between retries; first pause while a quota is used up;
-#: time after which a job fails if its container cannot be started.
-_SOON, _LATER, _FULL, STUCK = 0.2, 10.0, 1.0, 45.0
+#: In seconds: shortest and longest pause between retries; first pause while a quota is used up.
+_SOON, _LATER, _FULL = 0.2, 10.0, 1.0
 #: Seconds to wait, after a Job has ended, for its pods to end and for a pod to appear.
 _GRACE, _UNSEEN = 45.0, 10.0
 #: Time limit in seconds for closing a run.

@@ -11,6 +11,8 @@ from ensemble_batch import status_of
 
 from ensemble_core import Cause
 
+#: Seconds after which a job fails whose container cannot be started for a reason below.
+STUCK = 45.0
 #: Reasons of a waiting container that persist until somebody intervenes.
 _STUCK = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",

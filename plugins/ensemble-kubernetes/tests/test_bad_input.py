@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from conftest import ACCESS, IMAGE, MISSING
-from ensemble_kubernetes import kubernetes_run
+from ensemble_kubernetes import kubernetes_run, pods
 from ensemble_kubernetes.api import Api
 from ensemble_kubernetes.executor import KubernetesExecutor
 from ensemble_kubernetes.job_state import Life
@@ -147,7 +147,7 @@ def test_a_job_whose_pod_is_denied_by_a_policy_fails_with_its_message(
 def test_an_image_that_cannot_be_pulled_is_reported_and_fails_its_job_within_a_minute(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert kubernetes_run.STUCK < 60
+    assert pods.STUCK < 60
     monkeypatch.setattr(kubernetes_run, "STUCK", 2.0)
     job = session.job("true", options={"kubernetes": {"image": MISSING}})
     session.run(job)

@@ -27,9 +27,10 @@ from .changes import (
 )
 from .member_objects import RUNNER, member_objects, run_objects, token_secret
 from .member_reconcile import BEAT, members_leave, plan_part
+from .member_restrictions import privilege_problems
 from .member_state import gone_at, is_set_up, waits_since
 from .object_names import HASH, ORPHAN, RUN, TEMPLATE, Object, content, is_owned, member_object
-from .resource import Ensemble, Member, Reference, is_readable, privilege_problems, problems, read
+from .resource import Ensemble, Member, Reference, is_readable, problems, read
 from .service_objects import address, service_objects, tls_secret
 from .settings import Settings
 from .status import (

@@ -316,47 +316,6 @@ def _volume_problems(path: str, container: Object) -> Iterator[tuple[str, str]]:
             yield f"{path}.volumes.{name}.path", "a claim or a hostPath needs a path"
 
 
-#: MiniCluster fields that grant more than an Ensemble needs, each with what it grants.
-_REACHES = {
-    "hostPath": "a path of the node",
-    "hostPID": "processes of the node",
-    "hostIPC": "the memory that processes of the node share",
-    "privileged": "the privileges of the node",
-    "allowPrivilegeEscalation": "further privileges",
-    "secretName": "a Secret",
-    "secrets": "a Secret",
-    "serviceAccountName": "the rights of another service account",
-}
-
-
-def privilege_problems(spec: Object) -> list[Problem]:
-    """Return the places where MiniClusters use Secrets, nodes or privileges.
-
-    An operator with restrictions rejects these.
-    """
-    return [
-        Problem(path, f"asks for {what}, which this operator does not allow ('--restrict-members')")
-        for index, member in enumerate(spec["members"])
-        for path, what in _reaches(
-            member["minicluster"]["spec"], f"spec.members[{index}].minicluster.spec"
-        )
-    ]
-
-
-def _reaches(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from _reaches(each, f"{path}[{index}]")
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            if key in _REACHES and each:
-                yield f"{path}.{key}", _REACHES[key]
-            elif path.endswith(".capabilities") and key == "add" and each:
-                yield f"{path}.{key}", "further privileges"
-            else:
-                yield from _reaches(each, f"{path}.{key}")
-
-
 def _container(member: Object) -> int:
     """Return the container that runs the ensemble."""
     containers = member["minicluster"]["spec"]["containers"]

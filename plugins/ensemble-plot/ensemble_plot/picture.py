@@ -7,15 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ensemble_plot.outliers import usual_range
 from ensemble_plot.run_history import Mark, RunHistory, Track
 from ensemble_plot.thinned_curve import Curve, Point
 
 #: Horizontal axis of a panel: the rows' own clock, or seconds since the run's first event.
 Axis = Literal["step", "time"]
-
-#: Distance from which a value counts as an outlier, in multiples of the range of nine tenths of all
-#: values.
-_FAR = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +188,7 @@ def _panel(history: RunHistory, variable: str, axis: Axis | None) -> Panel:
         line = _line(history, key.job, key.observer, curve, axis)
         if line.xs:
             panel.lines.append(line)
-    panel.usual = _usual(panel.lines)
+    panel.usual = usual_range(y for line in panel.lines for y in line.ys)
     return panel
 
 
@@ -251,17 +248,3 @@ def _place(mark: Mark, own: Sequence[Panel], panels: Sequence[Panel], began: flo
                 panel.moments.append(Moment(mark.rule, mark.seq, mark.time - began))
                 placed = True
     return placed
-
-
-def _usual(lines: Sequence[Line]) -> tuple[float, float] | None:
-    """Return the range of most values; ``None`` if all values can share a linear axis."""
-    values = sorted(y for line in lines for y in line.ys if y == y)
-    if len(values) < 10:
-        return None
-    low, high = values[len(values) // 20], values[len(values) - 1 - len(values) // 20]
-    span = high - low
-    if not 0 < span < math.inf:
-        return None
-    if values[0] >= low - _FAR * span and values[-1] <= high + _FAR * span:
-        return None
-    return low - span / 2, high + span / 2

@@ -226,7 +226,7 @@ def _no_progress(
     program: Program, options: Mapping[str, Any], job: Mapping[str, Any]
 ) -> str | None:
     """Return how the job got no further than the attempt before, or ``None`` if it did."""
-    from ensemble_programs.outcome import step_before
+    from ensemble_programs.outcome import no_progress
 
     path, attempt = _log_path(program, options, job), job.get("attempt", 0)
     # Without a clock, steps may begin at 0 in each attempt.
@@ -235,15 +235,8 @@ def _no_progress(
     # Without another name, each attempt's output has its own file, named after the attempt.
     name, before = f"{job['group']}.{job['index']}", f"-{attempt - 1}" if attempt > 1 else ""
     earlier = path.removesuffix(f"{name}-{attempt}.out")
-    step = step_before(program, path, f"{earlier}{name}{before}.out" if earlier != path else "")
-    now = _outcome(program, options, job).step
-    if step is None or (now is not None and now > step):
-        return None
-    where = "printed no step" if now is None else f"ended at step {now:.15g}"
-    return (
-        f"made no progress: it {where}, and the attempt before at step {step:.15g}. Is its time "
-        "limit shorter than the time between two checkpoints?"
-    )
+    before_it = f"{earlier}{name}{before}.out" if earlier != path else ""
+    return no_progress(program, path, before_it, _outcome(program, options, job).step)
 
 
 def event_job(context: CallContext, action: str) -> Mapping[str, Any]:

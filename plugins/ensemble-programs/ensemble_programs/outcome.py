@@ -107,7 +107,22 @@ def read(
     return ended(*without_end(where if not text else "the log has no end", status, over))
 
 
-def step_before(program: Program, path: str, earlier: str = "") -> float | None:
+def no_progress(program: Program, path: str, earlier: str, now: float | None) -> str | None:
+    """Return how a job that ended at the step ``now`` got no further than the attempt before.
+
+    Return ``None`` if it did. ``earlier`` is an older log than those of ``path``.
+    """
+    step = _step_before(program, path, earlier)
+    if step is None or (now is not None and now > step):
+        return None
+    where = "printed no step" if now is None else f"ended at step {now:.15g}"
+    return (
+        f"made no progress: it {where}, and the attempt before at step {step:.15g}. Is its time "
+        "limit shorter than the time between two checkpoints?"
+    )
+
+
+def _step_before(program: Program, path: str, earlier: str) -> float | None:
     """Return how far the attempt before the last one got: the one before in the newest of these
     logs, or the last one in the log before it. ``earlier`` is an older log than those of ``path``.
     """

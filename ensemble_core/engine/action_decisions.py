@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from ensemble_core.engine import extension, retention
+from ensemble_core.engine import added_sweep_values, stored_job_data
 from ensemble_core.engine.backlog import Order, take_next
 from ensemble_core.engine.firing_records import Origin
 from ensemble_core.engine.instance_switch import switch_changes, waiting_of
@@ -78,11 +78,11 @@ class EngineFiring:
     def submit(self, group: str, overrides: Mapping[str, Any] | None = None) -> Decision:
         source = source_of(self._state, group, overrides or {})
         action = None if source.asked else self._action
-        extension.note(self._state, self.origin, action, group, overrides or {})
+        added_sweep_values.note(self._state, self.origin, action, group, overrides or {})
         if not source.asked:
             # This reserves the indices of the jobs before the decision is yielded.
             return Submit(**self.origin.mark, group=group, jobs=expand(self._state, source))
-        retention.keep_results(self._state.table, group)
+        stored_job_data.keep_results(self._state.table, group)
         pending = sum(
             each.decision.kind == "parameters" and each.decision.options["group"] == group
             for each in self._state.calls.values()
