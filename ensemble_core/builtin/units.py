@@ -6,8 +6,6 @@ from collections.abc import Container, Iterator
 
 from ensemble_core.late_pattern import late_pattern
 
-__all__ = ["Units"]
-
 #: The unit of a number, after it. Two units of one kind cannot be compared.
 _UNIT = late_pattern(
     r"[ \t]{0,2}(%|[num\u00b5\u03bc]?s(?!/)|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|d|days?"

@@ -7,8 +7,6 @@ from typing import Any
 
 from .resource import Object, Problem
 
-__all__ = ["privilege_problems"]
-
 #: MiniCluster fields that grant more than an Ensemble needs, each with what it grants.
 _GRANTS = {
     "hostPath": "a path of the node",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-__all__ = ["usual_range"]
-
 #: Distance from which a value counts as an outlier, in multiples of the range of nine tenths of all
 #: values.
 _FAR = 20.0
