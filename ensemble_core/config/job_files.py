@@ -4,7 +4,7 @@ that are removed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,18 +16,26 @@ from ensemble_core.model.job_group import JobGroup
 _WAIT = 5.0
 
 
+def _entries(
+    context: Context, path: Path, given: list[Any]
+) -> Iterator[tuple[dict[str, Any], str, Path]]:
+    """Yield each valid entry as a mapping, with its path and the place of this path."""
+    for number, each in enumerate(given):
+        place = (*path, number)
+        if context.is_valid(place):
+            short = isinstance(each, str)
+            entry = {"path": each} if short else each
+            yield entry, entry["path"], place if short else (*place, "path")
+
+
 def read_outputs(context: Context, path: Path, given: list[Any]) -> dict[str, float] | None:
     """Return for each file how many seconds to wait for it, or ``None`` after reporting errors."""
     before = len(context.errors)
     found: dict[str, float] = {}
-    for number, each in enumerate(given):
-        place = (*path, number)
-        if not context.is_valid(place):
-            continue
-        name, at = (each, place) if isinstance(each, str) else (each["path"], (*place, "path"))
+    for entry, name, at in _entries(context, path, given):
         wait: float | None = _WAIT
-        if isinstance(each, dict) and "wait" in each:
-            wait = context.duration((*place, "wait"), each["wait"])
+        if "wait" in entry:
+            wait = context.duration((*at[:-1], "wait"), entry["wait"])
         if "\0" in name:
             context.report(at, "a file's name cannot contain a NUL character", code="bad-value")
         elif name in found:
@@ -63,11 +71,7 @@ def read_discard(context: Context, path: Path, given: list[Any]) -> dict[str, st
     """Return for each pattern when to remove its files, or ``None`` after reporting errors."""
     before = len(context.errors)
     found: dict[str, str] = {}
-    for number, each in enumerate(given):
-        place = (*path, number)
-        if not context.is_valid(place):
-            continue
-        name, at = (each, place) if isinstance(each, str) else (each["path"], (*place, "path"))
+    for entry, name, at in _entries(context, path, given):
         wrong = _not_below(name)
         if wrong or name in found:
             context.report(
@@ -79,7 +83,7 @@ def read_discard(context: Context, path: Path, given: list[Any]) -> dict[str, st
                 code="bad-value" if wrong else "duplicate-name",
             )
         else:
-            found[name] = "success" if isinstance(each, str) else each.get("when", "success")
+            found[name] = entry.get("when", "success")
     return found if len(context.errors) == before else None
 
 

@@ -299,34 +299,25 @@ class Launcher:
         """
         if workdir == self._here and workdir == self._folder:
             return
+        doing = "enter"
         try:
             try:
                 os.chdir(workdir)
             except FileNotFoundError:
-                self._make_folder(workdir)
+                doing = "create"
+                os.makedirs(workdir, exist_ok=True)
+                doing = "enter"
                 os.chdir(workdir)
         except OSError as error:
             self._here = None
             if error.errno in _SHORT:
                 raise SystemBusy(_reason(error)) from error
             raise LaunchError(
-                f"cannot enter the workdir {workdir}: {_reason(error)}", "workdir"
+                f"cannot {doing} the workdir {workdir}: {_reason(error)}", "workdir"
             ) from error
         except ValueError as error:
             raise LaunchError(f"invalid workdir {workdir!r}: {error}", "workdir") from error
         self._here = workdir
-
-    def _make_folder(self, workdir: str) -> None:
-        try:
-            os.makedirs(workdir, exist_ok=True)
-        except OSError as error:
-            if error.errno in _SHORT:
-                raise SystemBusy(_reason(error)) from error
-            raise LaunchError(
-                f"cannot create the workdir {workdir}: {_reason(error)}", "workdir"
-            ) from error
-        except ValueError as error:
-            raise LaunchError(f"invalid workdir {workdir!r}: {error}", "workdir") from error
 
     def _environment(self, job: Job, gpus_configured: bool) -> dict[bytes, bytes]:
         environment = dict(self._base)

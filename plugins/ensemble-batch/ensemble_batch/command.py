@@ -27,10 +27,6 @@ class CommandResult:
     err: str
     missing: str = ""  # why the command could not be started
 
-    @property
-    def good(self) -> bool:
-        return self.code == 0
-
 
 def kill_command(process: subprocess.Popen[bytes]) -> None:
     """Kill a command and its children."""

@@ -97,10 +97,6 @@ class Reactor:
         if not self._thread.is_alive():
             os.close(self._wake)
 
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
     # -- in the reactor's thread ---------------------------------------------------------------
 
     def then(self, future: Any, answered: Callable[[Any], None]) -> None:

@@ -55,10 +55,6 @@ class _Backoff:
         self._once = once
         self._tries = 0
 
-    def reset(self) -> None:
-        """Reset the backoff, because the run is over."""
-        self._tries = 0
-
     def failed(self, started: float) -> tuple[float, bool]:
         """Count the death of a controller that was started at ``started``.
 

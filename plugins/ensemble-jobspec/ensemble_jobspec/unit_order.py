@@ -52,15 +52,6 @@ class Unit:
         return self.kind == "job" and any(step.name == "batch" for step in self.steps)
 
 
-def references(group: Group) -> Iterable[str]:
-    """Return the names of the groups that a group's tasks run, including nested ones."""
-    stack = [group]
-    while stack:
-        here = stack.pop()
-        yield from (task.group.text for task in here.tasks if task.group is not None)
-        stack.extend(here.groups)
-
-
 def find_group(workload: Workload, path: Sequence[str]) -> Group:
     """Return the group at a path of names. Raises :class:`UsageError` if it does not exist."""
     groups: Sequence[Group] = workload.groups

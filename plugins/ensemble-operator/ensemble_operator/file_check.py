@@ -27,7 +27,6 @@ _MOST = 1000
 class FileCheck:
     """Result of checking an ensemble file."""
 
-    digest: str
     errors: tuple[str, ...] = ()  #: one line per mistake, with its place in the file
     members: tuple[str, ...] = ()  #: members that job groups name; empty if the file is invalid
 
@@ -72,7 +71,7 @@ def errors_of(text: str, executor: str, name: str = "ensemble.yaml") -> list[Ens
 def check(text: str, executor: str) -> FileCheck:
     """Check an ensemble file."""
     errors = errors_of(text, executor)
-    return FileCheck(digest(text), tuple(map(_line, errors)), () if errors else _members(text))
+    return FileCheck(tuple(map(_line, errors)), () if errors else _members(text))
 
 
 def _members(text: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -111,11 +111,6 @@ class RunHistory:
         """Return the variables with a curve, in the order of their first values."""
         kept = {key.variable for key in self.curves}
         return [name for name in self.seen if name in kept]
-
-    def marks(self) -> Iterator[Mark]:
-        """Return the remembered firings by rule, in order."""
-        for firings in self.firings.values():
-            yield from firings.marks
 
     def jobs(self, variable: str | None = None) -> list[Track]:
         """Return the jobs that have a curve (of ``variable``, if given), by group and index."""

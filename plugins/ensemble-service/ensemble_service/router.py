@@ -85,7 +85,6 @@ class RunState:
 
     tag: str
     owner: str
-    ensemble: str = ""
     epoch: int = 0
     members: set[str] = field(default_factory=set)
     link: RunLink | None = None
@@ -250,7 +249,7 @@ class Router:
             same = earlier.epoch == begin.epoch
             self.end(earlier.link, None if same else Refused("FAILED_PRECONDITION", why))
         link: RunLink = Link(tag, who, RunSendQueue(self._queues_of(who)))
-        self.runs[tag] = RunState(tag, owner, begin.ensemble, begin.epoch, link=link)
+        self.runs[tag] = RunState(tag, owner, begin.epoch, link=link)
         for name, state in self.members.items():
             if state.link is not None and who.may_steer(name):
                 link.send_queue.put(pb.ToRun(presence=pb.Presence(member=name, present=True)))

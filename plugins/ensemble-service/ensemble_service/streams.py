@@ -15,7 +15,7 @@ from ensemble_service.send_queue import SendQueue, Sized
 _HELLO = 10.0
 
 _M = TypeVar("_M", bound=Sized)
-_R = TypeVar("_R")
+_R = TypeVar("_R", pb.FromMember, pb.FromRun)
 
 
 async def member_stream(
@@ -25,9 +25,7 @@ async def member_stream(
     clock: Callable[[], float],
 ) -> AsyncIterator[pb.ToMember]:
     """Serve a member's connection. Raise :class:`Refused` to end it with an error."""
-    first = await _first(requests)
-    if first is None or first.WhichOneof("what") != "hello":
-        raise Refused("INVALID_ARGUMENT", _first_error(first, "hello"))
+    first = await _first(requests, "hello")
     link = router.join(who, first.hello, clock())
     del first
     last = looked = clock()
@@ -70,9 +68,7 @@ async def steer_stream(
     clock: Callable[[], float],
 ) -> AsyncIterator[pb.ToRun]:
     """Serve a run's connection. Raise :class:`Refused` to end it with an error."""
-    first = await _first(requests)
-    if first is None or first.WhichOneof("what") != "begin":
-        raise Refused("INVALID_ARGUMENT", _first_error(first, "begin"))
+    first = await _first(requests, "begin")
     link = router.begin(who, first.begin)
     del first
 
@@ -90,19 +86,20 @@ async def steer_stream(
         reader.cancel()
 
 
-async def _first(requests: AsyncIterator[_R]) -> _R | None:
+async def _first(requests: AsyncIterator[_R], wanted: str) -> _R:
+    """Return the first message. Raise :class:`Refused` if it is not of the kind ``wanted``."""
     try:
-        return await asyncio.wait_for(requests.__anext__(), _HELLO)
+        first = await asyncio.wait_for(requests.__anext__(), _HELLO)
     except StopAsyncIteration:
-        return None
+        came = "nothing"
     except asyncio.TimeoutError:
         message = f"no message in the first {_HELLO:g} s of the stream"
         raise Refused("DEADLINE_EXCEEDED", message) from None
-
-
-def _first_error(first: pb.FromMember | pb.FromRun | None, wanted: str) -> str:
-    came = "nothing" if first is None else first.WhichOneof("what") or "an empty message"
-    return f"the stream began with {came}, expected {wanted}"
+    else:
+        came = first.WhichOneof("what") or "an empty message"
+        if came == wanted:
+            return first
+    raise Refused("INVALID_ARGUMENT", f"the stream began with {came}, expected {wanted}")
 
 
 async def _sent(send_queue: SendQueue[_M]) -> AsyncIterator[_M]:

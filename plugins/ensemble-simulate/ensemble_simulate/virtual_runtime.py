@@ -199,10 +199,6 @@ class VirtualRuntime:
         self._leave = self._leave or self._asked is not None
         self._asked = self._asked or StopRequested(self._now, reason, exit_code)
 
-    def stop_first(self, asked: StopRequested) -> None:
-        """Stop the run before its first job."""
-        self.stop(asked.reason, asked.exit_code)
-
     def request(self, action: Mapping[str, Any], by: str) -> Future[tuple[Decision, ...]]:
         """Raise an error, because a simulated run accepts no requests."""
         from concurrent.futures import Future

@@ -150,7 +150,6 @@ class Site:
     """Settings from a site's Slurm configuration. Times are in seconds."""
 
     version: tuple[int, ...] = ()
-    cluster: str = ""
     controller: str = ""  # host of slurmctld, if known
     largest_array: int = 1001
     most_jobs: int = 10000
@@ -194,7 +193,6 @@ def read_config(text: str) -> Site:
     return Site(
         restart_codes=frozenset(code for text in requeue for code in _codes(text)),
         version=version[:3],
-        cluster=values.get("ClusterName", ""),
         controller=(match[2] or match[1]) if match else "",
         largest_array=_largest_array(values),
         most_jobs=int(_number(values, "MaxJobCount", 10000)),
