@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -222,7 +223,7 @@ class Inquiry:
             else:
                 self._count_miss(life, row, asked)
             polled.still_in_queue(life, row)
-            key = f"{life.job.rpartition('.')[0]} {row.note.replace(row.id, '')}"
+            key = f"{life.job.rpartition('.')[0]} {re.sub('[0-9]+', '', row.note)}"
             stuck = row.state == "stuck" or (row.state == "held" and not life.holds)
             if stuck and key not in self._warned:
                 self._warned.add(key)

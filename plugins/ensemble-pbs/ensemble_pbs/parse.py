@@ -26,6 +26,8 @@ _REASONS: Mapping[int, tuple[str, str]] = {
     -28: ("timeout", "it used more CPU time than requested"),
     -29: ("timeout", "it exceeded its walltime"),
 }
+#: Comments of jobs that wait until somebody acts.
+_NEVER = re.compile("can never run|too many failed|queue not started", re.IGNORECASE)
 #: The substate of a deleted job.
 _DELETED = "91"
 
@@ -63,23 +65,31 @@ def queue_job(id_: str, fields: Mapping[str, str]) -> QueueJob:
     """Return a job's state from its attributes."""
     state = _STATES.get(fields.get("job_state", ""), "waiting")
     comment = fields.get("comment", "")
-    if state == "waiting" and re.search("can never run|too many failed", comment, re.IGNORECASE):
-        return QueueJob(id_, "stuck", note=f"{comment} ('qstat -f {id_}'; 'qdel' or 'qalter' it)")
+    if state == "waiting" and _NEVER.search(comment):
+        note = f"{comment} ('qstat -f {array_id(id_)}'; 'qdel' or 'qalter' it)"
+        return QueueJob(id_, "stuck", note=note)
     if state != "over":
         # A job that waits although it was run before was requeued. PBS counts runs, also failed
         # attempts to start.
         restarts = max(0, count(fields, "run_count") - (state != "waiting"))
         note = "suspended in PBS (qsig or preemption)" if state == "suspended" else ""
         kinds = "".join(re.findall("[uos]", fields.get("Hold_Types", "")))
-        if fields.get("job_state") == "H" and kinds and "depend" not in fields:
-            state, note = "held", f"somebody holds it: 'qrls -h {kinds} {id_}' lets it start"
+        # A waiting job of a held array has the state Q. PBS holds and releases only whole arrays.
+        if state == "waiting" and kinds and "depend" not in fields:
+            release = f"'qrls -h {kinds} {array_id(id_)}' lets it start"
+            state, note = "held", f"somebody holds it: {release}"
         return QueueJob(id_, state, note=note, restarts=restarts)
     if fields.get("substate") == _DELETED:  # a job that never ran has exit status 0
         return QueueJob(id_, "over", exception="cancel", note="deleted in PBS")
     code = fields.get("Exit_status", "")
-    if not re.fullmatch(r"-?\d+", code):
+    number = int(code) if re.fullmatch(r"-?\d+", code) else None
+    if "run_count" not in fields and (number is None or number >= 0):
+        # PBS has no record of its own of a job of an array that never ran (or, without a history,
+        # that has ended), and prints the array's exit status.
+        note = "deleted in PBS before it ran"
+        return QueueJob(id_, "unknown", exception="cancel", note=note)
+    if number is None:
         return QueueJob(id_, "over")
-    number = int(code)
     if number < 0:
         kind, note = _REASONS.get(number, ("exec", "PBS could not start it"))
         note = f"{note} (PBS's code {number}{': ' if comment else ''}{comment})"

@@ -63,6 +63,38 @@ class TestPBS(FaultSuite):
             self.check(session, *jobs, told=(0,))
             assert (self.folder / "qsub.calls").read_text().count("\n") == 3
 
+    def test_a_waiting_job_that_others_delete_from_its_array_is_cancelled(
+        self, session: Session
+    ) -> None:
+        """PBS prints the exit status of the whole array for it."""
+        with self.pbs.limited("max_run", "[o:PBS_ALL=1]"):
+            gate = self.folder / "gate"
+            jobs = [self.gated(session, gate), self.counted(session)]
+            session.submit(*jobs)
+            session.wait_for(jobs[0], "start")
+            self.pbs.run("qdel", session.queue_id(jobs[1]))
+            gate.touch()
+            session.wait_clean(*jobs)
+        assert session.cause(jobs[0]) == "exit"
+        assert session.exception(jobs[1]) == "cancel"
+        assert self.ran_in.read_text().split() == [jobs[0].id]
+
+    def test_a_held_array_is_reported_with_the_command_that_releases_it(
+        self, session: Session
+    ) -> None:
+        with self.pbs.limited("max_run", "[o:PBS_ALL=0]"):
+            jobs = [self.counted(session) for _ in range(2)]
+            session.submit(*jobs)
+            session.wait_for(jobs[0], "priority")
+            array = session.queue_id(jobs[0]).replace("[1]", "[]")
+            self.pbs.run("qhold", array)
+            session.wait(lambda: bool(session.problems()), "a warning")
+        (problem,) = session.problems()
+        assert f"'qrls -h u {array}' lets it start" in problem
+        self.pbs.run("qrls", "-h", "u", array)
+        session.wait_clean(*jobs)
+        assert [session.cause(job) for job in jobs] == ["exit"] * 2
+
     def test_a_renamed_job_is_still_ours(self, session: Session) -> None:
         job = self.gated(session, self.folder / "gate")
         session.submit(job)

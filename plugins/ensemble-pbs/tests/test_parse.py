@@ -45,8 +45,22 @@ def test_a_deleted_job_is_cancelled_not_successful() -> None:
     assert listed()["x"].exception == "cancel"
 
 
-def test_a_deleted_task_of_a_running_array_is_over_without_a_status() -> None:
-    assert (listed()["e2"].state, listed()["e2"].status) == ("over", None)
+def test_a_deleted_task_of_an_unfinished_array_is_cancelled() -> None:
+    assert (listed()["e2"].state, listed()["e2"].exception) == ("unknown", "cancel")
+
+
+@pytest.mark.parametrize("more", [{"Exit_status": "0"}, {"Exit_status": "1"}, {}])
+@pytest.mark.parametrize("state", ["X", "F"])
+def test_a_deleted_task_that_never_ran_has_no_share_in_its_arrays_exit_status(
+    state: str, more: dict[str, str]
+) -> None:
+    """PBS prints the array's state, comment and exit status. Without an exit status, the job or
+    array was deleted because its dependency failed.
+    """
+    fields = {"job_state": state, "substate": "92", "comment": "Subjob finished", **more}
+    found = queue_job("156[3].head", fields)
+    assert (found.state, found.status, found.exception) == ("unknown", None, "cancel")
+    assert "before it ran" in found.note
 
 
 def test_a_job_that_can_never_run_is_stuck_with_a_reason() -> None:
@@ -55,7 +69,7 @@ def test_a_job_that_can_never_run_is_stuck_with_a_reason() -> None:
     assert "ncpus (R: 99 A: 8 T: 8)" in stuck.note
 
 
-@pytest.mark.parametrize(("job", "state"), [("h", "held"), ("r", "running"), ("e1", "waiting")])
+@pytest.mark.parametrize(("job", "state"), [("h", "held"), ("r", "running"), ("e1", "held")])
 def test_an_unfinished_job_waits_or_runs(job: str, state: str) -> None:
     assert listed()[job].state == state
 
@@ -113,7 +127,7 @@ def test_a_requeued_job_waits_and_counts_its_runs() -> None:
 
 
 def test_a_killed_job_that_used_more_memory_than_requested_has_that_cause() -> None:
-    fields = {"job_state": "F", "Exit_status": "265", "Resource_List.mem": "50mb"}
+    fields = {"job_state": "F", "run_count": "1", "Exit_status": "265", "Resource_List.mem": "50mb"}
     assert queue_job("7.head", {**fields, "resources_used.mem": "300000kb"}).exception == (
         "out-of-memory"
     )
@@ -146,3 +160,16 @@ def test_a_held_job_is_reported_with_what_releases_it(
     job = queue_job("1.head", {"job_state": "H", "Hold_Types": kinds, **more})
     assert job.state == ("held" if words else "waiting")
     assert words in job.note
+
+
+def test_a_task_of_a_held_array_is_held_with_what_releases_the_array() -> None:
+    """PBS shows such tasks as queued, and refuses to release one of them."""
+    job = queue_job("110[2].head", {"job_state": "Q", "substate": "10", "Hold_Types": "u"})
+    assert job.state == "held"
+    assert "'qrls -h u 110[].head' lets it start" in job.note
+
+
+def test_a_job_in_a_stopped_queue_is_stuck_with_the_reason() -> None:
+    job = queue_job("7.head", {"job_state": "Q", "comment": "Not Running: Queue not started."})
+    assert job.state == "stuck"
+    assert "Queue not started" in job.note
