@@ -20,8 +20,8 @@ _AWAY = (
     "no free connections", "connection table full", "server shutting down", "pbs_iff",
     "end of file", "protocol error", "timed out", "timeout", "try again",
 )  # fmt: skip
-#: Messages of ``qsub`` when a limit on the number of jobs is reached.
-_FULL = re.compile(r"maximum number of jobs|would exceed (?!limit on resource)")
+#: Messages of ``qsub`` when a limit on all jobs is reached (``max_queued``, ``max_queued_res``).
+_FULL = re.compile(r"maximum number of jobs|would exceed")
 #: Messages about a job that is over or unknown.
 _UNKNOWN = r"unknown job ?id|job has finished|finished array subjob"
 #: Jobs that are asked about one by one in a query.

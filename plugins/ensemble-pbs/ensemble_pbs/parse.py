@@ -8,7 +8,7 @@ from typing import Literal
 
 from ensemble_batch import QueueJob, status_of
 
-_STATES: Mapping[str, Literal["waiting", "running", "suspended", "held", "over"]] = {
+_STATES: Mapping[str, Literal["waiting", "running", "suspended", "held", "stuck", "over"]] = {
     **dict.fromkeys("QHWT", "waiting"),
     **dict.fromkeys("RBEM", "running"),
     # by qsig or preemption; because the workstation is in use
@@ -65,18 +65,20 @@ def queue_job(id_: str, fields: Mapping[str, str]) -> QueueJob:
     """Return a job's state from its attributes."""
     state = _STATES.get(fields.get("job_state", ""), "waiting")
     comment = fields.get("comment", "")
-    if state == "waiting" and _NEVER.search(comment):
-        note = f"{comment} ('qstat -f {array_id(id_)}'; 'qdel' or 'qalter' it)"
-        return QueueJob(id_, "stuck", note=note)
     if state != "over":
         # A job that waits although it was run before was requeued. PBS counts runs, also failed
         # attempts to start.
         restarts = max(0, count(fields, "run_count") - (state != "waiting"))
         note = "suspended in PBS (qsig or preemption)" if state == "suspended" else ""
+        # A waiting job of a held array has the state Q. PBS changes only whole arrays.
+        whole = array_id(id_)
         kinds = "".join(re.findall("[uos]", fields.get("Hold_Types", "")))
-        # A waiting job of a held array has the state Q. PBS holds and releases only whole arrays.
-        if state == "waiting" and kinds and "depend" not in fields:
-            release = f"'qrls -h {kinds} {array_id(id_)}' lets it start"
+        held = state == "waiting" and kinds and "depend" not in fields
+        release = f"'qrls -h {kinds} {whole}' lets it start"
+        if state == "waiting" and _NEVER.search(comment):
+            then = release if held else "'qdel', 'qmove' or 'qalter' it"
+            state, note = "stuck", f"{comment} ('qstat -f {whole}'; {then})"
+        elif held:
             state, note = "held", f"somebody holds it: {release}"
         return QueueJob(id_, state, note=note, restarts=restarts)
     if fields.get("substate") == _DELETED:  # a job that never ran has exit status 0

@@ -173,3 +173,11 @@ def test_a_job_in_a_stopped_queue_is_stuck_with_the_reason() -> None:
     job = queue_job("7.head", {"job_state": "Q", "comment": "Not Running: Queue not started."})
     assert job.state == "stuck"
     assert "Queue not started" in job.note
+
+
+def test_a_job_that_pbs_holds_after_failed_attempts_is_stuck_with_what_releases_it() -> None:
+    comment = "Job Array Held, too many failed attempts to run subjob 555[1].head"
+    fields = {"job_state": "Q", "Hold_Types": "s", "comment": comment, "run_count": "21"}
+    job = queue_job("555[2].head", fields)
+    assert job.state == "stuck"
+    assert "'qrls -h s 555[].head' lets it start" in job.note

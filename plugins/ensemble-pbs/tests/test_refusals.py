@@ -32,9 +32,11 @@ def test_an_unreachable_server_is_retried() -> None:
     [
         "qsub: would exceed queue generic's per-user limit of jobs in 'Q' state",
         "qsub: Maximum number of jobs already in complex",
+        "qsub: would exceed limit on resource ncpus in queue workq",  # max_queued_res
+        "qsub: would exceed per-user limit on resource ncpus in complex",
     ],
 )
-def test_a_limit_on_the_number_of_jobs_causes_a_wait(said: str) -> None:
+def test_a_limit_on_all_jobs_causes_a_wait(said: str) -> None:
     error = error_of(said)
     assert isinstance(error, CannotTake)
     assert error.code == "full"
@@ -42,7 +44,7 @@ def test_a_limit_on_the_number_of_jobs_causes_a_wait(said: str) -> None:
 
 @pytest.mark.parametrize(
     "said",
-    ["qsub: Unknown queue", "qsub: would exceed limit on resource ncpus in queue workq"],
+    ["qsub: Unknown queue", "qsub: Job violates queue and/or server resource limits"],
 )
 def test_a_job_that_pbs_rejects_for_good_fails_with_its_message(said: str) -> None:
     error = error_of(said)
