@@ -65,13 +65,15 @@ class PBSExecutor(BatchExecutor):
         self.lost_after = lost_after
 
     def _run_command(self, words: Sequence[str], *, fine: str = "") -> str:
-        """Return the output of a command. A failure whose message matches ``fine`` counts as
-        success.
+        """Return the output of a command. If it fails with a message that matches ``fine``, return
+        that message.
         """
         code, out, err = self.command(words)
         lower = err.lower()
-        if code == 0 or (fine and re.search(fine, lower) and not _is_unreachable(lower)):
+        if code == 0:
             return out
+        if fine and re.search(fine, lower) and not _is_unreachable(lower):
+            return err
         text = " ".join(line.strip() for line in err.splitlines())[:600]
         what = text or f"{words[0]} ended with exit code {code}"
         if _is_unreachable(lower):
@@ -184,9 +186,10 @@ class PBSExecutor(BatchExecutor):
     def end_jobs(self, ids: Collection[str]) -> None:
         words = list(ids)
         for at in range(0, len(words), _AT_ONCE):
-            self._run_command(["qdel", *words[at : at + _AT_ONCE]], fine=_UNKNOWN)
-        until = time.monotonic() + self.grace + 1
-        self._ending.update(dict.fromkeys(ids, until))
+            chunk = words[at : at + _AT_ONCE]
+            over = self._run_command(["qdel", *chunk], fine=_UNKNOWN).split()
+            until = time.monotonic() + self.grace + 1
+            self._ending.update((id_, until) for id_ in chunk if id_ not in over)
 
     def nodes(self) -> Mapping[str, float]:
         """Return the nodes, cores and GPUs that are up, and those that are free."""

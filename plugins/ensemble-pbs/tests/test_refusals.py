@@ -53,6 +53,16 @@ def test_a_job_that_pbs_rejects_for_good_fails_with_its_message(said: str) -> No
     assert said in str(error)
 
 
+def test_a_job_that_was_over_before_its_cancel_is_not_reported_as_running() -> None:
+    """Otherwise a lost job would be cancelled again and again, and never be over."""
+    executor = PBSExecutor()
+    said = {"qdel": (1, "", "qdel: Unknown Job Id 7.head\nqdel: Job has finished 8.head\n")}
+    gone = (153, "", "qstat: Unknown Job Id 7.head")
+    executor.command = lambda words, given=b"": said.get(words[0], gone)  # type: ignore[method-assign]
+    executor.end_jobs(["7.head", "8.head", "9.head"])
+    assert [(job.id, job.state) for job in executor.ask(["7.head"])] == [("9.head", "running")]
+
+
 def test_the_summary_names_the_tested_pbs() -> None:
     (plugin,) = ensemble_executors()
     assert "23.06.06" in plugin.summary
