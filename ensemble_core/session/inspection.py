@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain, islice, pairwise
@@ -192,11 +193,13 @@ class Inspection:
         if engine is None:
             return found
         plain = engine.report().to_dict()
-        counts = engine.state.metrics.counts
+        counts, table = engine.state.metrics.counts, engine.state.table
+        records = (index.record for index in table.lost.values())
+        lost = Counter(each.job.group for each in records if each.outcome == "failed")
         for group in plain["groups"]:
-            own = counts[group["name"]]
-            held = len(engine.state.table.groups[group["name"]].held)
-            group |= {"repeated": own["repeated"], "lost": own["lost"], "held": held}
+            name = group["name"]
+            held, repeated = len(table.groups[name].held), counts[name]["repeated"]
+            group |= {"repeated": repeated, "lost": lost[name], "held": held}
         return found | {key: plain.get(key, found[key]) for key in _REPORTED}
 
     def _known_until(self) -> float | None:

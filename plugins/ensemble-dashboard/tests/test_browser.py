@@ -441,7 +441,7 @@ def test_cancelled_jobs_do_not_count_as_failed_jobs(altered: Any) -> None:
     def change(data: dict[str, Any]) -> None:
         for group in data["overview"]["groups"]:
             group.update(failed=0, cancelled=0, lost=0, causes={})
-        group.update(failed=1, cancelled=2, lost=3, causes={"exit": 1})
+        group.update(failed=1, cancelled=2, lost=1, causes={"exit": 1})
 
     page = altered(change, "overview")
     page.get_by_role("link", name="1 job failed").wait_for()
@@ -584,6 +584,7 @@ def test_a_chart_is_saved_as_svg(page: Page, report_url: str) -> None:
 def test_a_report_has_the_commands_and_events_of_jobs(page: Page, report_url: str) -> None:
     text = page.show(report_url, "job?id=sim.6")
     assert "echo energy=2.3" in text
+    assert """sh -c '\necho '"'"'<script>""" in text, "a shell can read the command"
     assert "Rules that touched it" in text
     assert "do-not-show" not in text
 

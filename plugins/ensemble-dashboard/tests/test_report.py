@@ -115,6 +115,37 @@ def test_the_log_of_a_repeated_job_is_from_its_last_attempt(tmp_path: Path) -> N
     assert (group["submitted"], group["repeated"], group["failed"], group["lost"]) == (2, 1, 2, 1)
 
 
+def test_cancelled_attempts_that_ran_again_hide_no_failed_job(tmp_path: Path) -> None:
+    study = {
+        "jobs": [
+            {
+                "name": "a",
+                "command": ["sh", "-c", "test {x} = 1 && exit 3; test {attempt} = 1 || sleep 60"],
+                "parameters": {"x": [1, 2]},
+            }
+        ],
+        "rules": [
+            {"trigger": "start", "action": {"name": "submit", "label": "a"}},
+            {
+                "trigger": "job-start",
+                "name": "a",
+                "when": "x == 2 and attempt == 0",
+                "action": {"name": "cancel"},
+            },
+            {"trigger": "job-cancel", "name": "a", "action": {"name": "retry"}},
+        ],
+    }
+    ensemble_core.run(study, executor="local", tag="t", state=str(tmp_path), wait=True)
+    data = data_of(write_report(str(tmp_path), "t", str(tmp_path / "t.html"))[0])
+    (group,) = data["overview"]["groups"]
+    assert (group["success"], group["cancelled"], group["failed"], group["lost"]) == (1, 1, 1, 1)
+    study["rules"].pop()
+    ensemble_core.run(study, executor="local", tag="u", state=str(tmp_path), wait=True)
+    data = data_of(write_report(str(tmp_path), "u", str(tmp_path / "u.html"))[0])
+    (group,) = data["overview"]["groups"]
+    assert (group["success"], group["cancelled"], group["failed"], group["lost"]) == (0, 1, 1, 1)
+
+
 def test_a_damaged_run_is_reported_as_far_as_it_is_readable(state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "runs" / "study", tmp_path / "runs" / "damaged")
     with sqlite3.connect(tmp_path / "runs" / "damaged" / "journal.db") as journal:

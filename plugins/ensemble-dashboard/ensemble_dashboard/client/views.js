@@ -41,8 +41,7 @@ function partsOf(group) {
 function Overview({ run, overview }) {
   const { progress, groups, rules, state } = overview;
   const failed = sum(groups.map((group) => group.failed));
-  // Cancelled jobs are not done either. Only those that others cancelled are failures.
-  const lost = sum(groups.map((group) => Math.max(0, group.lost - group.cancelled)));
+  const lost = sum(groups.map((group) => group.lost));
   const others = sum(groups.map((group) => sum(Object.values(group.cancelled_by || {}))));
   const never = rules.filter((rule) => !rule.fired);
   const live = state === 'running';
@@ -402,7 +401,7 @@ function JobFacts({ run, here, job, seq }) {
       <${Log} key=${stream} run=${run} job=${newest} stream=${stream} seq=${seq} />`)}
     ${attempts.map((each) => html`<article class="card" key=${each.id}>
       <h3>Command${attempts.length > 1 ? ` of ${each.id}` : ''}</h3>
-      <pre>${each.command.join(' ')}</pre>
+      <pre>${each.command.map(quoted).join(' ')}</pre>
       <p class="quiet">${each.workdir ? `in ${each.workdir}` : ''}</p></article>`)}
     ${rules.length > 0 && html`<h3>Rules that touched it</h3><ul>${rules.map((each, n) => html`
       <li key=${n}>${each.rule}: ${each.decision}

@@ -54,4 +54,7 @@ const short = (text, most) => text.length > most ? `${text.slice(0, most - 1)}â€
 const CODES = /\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]/g;
 const clean = (text) => text.replace(CODES, '');
 const plural = (count, word) => `${number(count)} ${word}${count === 1 ? '' : 's'}`;
+// A word of a command, as a shell reads it.
+const quoted = (word) => /^[\w@%+=:,./-]+$/.test(word) ? word
+  : `'${word.replaceAll("'", `'"'"'`)}'`;
 const shown = (value) => typeof value === 'string' ? value : JSON.stringify(value);
