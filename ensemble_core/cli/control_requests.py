@@ -13,8 +13,8 @@ import click
 
 from ensemble_core.cli.error_format import errors_as_json
 from ensemble_core.cli.json_output import to_json
+from ensemble_core.cli.name_completion import switchable
 from ensemble_core.cli.options import complete_names, json_option, run_argument, state_option
-from ensemble_core.cli.run_names import switchable
 from ensemble_core.display.text_style import format_fields, printable
 from ensemble_core.errors import Location, UsageError
 

@@ -229,8 +229,8 @@ def complete_runs(
 def complete_names(names: Callable[..., Iterable[str]], *of: str) -> Completer:
     """Return a function that completes names of the run, such as its jobs, in a shell.
 
-    ``names`` is a function of ``run_names``, and ``of`` are parameters of the command whose values
-    it also gets. Names that were given already are left out.
+    ``names`` is a function of ``name_completion``, and ``of`` are parameters of the command whose
+    values it also gets. Names that were given already are left out.
     """
 
     def complete(

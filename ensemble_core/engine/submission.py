@@ -15,8 +15,8 @@ from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.job_events import end_unsubmitted
 from ensemble_core.engine.job_record import IndexRecord, JobRecord
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.state import State
+from ensemble_core.engine.submitted_combinations import Replicas
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Avoid, Cancel, Log, LookUp, Retry, Submit

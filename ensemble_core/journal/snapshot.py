@@ -38,10 +38,10 @@ FORMAT = 31
 _MODULES = (
     "engine.budget engine.concurrency_slots engine.counters engine.done_jobs "
     "engine.firing_records engine.for_duration engine.foreign_jobs engine.generator_state "
-    "engine.group_state engine.job_gauges engine.job_record engine.job_table "
-    "engine.node_failures engine.past_submits engine.rate_limit engine.recent_rows "
-    "engine.replicas engine.rule_chain engine.rule_index engine.rule_set engine.job_statistics "
-    "engine.scopes engine.shared_files engine.silence engine.state engine.timers "
+    "engine.group_state engine.job_gauges engine.job_record engine.job_statistics "
+    "engine.job_table engine.node_failures engine.past_submits engine.rate_limit "
+    "engine.recent_rows engine.rule_chain engine.rule_index engine.rule_set engine.scopes "
+    "engine.shared_files engine.silence engine.state engine.submitted_combinations engine.timers "
     "metrics.recent_counts metrics.series metrics.store model.decisions model.events "
     "model.generators model.job_group model.jobs model.sweep_values"
 )

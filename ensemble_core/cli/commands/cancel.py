@@ -7,6 +7,7 @@ import click
 from ensemble_core.cli.commands.resume import resume_run
 from ensemble_core.cli.control_requests import request, say, wait_for_controller_exit
 from ensemble_core.cli.executor_flags import CommandWithFlags
+from ensemble_core.cli.name_completion import unfinished_jobs
 from ensemble_core.cli.options import (
     Display,
     complete_names,
@@ -16,7 +17,6 @@ from ensemble_core.cli.options import (
     state_option,
     take_over_option,
 )
-from ensemble_core.cli.run_names import unfinished_jobs
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import JournalError

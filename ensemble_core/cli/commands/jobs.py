@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from ensemble_core.cli.error_format import errors_as_json, usage_errors
+from ensemble_core.cli.name_completion import groups
 from ensemble_core.cli.options import KeptRun, complete_names, run_argument, state_option
-from ensemble_core.cli.run_names import groups
 from ensemble_core.cli.table_output import output_options, write_table
 from ensemble_core.display.column_types import Batch
 from ensemble_core.errors import UsageError

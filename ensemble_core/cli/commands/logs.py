@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 import click
 
 from ensemble_core.cli.json_output import to_json
+from ensemble_core.cli.name_completion import all_jobs, no_such_job
 from ensemble_core.cli.options import KeptRun, complete_names, kept_run_options
-from ensemble_core.cli.run_names import all_jobs, no_such_job
 from ensemble_core.display.text_style import (
     format_size,
     format_table,

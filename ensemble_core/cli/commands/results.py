@@ -6,7 +6,7 @@ from contextlib import closing
 
 import click
 
-from ensemble_core.cli import run_names
+from ensemble_core.cli import name_completion
 from ensemble_core.cli.error_format import errors_as_json, print_warning
 from ensemble_core.cli.options import KeptRun, complete_names, run_argument, state_option
 from ensemble_core.cli.table_output import in_batches, output_options, write_table
@@ -16,7 +16,7 @@ from ensemble_core.journal.job_rows import TIMES
 
 @click.command()
 @run_argument
-@click.argument("table", required=False, shell_complete=complete_names(run_names.tables))
+@click.argument("table", required=False, shell_complete=complete_names(name_completion.tables))
 @state_option
 @output_options
 def results(

@@ -9,6 +9,7 @@ import click
 from ensemble_core.cli.commands.resume import resume_run
 from ensemble_core.cli.control_requests import given_fields, request
 from ensemble_core.cli.executor_flags import CommandWithFlags
+from ensemble_core.cli.name_completion import job_fields, lost_jobs
 from ensemble_core.cli.options import (
     Display,
     complete_names,
@@ -18,7 +19,6 @@ from ensemble_core.cli.options import (
     take_over_option,
     wall_option,
 )
-from ensemble_core.cli.run_names import job_fields, lost_jobs
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import requester

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ensemble_core.cli.control_requests import given_fields, request
+from ensemble_core.cli.name_completion import settable
 from ensemble_core.cli.options import complete_names, json_option, run_argument, state_option
-from ensemble_core.cli.run_names import settable
 from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:

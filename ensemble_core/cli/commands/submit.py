@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from ensemble_core.cli.control_requests import given_values, request
+from ensemble_core.cli.name_completion import groups, parameters
 from ensemble_core.cli.options import complete_names, json_option, run_argument, state_option
-from ensemble_core.cli.run_names import groups, parameters
 
 
 @click.command()

@@ -12,8 +12,8 @@ import click
 
 from ensemble_core.cli.error_format import print_error
 from ensemble_core.cli.json_output import to_json
+from ensemble_core.cli.name_completion import rules
 from ensemble_core.cli.options import KeptRun, complete_names, kept_run_options
-from ensemble_core.cli.run_names import rules
 from ensemble_core.cli.why_text import Span, Story, conclude, describe_rule, describe_span
 from ensemble_core.display.summary import rule_lines
 from ensemble_core.display.text_style import (

@@ -25,7 +25,6 @@ from ensemble_core import (
     Resources,
     Run,
 )
-from ensemble_flux.allocation_end import AllocationEnd
 from ensemble_flux.bindings import connect
 from ensemble_flux.drain_record import INTERRUPTED, DrainRecord
 from ensemble_flux.event_translation import Journal
@@ -33,6 +32,7 @@ from ensemble_flux.eventlog_watcher import EventlogWatcher
 from ensemble_flux.idle_queue import IdleQueue
 from ensemble_flux.instance import Instance, ends_with, read_instance, survives_power_cut
 from ensemble_flux.instance_gauges import Gauges
+from ensemble_flux.interrupted_jobs import AllocationEnd
 from ensemble_flux.jobspec import Jobspecs, files_of, tag_of
 from ensemble_flux.node_usage import Nodes
 from ensemble_flux.notation import f58

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from ensemble_flux.allocation_end import AllocationEnd
+from ensemble_flux.interrupted_jobs import AllocationEnd
 
 from ensemble_core import JobEvent
 
