@@ -19,7 +19,6 @@ MOST_JOBS = 1_000_000
 #: value is computed, because a short text such as ``{from: 1, to: 1e9}`` can mean many values.
 MOST_COUNTED = 10**15
 
-_NAME = late_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = r"[-+]?[0-9.]*[0-9]"
 #: Matches a text that other tools read as a range or a list of numbers, and not times (12:30).
 _SEVERAL = late_pattern(

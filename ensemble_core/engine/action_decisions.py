@@ -44,7 +44,53 @@ from ensemble_core.model.placeholders import metric_path
 from ensemble_core.model.rules import Action, BoundAction, BoundSpec
 
 
-class EngineFiring:
+class PlainDecisions:
+    """The methods of a firing whose decisions follow from their arguments alone."""
+
+    job: str | None
+
+    def _decide(self, kind: type[Decision], /, **fields: Any) -> Decision:
+        """Return a decision of this firing."""
+        raise NotImplementedError
+
+    def _new_id(self, kind: str) -> str:
+        raise NotImplementedError
+
+    def resize(self, delta: int, *, when_busy: WhenBusy = "wait") -> Decision:
+        request = self._new_id("resize")
+        return self._decide(Resize, request=request, delta=delta, when_busy=when_busy)
+
+    def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
+        return self._decide(SetGroup, group=group, fields=dict(fields))
+
+    def steer(
+        self,
+        generator: str,
+        *,
+        pause: bool | None = None,
+        count: int = 0,
+        learns: Sequence[str] = (),
+    ) -> Decision:
+        known = tuple(learns)
+        return self._decide(
+            SetGenerator, generator=generator, pause=pause, count=count, learns=known
+        )
+
+    def enable(self, rules: Sequence[str]) -> Decision:
+        return self._decide(EnableRule, rules=tuple(rules))
+
+    def disable(self, rules: Sequence[str]) -> Decision:
+        return self._decide(DisableRule, rules=tuple(rules))
+
+    def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
+        return self._decide(Log, message=message, level=level)
+
+    def notify(self, message: str, to: Sequence[str]) -> Decision:
+        notice = self._new_id("notice")
+        return self._decide(Notify, notice=notice, message=message, to=tuple(to), job=self.job)
+
+
+class EngineFiring(PlainDecisions):
     """Implementation of :class:`ensemble_core.model.rules.Firing`."""
 
     def __init__(self, state: State, origin: Origin, *, tolerated: bool = False) -> None:
@@ -63,6 +109,12 @@ class EngineFiring:
             origin.fields if record is None else JobFields(origin.fields, record)
         )
         self.metric = state.metric
+
+    def _decide(self, kind: type[Decision], /, **fields: Any) -> Decision:
+        return kind(**self.origin.mark, **fields)
+
+    def _new_id(self, kind: str) -> str:
+        return self._state.new_id(kind)
 
     @property
     def groups(self) -> Sequence[str]:
@@ -216,35 +268,6 @@ class EngineFiring:
             reason=reason or f"terminated by rule {self.rule}",
         )
 
-    def resize(self, delta: int, *, when_busy: WhenBusy = "wait") -> Decision:
-        request = self._state.new_id("resize")
-        return Resize(**self.origin.mark, request=request, delta=delta, when_busy=when_busy)
-
-    def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
-        return SetGroup(**self.origin.mark, group=group, fields=dict(fields))
-
-    def steer(
-        self,
-        generator: str,
-        *,
-        pause: bool | None = None,
-        count: int = 0,
-        learns: Sequence[str] = (),
-    ) -> Decision:
-        return SetGenerator(
-            **self.origin.mark,
-            generator=generator,
-            pause=pause,
-            count=count,
-            learns=tuple(learns),
-        )
-
-    def enable(self, rules: Sequence[str]) -> Decision:
-        return EnableRule(**self.origin.mark, rules=tuple(rules))
-
-    def disable(self, rules: Sequence[str]) -> Decision:
-        return DisableRule(**self.origin.mark, rules=tuple(rules))
-
     def switch(
         self,
         to: Sequence[str],
@@ -273,15 +296,6 @@ class EngineFiring:
             yield self.steer(name, pause=False, learns=pause)
         if waiting:
             yield Cancel(**self.origin.mark, jobs=waiting)
-
-    def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
-        return Log(**self.origin.mark, message=message, level=level)
-
-    def notify(self, message: str, to: Sequence[str]) -> Decision:
-        notice = self._state.new_id("notice")
-        return Notify(
-            **self.origin.mark, notice=notice, message=message, to=tuple(to), job=self.job
-        )
 
     def call(self, function: str) -> Decision:
         if function not in self._state.ensemble.functions:

@@ -191,7 +191,7 @@ def _complete_submit(
             if entry is None:
                 continue
             for chosen, count in new:
-                numbers = _numbers(state, group_state, source, entry, chosen, count)
+                numbers = _numbers(state, source, entry, chosen, count)
                 for replica in numbers:
                     jobs.append(entry.job(group_state.next_index + len(jobs), chosen, replica))
                     entries.append(entry)
@@ -210,7 +210,6 @@ def _complete_submit(
 
 def _numbers(
     state: State,
-    group_state: GroupState,
     source: JobGroup,
     entry: JobGroup,
     chosen: Mapping[str, object],

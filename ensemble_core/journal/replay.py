@@ -71,7 +71,6 @@ class Replay:
         #: before a change of the file at the same event.
         self._texts = [text for text in texts[1:] if text.seq >= after]
         self.seq = after
-        self.replayed = 0
         if engine is None:
             if not texts:
                 raise JournalError(
@@ -107,7 +106,6 @@ class Replay:
                 if decided != row.decisions:
                     raise Difference(row, decided, _versions_at(self._journal, row.seq))
             self.seq = row.seq
-            self.replayed += 1
             yield row, event, decisions
         while pending and self._texts and (until is None or self._texts[0].seq <= until):
             self._adopt(self._texts.pop(0))

@@ -11,20 +11,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ensemble_core.builtin.actions import ensemble_actions
+from ensemble_core.engine.action_decisions import PlainDecisions
 from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.model.decisions import (
     Avoid,
     Call,
     Cancel,
     Decision,
-    DisableRule,
-    EnableRule,
-    Log,
-    Notify,
-    Resize,
     Retry,
-    SetGenerator,
-    SetGroup,
     Signal,
     Submit,
     Switch,
@@ -39,7 +33,7 @@ from ensemble_core.plugin.executor import Emit, Executor, Run
 from ensemble_core.plugin.hookspecs import ActionPlugin
 
 
-class FakeFiring:
+class FakeFiring(PlainDecisions):
     """A firing of a rule, for tests that pass it to an action's ``plan``.
 
     - ``groups``: job groups, or their names
@@ -179,40 +173,14 @@ class FakeFiring:
             reason=reason,
         )
 
-    def resize(self, delta: int, *, when_busy: WhenBusy = "wait") -> Decision:
-        request = f"resize-{len(self.decided) + 1}"
-        return self._decide(Resize, request=request, delta=delta, when_busy=when_busy)
-
     def avoid(
         self, nodes: Sequence[str], *, most: int = 0, resubmit: bool = True
     ) -> Sequence[Decision]:
         return [self._decide(Avoid, nodes=tuple(nodes))]
 
-    def steer(
-        self,
-        generator: str,
-        *,
-        pause: bool | None = None,
-        count: int = 0,
-        learns: Sequence[str] = (),
-    ) -> Decision:
-        return self._decide(
-            SetGenerator,
-            generator=generator,
-            pause=pause,
-            count=count,
-            learns=tuple(learns),
-        )
-
     def set_group(self, group: str, fields: Mapping[str, Any]) -> Decision:
         self._groups[group] = replace(self._group(group), **fields)
-        return self._decide(SetGroup, group=group, fields=dict(fields))
-
-    def enable(self, rules: Sequence[str]) -> Decision:
-        return self._decide(EnableRule, rules=tuple(rules))
-
-    def disable(self, rules: Sequence[str]) -> Decision:
-        return self._decide(DisableRule, rules=tuple(rules))
+        return super().set_group(group, fields)
 
     def switch(
         self,
@@ -230,19 +198,6 @@ class FakeFiring:
         """
         off, on = tuple(away or ()), tuple(to)
         return [self._decide(Switch, off=off, on=on, keep=keep, reset=reset)]
-
-    def log(self, message: str, level: Literal["info", "warning", "error"] = "info") -> Decision:
-        return self._decide(Log, message=message, level=level)
-
-    def notify(self, message: str, to: Sequence[str]) -> Decision:
-        notice = f"notice-{len(self.decided) + 1}"
-        return self._decide(
-            Notify,
-            notice=notice,
-            message=message,
-            to=tuple(to),
-            job=self.job,
-        )
 
     def call(self, function: str) -> Decision:
         return self._call("custom", function, {})
@@ -287,7 +242,7 @@ class FakeFiring:
     ) -> Decision:
         return self._decide(
             Call,
-            call=f"call-{len(self.decided) + 1}",
+            call=self._new_id("call"),
             kind=kind,
             name=name,
             options=dict(options),
@@ -309,6 +264,9 @@ class FakeFiring:
         decision = kind(rule=self.rule, firing=1, **fields)
         self.decided.append(decision)
         return decision
+
+    def _new_id(self, kind: str) -> str:
+        return f"{kind}-{len(self.decided) + 1}"
 
     def _group(self, name: str) -> JobGroup:
         try:
