@@ -23,16 +23,14 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def plugin_option(function: _F) -> _F:
-    """Add the option ``--plugin FILE`` to a command. It may be repeated."""
-    return click.option(
-        "--plugin",
-        "plugins",
-        metavar="FILE",
-        multiple=True,
-        type=click.Path(),
-        help="Load a plugin from a Python file. May be repeated.",
-    )(function)
+plugin_option = click.option(
+    "--plugin",
+    "plugins",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(),
+    help="Load a plugin from a Python file. May be repeated.",
+)
 
 
 class Display(NamedTuple):
@@ -86,18 +84,6 @@ def display_options(function: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-def set_option(function: _F) -> _F:
-    """Add ``--set KEY=VALUE``, which may be repeated."""
-    return click.option(
-        "--set",
-        "overrides",
-        metavar="KEY=VALUE",
-        multiple=True,
-        shell_complete=_complete_overrides,
-        help="Override a value of the file, such as jobs.sleep.count=3. May be repeated.",
-    )(function)
-
-
 def _complete_overrides(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
@@ -124,14 +110,22 @@ def _complete_overrides(
     return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 
 
-def allow_idle_option(function: _F) -> _F:
-    """Add ``--allow-idle``."""
-    return click.option(
-        "--allow-idle",
-        is_flag=True,
-        help="Accept a file in which no rule can start anything, for a run that only steers "
-        "other jobs.",
-    )(function)
+set_option = click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    shell_complete=_complete_overrides,
+    help="Override a value of the file, such as jobs.sleep.count=3. May be repeated.",
+)
+
+
+allow_idle_option = click.option(
+    "--allow-idle",
+    is_flag=True,
+    help="Accept a file in which no rule can start anything, for a run that only steers "
+    "other jobs.",
+)
 
 
 def wall_option(function: _F) -> _F:
@@ -160,24 +154,11 @@ def wall_option(function: _F) -> _F:
     )(function)
 
 
-def executor_option(function: _F) -> _F:
-    """Add ``--executor NAME``."""
-    return click.option(
-        "--executor",
-        metavar="NAME",
-        help="Use this executor; 'ensemble plugins list' shows all.",
-    )(function)
-
-
-def profile_option(function: _F) -> _F:
-    """Add ``--profile NAME``."""
-    return click.option(
-        "--profile",
-        metavar="NAME",
-        shell_complete=_complete_profiles,
-        help="Use this profile; 'none' uses none.  [default: $ENSEMBLE_PROFILE, or the files' "
-        "default]",
-    )(function)
+executor_option = click.option(
+    "--executor",
+    metavar="NAME",
+    help="Use this executor; 'ensemble plugins list' shows all.",
+)
 
 
 def _complete_profiles(
@@ -189,6 +170,14 @@ def _complete_profiles(
 
     names = known_profiles(load_plugins((), warn=False))
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+profile_option = click.option(
+    "--profile",
+    metavar="NAME",
+    shell_complete=_complete_profiles,
+    help="Use this profile; 'none' uses none.  [default: $ENSEMBLE_PROFILE, or the files' default]",
+)
 
 
 def key_value_option(what: str) -> Callable[[_F], _F]:

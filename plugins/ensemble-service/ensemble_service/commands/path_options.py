@@ -28,34 +28,28 @@ class Finite(click.FloatRange):
         return number
 
 
-def state_option(function: _F) -> _F:
-    """Add ``--state DIR``."""
-    return click.option(
-        "--state",
-        metavar="DIR",
-        type=click.Path(),
-        help=f"Folder for the service's state.  [default: {_STATE}]",
-    )(function)
+state_option = click.option(
+    "--state",
+    metavar="DIR",
+    type=click.Path(),
+    help=f"Folder for the service's state.  [default: {_STATE}]",
+)
 
 
-def tls_option(function: _F) -> _F:
-    """Add ``--tls-dir DIR``."""
-    return click.option(
-        "--tls-dir",
-        metavar="DIR",
-        type=click.Path(),
-        help="Folder for the certificates.  [default: tls in the folder of --state]",
-    )(function)
+tls_option = click.option(
+    "--tls-dir",
+    metavar="DIR",
+    type=click.Path(),
+    help="Folder for the certificates.  [default: tls in the folder of --state]",
+)
 
 
-def tokens_option(function: _F) -> _F:
-    """Add ``--tokens FILE``."""
-    return click.option(
-        "--tokens",
-        metavar="FILE",
-        type=click.Path(),
-        help="File with the tokens.  [default: tokens.json in the folder of --state]",
-    )(function)
+tokens_option = click.option(
+    "--tokens",
+    metavar="FILE",
+    type=click.Path(),
+    help="File with the tokens.  [default: tokens.json in the folder of --state]",
+)
 
 
 def service_folder(given: str | None) -> Path:
