@@ -76,11 +76,14 @@ def timeline_of(
     last = 0.0
     firings: dict[str, list[float]] = {}
     places: dict[str, Sequence[int]] = {}
+    over: dict[str, float] = {}
     for row in journal.rows():
         began = row.time if began is None else began
         last = max(last, row.time - began)
         if row.name == "alloc" and row.job is not None and (row.data or {}).get("nodes"):
             places[row.job] = (row.data or {})["nodes"]
+        elif row.name == "clean" and row.job is not None:
+            over[row.job] = row.time - began
         if row.decisions is not None and '"type":"fired"' in row.decisions:
             for decision in json.loads(row.decisions):
                 if decision["type"] == "fired":
@@ -93,22 +96,30 @@ def timeline_of(
             hint="'ensemble jobs RUN' lists the run's jobs",
             code="nothing-to-draw",
         )
-    found.sort(key=lambda row: (row.get("started") or row["submitted"], row["group"], row["index"]))
+    found.sort(  # jobs that never ran come last
+        key=lambda row: (
+            row.get("started") is None,
+            row.get("started") or row["submitted"],
+            row["group"],
+            row["index"],
+        )
+    )
     bars: list[Bar] = []
     lanes: dict[int, _Lanes] = {}
     for job in found:
         started = job.get("started")
         submitted = job["submitted"] - begin
         start = None if started is None else started - begin
-        end = job["finished"] - begin if job.get("finished") is not None else last
-        if start is None:
-            end = submitted
         name = f"{job['group']}.{job['index']}"
         if job["attempts"] > 1:
             name += f"-{job['attempts'] - 1}"
+        end = over.get(name, last)
+        if job.get("finished") is not None:
+            end = job["finished"] - begin
         # Jobs whose nodes are unknown are drawn as if on one large node.
         for node in places.get(name, (-1,)) if start is not None or not places else (-1,):
-            line = lanes.setdefault(node, _Lanes()).take(submitted if start is None else start, end)
+            lane = lanes.setdefault(node, _Lanes())
+            line = lane.share() if start is None else lane.take(start, end)
             bars.append(Bar(name, job["group"], line, submitted, start, end, job["outcome"], node))
     first, nodes = 0, []
     offsets = {}
@@ -125,7 +136,7 @@ class _Lanes:
     """Lines of one node: as many as there were concurrent jobs on the node."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self._shared = 0
         self._free: list[int] = []
         self._busy: list[tuple[float, int]] = []
 
@@ -139,6 +150,12 @@ class _Lanes:
         line = heapq.heappop(self._free)
         heapq.heappush(self._busy, (end, line))
         return line
+
+    def share(self) -> int:
+        """Return a line for a job that never ran, after all others: it needs none of its own."""
+        self.count = max(1, self.count)
+        self._shared += 1
+        return self._shared % self.count
 
 
 def draw_timeline(timeline: Timeline, form: str, size: tuple[float, float] | None = None) -> bytes:
@@ -204,7 +221,7 @@ def _bars(ax: Axes, timeline: Timeline, colours: Mapping[str, str], by: float) -
             for a, b, n in bars
         ]
 
-    waits = [(b.submitted, b.start or b.submitted, b.line) for b in timeline.bars]
+    waits = [(b.submitted, b.end if b.start is None else b.start, b.line) for b in timeline.bars]
     faint = {"facecolors": "#cccccc", "linewidths": 0, "zorder": 1.5}
     ax.add_collection(PolyCollection(boxes(waits, 0.12), **faint))
     for group, colour in colours.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 from itertools import pairwise
@@ -284,3 +285,25 @@ def test_a_timeline_has_a_bar_for_each_attempt(tmp_path: Path) -> None:
     bars = json.loads(told.stdout)["bars"]
     assert [bar["job"] for bar in bars] == ["sim.0", "sim.0-1", "sim.0-2"]
     assert all(a["end"] <= b["start"] for a, b in pairwise(bars))
+
+
+def test_a_job_that_was_cancelled_while_it_waited_needs_no_line_of_its_own(tmp_path: Path) -> None:
+    every_core = len(os.sched_getaffinity(0))
+    study = {
+        "jobs": [{"name": "sim", "command": "sleep 1", "count": 4, "tasks": every_core}],
+        "rules": [
+            {"trigger": "start", "action": {"name": "submit", "label": "sim"}},
+            {
+                "trigger": "interval",
+                "seconds": 0.8,
+                "action": {"name": "cancel", "label": "sim"},
+            },
+        ],
+    }
+    ensemble.run(study, executor="local", state=tmp_path, tag="t")
+    told = data(tmp_path, "--timeline")
+    assert [bar["outcome"] for bar in told["bars"]] == ["cancelled"] * 4
+    assert (told["lines"], {bar["line"] for bar in told["bars"]}) == (1, {0})
+    waited = [bar for bar in told["bars"] if bar["start"] is None]
+    assert len(waited) == 3
+    assert all(bar["end"] > bar["submitted"] + 0.5 for bar in waited)
