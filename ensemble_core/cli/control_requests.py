@@ -6,7 +6,7 @@ The requests are files in the run's folder, because the controller may be on ano
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,16 +26,19 @@ if TYPE_CHECKING:
 AGAIN = 75
 #: Seconds between checks whether the controller has exited.
 _LOOK = 0.2
+#: Seconds before a command says what it waits for.
+_PATIENCE = 30.0
 
 
 def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any]) -> int:
     """Send a request to the run and print the resulting decisions. Return the exit code."""
+    from ensemble_core.journal.lock import Lock
     from ensemble_core.journal.request_files import ask, requester
     from ensemble_core.journal.run_store import find, state_folder
 
     with errors_as_json(as_json):
         folder = find(state_folder(state), run)
-        decided = ask(folder, action, requester())
+        decided = ask(folder, action, requester(), _note_about(Lock(folder)))
     lines = [printable(_decision_text(decision)) for decision in decided] or ["no effect"]
     say(as_json, {"tag": folder.name, "decided": decided}, "\n".join(lines))
     return 0 if any(one["type"] != "log" for one in decided) else 1
@@ -74,8 +77,30 @@ def _decision_text(decision: Mapping[str, Any]) -> str:
 
 def wait_for_controller_exit(lock: Lock) -> None:
     """Wait until the run has no controller."""
+    note = _note_about(lock)
     while lock.controller() is not None:
+        note()
         time.sleep(_LOOK)
+
+
+def _note_about(lock: Lock) -> Callable[[], None]:
+    """Return a function that says once, after some time, which controller a command waits for."""
+    from ensemble_core.journal.lock_owner import describe_owner
+
+    due: float | None = time.monotonic() + _PATIENCE
+
+    def note() -> None:
+        nonlocal due
+        controller = lock.controller()
+        if due is not None and controller is not None and time.monotonic() > due:
+            due = None
+            click.echo(
+                f"waiting for the controller of run {lock.path.parent.name} "
+                f"({describe_owner(controller)}); Ctrl-C ends this command, not the run",
+                err=True,
+            )
+
+    return note
 
 
 def given_values(texts: Sequence[str], example: str, origin: str = "") -> dict[str, Any]:

@@ -34,11 +34,13 @@ _LOOK = 0.1
 Request = Callable[[Mapping[str, Any], str], "Future[tuple[Decision, ...]]"]
 
 
-def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]]:
+def ask(
+    folder: Path, action: Mapping[str, Any], by: str, waiting: Callable[[], object] = bool
+) -> list[dict[str, Any]]:
     """Request an action from the run in this folder, and return the resulting decisions.
 
-    Raises :class:`UsageError` if the run belongs to another user, has no controller or rejects the
-    request.
+    ``waiting`` is called periodically until there is an answer. Raises :class:`UsageError` if the
+    run belongs to another user, has no controller or rejects the request.
     """
     require_own(folder)
     lock = Lock(folder)
@@ -64,6 +66,7 @@ def ask(folder: Path, action: Mapping[str, Any], by: str) -> list[dict[str, Any]
                 return _read_answer(answer)
             if gone:
                 raise _not_live(folder) if question.exists() else _unanswered(folder)
+            waiting()
             time.sleep(_LOOK)
     finally:
         for path in (question, answer):

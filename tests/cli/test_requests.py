@@ -287,6 +287,7 @@ def test_a_controller_that_ctrl_z_has_suspended_is_named_instead_of_waited_for(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENSEMBLE_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr("ensemble_core.cli.control_requests._PATIENCE", 0.0)
     (tmp_path / "e.yaml").write_text(FILE.replace("0x10", "16"))
     command = [sys.executable, "-m", "ensemble_core.cli", "run", "e.yaml", "--tag", "t", "-q"]
     controller = subprocess.Popen(command)
@@ -304,7 +305,9 @@ def test_a_controller_that_ctrl_z_has_suspended_is_named_instead_of_waited_for(
             assert f"'kill -CONT {controller.pid}'" in refused.output
         assert f"suspended: 'kill -CONT {controller.pid}'" in ensemble("status", "t").output
         controller.send_signal(signal.SIGCONT)
-        assert ensemble("submit", "t", "b").output == "submitted b.0, b.1\n"
+        done = ensemble("submit", "t", "b")
+        assert done.stdout == "submitted b.0, b.1\n"
+        assert f"waiting for the controller of run t (process {controller.pid} on" in done.stderr
         assert ensemble("cancel", "t").exit_code == 0
         assert "suspended" not in ensemble("status", "t").output
         assert controller.wait(60) == 130
