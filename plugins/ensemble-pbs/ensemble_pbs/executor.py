@@ -61,6 +61,8 @@ class PBSExecutor(BatchExecutor):
         self._history: list[str] = []
         #: Deleted jobs whose processes may still run, each with the time when it no longer can.
         self._ending: dict[str, float] = {}
+        #: How often each running job was run. PBS forgets that when it requeues a job of an array.
+        self._runs: dict[str, int] = {}
         self.poll = poll
         self.lost_after = lost_after
 
@@ -161,7 +163,14 @@ class PBSExecutor(BatchExecutor):
                 what = f"the output of qstat is invalid or incomplete: {out[-100:]!r}"
                 raise CannotTake(what)
             for id_, fields in jobs.items():
-                yield replace(queue_job(id_, fields), batch=_batch(fields))
+                job = replace(queue_job(id_, fields), batch=_batch(fields))
+                if job.state in ("running", "suspended"):
+                    self._runs[id_] = job.restarts + 1
+                elif job.state in ("over", "unknown"):
+                    self._runs.pop(id_, None)
+                else:
+                    job = replace(job, restarts=max(job.restarts, self._runs.get(id_, 0)))
+                yield job
         # PBS reports a deleted job as over while its wrapper still ends processes.
         now = time.monotonic()
         self._ending = {id_: until for id_, until in self._ending.items() if until > now}

@@ -137,6 +137,24 @@ class TestPBS(FaultSuite):
         self.pbs.wait_idle()
         assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
 
+    def test_a_job_of_an_array_that_is_rerun_waits_until_it_may_start(
+        self, session: Session
+    ) -> None:
+        """PBS forgets how often such a job was run until it starts again."""
+        jobs = [self.gated(session, self.folder / "gate") for _ in range(2)]
+        session.submit(*jobs)
+        for job in jobs:
+            session.wait_for(job, "start")
+        asked = (self.folder / "qstat.calls").read_text().count("\n")
+        wait_until(lambda: (self.folder / "qstat.calls").read_text().count("\n") > asked + 2)
+        with self.pbs.limited("max_run", "[o:PBS_ALL=0]"):
+            self.pbs.run("qrerun", session.queue_id(jobs[0]))
+            session.wait_for(jobs[0], "requeue")
+        (self.folder / "gate").touch()
+        session.wait_clean(*jobs)
+        assert [session.cause(job) for job in jobs] == ["node-failure", "exit"]
+        assert sorted(self.ran_in.read_text().split()) == sorted(job.id for job in jobs)
+
     def test_a_job_that_pbs_reruns_fails_and_runs_once(self, session: Session) -> None:
         """After a node failure, PBS may rerun any array."""
         # A stopped wrapper can no longer report.

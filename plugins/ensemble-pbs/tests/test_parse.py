@@ -126,6 +126,17 @@ def test_a_requeued_job_waits_and_counts_its_runs() -> None:
     assert (running.state, running.restarts) == ("running", 1)
 
 
+def test_a_job_of_an_array_that_waits_after_it_ran_was_requeued() -> None:
+    """PBS prints no number of runs for it."""
+    executor, states = PBSExecutor(), ["job_state = R\n    run_count = 2", "job_state = Q"]
+    listings = (f"Job Id: 7[1].head\n    {state}\n\n" for state in states)
+    executor.command = lambda words, given=b"": (0, next(listings), "")  # type: ignore[method-assign]
+    for state, restarts in (("running", 1), ("waiting", 2)):
+        assert [(job.state, job.restarts) for job in executor.ask(["7[1].head"])] == [
+            (state, restarts)
+        ]
+
+
 def test_a_killed_job_that_used_more_memory_than_requested_has_that_cause() -> None:
     fields = {"job_state": "F", "run_count": "1", "Exit_status": "265", "Resource_List.mem": "50mb"}
     assert queue_job("7.head", {**fields, "resources_used.mem": "300000kb"}).exception == (
