@@ -21,7 +21,7 @@ _AWAY = (
     "end of file", "protocol error", "timed out", "timeout", "try again",
 )  # fmt: skip
 #: Messages of ``qsub`` when a limit on all jobs is reached (``max_queued``, ``max_queued_res``).
-_FULL = re.compile(r"maximum number of jobs|would exceed")
+_FULL = re.compile(r"maximum number of jobs|would exceed|array job exceeds")
 #: Messages about a job that is over or unknown.
 _UNKNOWN = r"unknown job ?id|job has finished|finished array subjob"
 #: Jobs that are asked about one by one in a query.

@@ -34,6 +34,8 @@ def test_an_unreachable_server_is_retried() -> None:
         "qsub: Maximum number of jobs already in complex",
         "qsub: would exceed limit on resource ncpus in queue workq",  # max_queued_res
         "qsub: would exceed per-user limit on resource ncpus in complex",
+        # The queue of a job group may have a lower max_array_size; a smaller array is tried.
+        "qsub: Array job exceeds server or queue size limit",
     ],
 )
 def test_a_limit_on_all_jobs_causes_a_wait(said: str) -> None:
