@@ -266,11 +266,14 @@ class Inquiry:
         if deleted and not started and not polled.bar(life):
             return
         exception = None if deleted and started else row.exception
-        if row.status is not None or exception is not None:
+        # A wrapper that ran has claimed its job.
+        unclaimed = polled.claims and not started and row.status == 0
+        if exception is not None or not (row.status is None or unclaimed):
             life.gone(exception, row.note, row.status, polled.now(), row.by)
             return
         reported = "not reported its end" if started else "reported nothing"
-        verdict = f"{polled.hooks.name} no longer knows this job, and the job has {reported}"
+        says = "says that this job succeeded, but" if unclaimed else "no longer knows this job, and"
+        verdict = f"{polled.hooks.name} {says} the job has {reported}"
         polled.lose(life, verdict, 0.0)
 
     def _query_nodes(self) -> None:

@@ -328,6 +328,22 @@ def test_a_job_that_the_queue_denies_is_lost_at_once(
     assert "has not reported its end" in session.context(job, "exception")["note"]
 
 
+@pytest.mark.parametrize("queue", [True], indirect=True)
+def test_a_job_whose_wrapper_never_ran_is_no_success_whatever_the_queue_says(
+    queue: Forgetful, session: Session, tmp_path: Path
+) -> None:
+    """PBS reports the exit status of an array also for tasks that never ran."""
+    queue.holds = queue.shows_ends = True
+    session.submit(job := gated(session, tmp_path))
+    wait_until(lambda: "0" in queue.scripts)
+    queue.scripts["0"].write_text("exit 0\n")
+    queue.begin("0")
+    session.wait_clean(job)
+    assert session.exception(job) == "lost"
+    assert "the job has reported nothing" in session.context(job, "exception")["note"]
+    assert ran(tmp_path) == []
+
+
 def test_late_success_of_a_lost_job_counts_if_its_next_attempt_has_not_begun(
     queue: Forgetful, session: Session, tmp_path: Path
 ) -> None:
