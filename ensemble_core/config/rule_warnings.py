@@ -61,7 +61,8 @@ def warn_of_counts(context: Context, rules: Sequence[BoundRule]) -> None:
             continue
         path = parse_path(rule.trigger.metric, context.known.groups, context.known.statistics)
         sign, number = comparison
-        jobs = most.get(path.group, math.inf) if path.kind == "count" else math.inf
+        counts_jobs = path.kind == "count" and not path.variable.startswith("rows")
+        jobs = most.get(path.group, math.inf) if counts_jobs else math.inf
         if (sign in ("==", ">=") and number > jobs) or (sign == ">" and number >= jobs):
             context.warnings.append(
                 f"rule {rule.id!r} waits for {path.text} {sign} {number:g}, but at most {jobs} "

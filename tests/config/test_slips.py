@@ -222,6 +222,11 @@ def test_unreachable_count_causes_a_warning(
     assert bool(said) == warned
 
 
+def test_a_job_may_print_more_rows_than_there_are_jobs() -> None:
+    rule = "  - {trigger: metric, name: count.a.rows, when: '>= 99', action: {name: terminate}}\n"
+    assert not [text for text in loaded(rule).warnings if "are ever submitted" in text]
+
+
 @pytest.mark.parametrize(
     ("rule", "rest", "written"),
     [
