@@ -60,10 +60,12 @@ class EventLog:
         text = ""
         if record.ended:
             time, record.ended = record.ended, 0
-            text = f"{head}{time // 1_000_000}.{time % 1_000_000:06d},{events[0]}]\n"
+            stamp = str(time)
+            text = f"{head}{stamp[:-6]}.{stamp[-6:]},{events[0]}]\n"
             now, events = now + 1, events[1:]
         for event in events:
-            text += f"{head}{now // 1_000_000}.{now % 1_000_000:06d},{event}]\n"
+            stamp = str(now)
+            text += f"{head}{stamp[:-6]}.{stamp[-6:]},{event}]\n"
             now += 1
         self._last = now - 1
         lines = text.encode("ascii")

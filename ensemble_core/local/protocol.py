@@ -19,11 +19,14 @@ import json.decoder
 import json.encoder
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ensemble_core.model.codec import NOTHING, dumps, layout
 from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
+
+if TYPE_CHECKING:
+    from ensemble_core.local.launch import Prepared
 
 #: Version of the protocol. A supervisor may be older than its controller.
 VERSION = 1
@@ -93,6 +96,13 @@ def encode_context(name: str, context: Mapping[str, Any] = NOTHING, *extra: obje
     ``extra`` has the items ``A``, ``B`` and ``MORE``.
     """
     return dumps([name, dict(context), *extra])[1:-1]
+
+
+def encode_start(prepared: Prepared, uptime: float, pids: list[int]) -> str:
+    """Do the same as :func:`encode_context` for the event ``start`` of a job."""
+    workdir, stdout, stderr = map(_quote, (prepared.workdir, prepared.stdout, prepared.stderr))
+    where = f'"workdir":{workdir},"stdout":{stdout},"stderr":{stderr}'
+    return f'"start",{{{where}}},{uptime:.2f},{pids}'
 
 
 @lru_cache(maxsize=1024)

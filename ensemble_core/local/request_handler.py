@@ -6,7 +6,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core.local.event_log import EventLog
 from ensemble_core.local.event_loop import Poller, PollerTimer
@@ -17,9 +17,7 @@ from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase
 from ensemble_core.local.protocol import (
     decode,
     encode_context,
-    encode_job,
     encode_value,
-    line,
 )
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.slots import Slots
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from ensemble_core.model.decisions import WhenBusy
 
 Request = (
-    tuple[Literal["submit"], Sequence[Job]]
+    tuple[Literal["submit"], Sequence[tuple[Job, Mapping[str, Any]]]]
     | tuple[Literal["cancel"], Sequence[str]]
     | tuple[Literal["signal"], Sequence[str], str]
     | tuple[Literal["resize"], str, int, "WhenBusy"]
@@ -85,7 +83,8 @@ class RequestHandler:
         #: True if no job that the ledger has lost can be running, because of a restart.
         self.rebooted = run.syncs_late and ledger is not None and ledger.rebooted
         self._requests: deque[Request] = deque()
-        self._arrivals: deque[Job] = deque()
+        #: Jobs, each with its fields as the controller has sent them.
+        self._arrivals: deque[tuple[Job, Mapping[str, Any]]] = deque()
         self._leaving: list[LocalJob] = []
         self._left: Callable[[], None] | None = None
         self._last_call: PollerTimer | None = None
@@ -152,19 +151,19 @@ class RequestHandler:
 
     def _accept_jobs(self) -> None:
         for _ in range(min(_INTAKE, len(self._arrivals))):
-            job = self._arrivals.popleft()
+            job, data = self._arrivals.popleft()
             known = job.id in self._active.records or (
                 self._ledger is not None and self._ledger.knows(job.id)
             )
-            if known and not self._accept_again(job):
+            if known and not self._accept_again(job, data):
                 continue
             record = LocalJob(job, next(self._numbers))
             self._active.records[job.id] = record
-            extra = () if self._ledger is None else (encode_job(job),)
+            extra = () if self._ledger is None else (data,)
             submit = encode_context("submit", {"urgency": job.urgency}, *extra)
             self.wait(record, frozenset(), submit)
 
-    def _accept_again(self, job: Job) -> bool:
+    def _accept_again(self, job: Job, data: Mapping[str, Any]) -> bool:
         """Handle a job that was submitted before: no job runs twice.
 
         This happens after a power cut, because the journal may lag behind the ledger. Return True
@@ -182,7 +181,7 @@ class RequestHandler:
         for text in self._ledger.replay({name: 0.0}):
             past.take(decode(text.decode("ascii")))
         lost = f"job {name} was submitted before, and the journal has lost that (a power cut?)"
-        if past.data == decode(line(encode_job(job)).decode("ascii")):
+        if past.data == data:
             self._log.problem(f"{lost}: it does not run twice, and its record continues")
             self._reattach({name: 0.0}, lambda known: None)
         else:  # its events are not in the ledger, whose record of this name is of the other job

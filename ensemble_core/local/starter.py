@@ -12,7 +12,7 @@ from ensemble_core.local.event_loop import Poller
 from ensemble_core.local.launch import Launcher, LaunchError, SystemBusy
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, describe
 from ensemble_core.local.process_tree import Process
-from ensemble_core.local.protocol import encode_context, encode_value
+from ensemble_core.local.protocol import encode_context, encode_start, encode_value
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.terminator import Terminator, Token
@@ -187,8 +187,7 @@ class Starter:
             return
         prepared.close()
         record.started = True
-        where = {"workdir": prepared.workdir, "stdout": prepared.stdout, "stderr": prepared.stderr}
-        self._log.add(record, encode_context("start", where, round(uptime(), 2), record.pids))
+        self._log.add(record, encode_start(prepared, uptime(), record.pids))
         self._started(record)
 
     def _postpone(self, record: LocalJob, why: str) -> None:

@@ -274,7 +274,7 @@ class Supervisor:
         elif connection is not self._controller:
             return
         elif what == "submit":
-            self._loop.take(("submit", [to_job(data) for data in message[1]]))
+            self._loop.take(("submit", [(to_job(data), data) for data in message[1]]))
         elif what == "cancel":
             self._loop.take(("cancel", message[1]))
         elif what == "signal":

@@ -166,6 +166,11 @@ def states_of_children(parent: int) -> list[str]:
     return [state for state, its_parent, *_ in words if int(its_parent) == parent]
 
 
+def states_of_threads(process: int) -> set[str]:
+    stats = Path(f"/proc/{process}/task").glob("*/stat")
+    return {stat.read_text().rpartition(")")[2].split()[0] for stat in stats}
+
+
 def threads_with(process: int, number: signal.Signals) -> list[int]:
     """Return the threads of a process that do not block a signal."""
     tasks = Path(f"/proc/{process}/task").iterdir()
@@ -468,6 +473,7 @@ def test_a_job_that_exits_as_its_supervisor_starts_to_drain_ends_normally(stage:
         # Any thread takes a signal that came while the process was stopped.
         assert threads_with(supervisor, signal.SIGTERM) == [supervisor]
         os.kill(supervisor, signal.SIGSTOP)
+        wait_until(lambda: states_of_threads(supervisor) == {"T"})  # or the job could be reaped
         (stage.work / "go").write_text("go\n")
         wait_until(lambda: "Z" in states_of_children(supervisor))
         os.kill(supervisor, signal.SIGTERM)

@@ -16,7 +16,7 @@ from ensemble_testing.session import Session, alive, wait_until
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.process_tree import become_subreaper
-from ensemble_core.local.protocol import Splitter, to_event
+from ensemble_core.local.protocol import Splitter, encode_job, to_event
 from ensemble_core.local.queue import Queue
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_loop import SupervisorLoop
@@ -50,7 +50,7 @@ class InProcess(Executor):
 
     def submit(self, jobs: Sequence[Job]) -> None:
         assert self.loop is not None
-        self.loop.post(("submit", jobs))
+        self.loop.post(("submit", [(job, encode_job(job)) for job in jobs]))
 
     def cancel(self, jobs: Sequence[str]) -> None:
         assert self.loop is not None

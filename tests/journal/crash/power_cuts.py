@@ -48,7 +48,7 @@ from ensemble_core.local.launch import Launcher
 from ensemble_core.local.ledger import Ledger
 from ensemble_core.local.ledger_reader import ledger_messages
 from ensemble_core.local.process_tree import become_subreaper
-from ensemble_core.local.protocol import Splitter, to_event
+from ensemble_core.local.protocol import Splitter, decode, encode_job, line, to_event, to_job
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.model.codec import NOTHING
@@ -293,7 +293,8 @@ class InProcess(Executor):
         return self.ledger.rebooted
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        self.loop.post(("submit", jobs))
+        received = (decode(line(encode_job(job)).decode()) for job in jobs)
+        self.loop.post(("submit", [(to_job(data), data) for data in received]))
 
     def cancel(self, jobs: Sequence[str]) -> None:
         self.loop.post(("cancel", jobs))
@@ -488,6 +489,8 @@ def check(
             found.lost.append(f"{folder.name}: {job} has no end")
         elif "exception lost" in names - before.get(job, set()) and job not in allotted:
             found.lost.append(f"{folder.name}: {job} never began, but is reported as lost")
+        if "exception submit" in names:  # by a fault of these tests: such a job tests nothing
+            found.other.append(f"{folder.name}: {job} could not be submitted")
     if len({job for job in after if job.startswith("a.")}) != 6:
         found.lost.append(f"{folder.name}: {sorted(after)}")
     try:
