@@ -23,7 +23,7 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.model.sizes import memory_text
 from ensemble_core.plugin.hookspecs import ObserverPlugin
 from ensemble_core.quick_dataclass import dataclass
-from ensemble_core.runtime.tail.parts import is_pattern, matching
+from ensemble_core.runtime.tail.multi_file_output import is_pattern, matching
 from ensemble_core.runtime.watcher import Watcher
 
 #: Pauses between two measurements of a job, in seconds: at first and if the job may soon exceed

@@ -20,8 +20,8 @@ from ensemble_core.builtin.table_observer import Table
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.runtime.tail import Follower, opening, parts, read_position
 from ensemble_core.runtime.tail import output_file as tail_file
+from ensemble_core.runtime.tail.multi_file_output import in_order
 from ensemble_core.runtime.tail.output_file import File
-from ensemble_core.runtime.tail.parts import in_order
 
 
 class Watched:

@@ -14,7 +14,7 @@ from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import Row
 from ensemble_core.runtime.tail import Follower, observer_feed, output_file
-from ensemble_core.runtime.tail.rewritten_lines import newest_updates
+from ensemble_core.runtime.tail.progress_bars import newest_updates
 
 
 class Watched:

@@ -146,7 +146,7 @@ def observe(
         ]
         observers = _build(registry, _observed(registry, dict.fromkeys(names)))
     from ensemble_core.cli.pattern_proposals import LineKinds
-    from ensemble_core.runtime.tail.parts import in_order
+    from ensemble_core.runtime.tail.multi_file_output import in_order
 
     kinds = LineKinds() if chosen is None else None
     tried = found = _read(sorted(files, key=in_order), observers, most, kinds)

@@ -19,7 +19,7 @@ from ensemble_core.plugin.observer import Observer
 from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.tail.change_detection import ChangeDetector
 from ensemble_core.runtime.tail.output_file import File
-from ensemble_core.runtime.tail.read_position import Place
+from ensemble_core.runtime.tail.overwritten_log import Place
 from ensemble_core.runtime.tail.wakeup import Wakeup
 
 if TYPE_CHECKING:

@@ -12,10 +12,7 @@ from pathlib import Path
 
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.observer import Observer
-from ensemble_core.runtime.tail.earlier_text import LONGEST, EarlierText
-from ensemble_core.runtime.tail.observer_feed import ObserverFeed
-from ensemble_core.runtime.tail.opening import is_older, list_folder, open_to_read, status_of
-from ensemble_core.runtime.tail.parts import (
+from ensemble_core.runtime.tail.multi_file_output import (
     LISTINGS,
     Parts,
     generations,
@@ -23,9 +20,12 @@ from ensemble_core.runtime.tail.parts import (
     rotated_since,
     rotated_unread,
 )
+from ensemble_core.runtime.tail.observer_feed import ObserverFeed
+from ensemble_core.runtime.tail.opening import is_older, list_folder, open_to_read, status_of
+from ensemble_core.runtime.tail.overwritten_log import LONGEST, EarlierText, Place
 from ensemble_core.runtime.tail.poll_interval import PollInterval
-from ensemble_core.runtime.tail.read_position import REMEMBERED, Place, ReadPosition
-from ensemble_core.runtime.tail.rewritten_lines import is_rewritten, newest_updates
+from ensemble_core.runtime.tail.progress_bars import is_rewritten, newest_updates
+from ensemble_core.runtime.tail.read_position import ReadPosition
 from ensemble_core.runtime.tail.row_warnings import RowWarnings, lateness
 
 #: How many bytes are read at a time, so that a fast-growing file does not delay the others.
@@ -137,7 +137,7 @@ class File:
     @property
     def place(self) -> Place | None:
         """The position at which reading stopped, for a later attempt of the job, or ``None``."""
-        return self._position.place(self.path)
+        return Place.of(self._position, self.path)
 
     def earlier_text(self) -> EarlierText | None:
         """Return what was read of the file, for an attempt that continues this one."""
@@ -295,7 +295,7 @@ class File:
                 self._refuse()
                 return False, b""
             if self._earlier is not None:
-                self._read_overwritten(fd, status, self._earlier)
+                self._read_overwritten(fd)
             position, identity = self._position, (status.st_dev, status.st_ino)
             if self._renamed and self._renamed[0][1] != identity:
                 raise FileNotFoundError  # it was renamed again
@@ -450,32 +450,15 @@ class File:
             self._begin_file()
         return True
 
-    def _read_overwritten(
-        self, fd: int, status: os.stat_result, earlier: EarlierText, *, final: bool = False
-    ) -> None:
-        """Read the lines of an earlier attempt's text that this attempt has overwritten.
-
-        If it has truncated or replaced the file, continue after the lines that are still the same.
-        """
-        position = self._position
-        now = os.pread(fd, len(earlier.text), earlier.start)
-        identity = (status.st_dev, status.st_ino)
-        if status.st_size < position.offset or position.identity != identity:
-            same = earlier.common_lines(now)
+    def _read_overwritten(self, fd: int, *, final: bool = False) -> None:
+        """Read the lines of an earlier attempt's text that this attempt has overwritten."""
+        assert self._earlier is not None
+        before = self._position
+        position = self._earlier.read_overwritten(fd, os.fstat(fd), before, self._feed, final=final)
+        if position is not before:
             self._earlier = None
-            if same > earlier.start:
-                before = now[: same - earlier.start]
-                self._position = ReadPosition(identity, same, before[-REMEMBERED:], same)
-                self._end = None
-                self._feed.truncated(repeats=False)
-            return
-        if now == earlier.text or (self._feed.in_line and not final):
-            return
-        lines = earlier.changed_lines(now, final=final)
-        if position.offset == earlier.end:
-            position.before = now[-len(position.before) :] if position.before else b""
-        if lines:
-            self._feed.feed(lines)
+            if position is not None:
+                self._position, self._end = position, None
 
     def _finish_overwritten(self, *, whole: bool) -> None:
         if self._earlier is None or self.dropped:
@@ -484,9 +467,8 @@ class File:
         with suppress(OSError, ValueError), open(self.path, "rb", buffering=0) as file:
             if whole:
                 self._feed.end_line()
-            status = os.fstat(file.fileno())
-            if status.st_size >= self._position.offset:
-                self._read_overwritten(file.fileno(), status, self._earlier, final=True)
+            if os.fstat(file.fileno()).st_size >= self._position.offset:
+                self._read_overwritten(file.fileno(), final=True)
 
     # -- what the user must know ---------------------------------------------------------------
 

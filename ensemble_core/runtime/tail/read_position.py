@@ -7,30 +7,15 @@ import zlib
 from contextlib import suppress
 
 from ensemble_core.quick_dataclass import dataclass
-from ensemble_core.runtime.tail.earlier_text import EarlierText
 
 #: How many bytes before the read position are stored for comparison. If they change, the file was
 #: rewritten.
 REMEMBERED = 256
-#: How many of these bytes are stored for a later attempt of the job.
-_REMEMBERED_OF_OTHERS = 32
 #: Up to this size, a file is read again to find out whether lines were overwritten; up to the
 #: second size also to find out whether a new file begins with what was read.
 _MOST_COMPARED, _MOST_COMPARED_AT_ONCE = 256 << 20, 16 << 20
 
 Identity = tuple[int, int]
-
-
-@dataclass(slots=True)
-class Place:
-    """The position up to which a file was read, for a later attempt of the job."""
-
-    path: str
-    identity: Identity
-    offset: int
-    #: The bytes before this position; if the job failed, the earlier text as well.
-    before: bytes
-    text: EarlierText | None = None
 
 
 @dataclass(slots=True)
@@ -45,12 +30,6 @@ class ReadPosition:
     #: Where reading began, and the checksum of the bytes from there to the position.
     first: int = 0
     checksum: int = 0
-
-    def place(self, path: str) -> Place | None:
-        """Return the position for a later attempt, or ``None`` if the file was not read."""
-        if self.identity is None:
-            return None
-        return Place(path, self.identity, self.offset, self.before[-_REMEMBERED_OF_OTHERS:])
 
     def advance(self, data: bytes) -> None:
         """Note that these bytes were read."""

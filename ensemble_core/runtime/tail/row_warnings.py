@@ -1,4 +1,4 @@
-"""Texts for the user: parts of a file that may be missing in its rows, and why rows came late."""
+"""Texts for the user: why rows of a file may be missing, and why they came late."""
 
 from __future__ import annotations
 
