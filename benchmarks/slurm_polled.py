@@ -27,7 +27,7 @@ from pathlib import Path
 
 from ensemble_batch import Batch, BatchExecutor, QueueJob
 from ensemble_slurm.executor import SlurmExecutor
-from ensemble_slurm.parse import SINFO, read_nodes
+from ensemble_slurm.slurm_output import SINFO, read_nodes
 from slurm_rate import fixture, requests, settle
 
 from ensemble_core import Event, Executor, ExecutorError, Job, JobEvent, Run

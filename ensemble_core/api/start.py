@@ -141,7 +141,7 @@ def run(
         check_tag(tag, os.fspath(home), new=keep and not or_resume)
     given = _overrides(overrides)
     if tag is not None and or_resume:
-        from ensemble_core.api.resume import resume_by_tag
+        from ensemble_core.api.resume_by_tag import resume_by_tag
 
         existing = resume_by_tag(tag, home, found, given, accept=accept_changes)
         if existing is not None:

@@ -119,6 +119,7 @@ if TYPE_CHECKING:
     from ensemble_core.journal.tags import fit
     from ensemble_core.journal.tags import new_tag as new_tag
     from ensemble_core.metrics.store import parse_path as parse_path
+    from ensemble_core.model.byte_sizes import memory_bytes
     from ensemble_core.model.decisions import AddRule as AddRule
     from ensemble_core.model.decisions import Call as Call
     from ensemble_core.model.decisions import Cancel as Cancel
@@ -129,7 +130,6 @@ if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble as Ensemble
     from ensemble_core.model.rules import BoundRule as BoundRule
     from ensemble_core.model.running_time import RunningTime as RunningTime
-    from ensemble_core.model.sizes import memory_bytes
     from ensemble_core.plugin.named_code import Purpose as Purpose
     from ensemble_core.plugin.named_code import require_code as require_code
     from ensemble_core.plugin.registry import Registry as Registry
@@ -178,7 +178,7 @@ else:
         "ensemble_core.model.ensemble": "Ensemble",
         "ensemble_core.model.rules": "BoundRule",
         "ensemble_core.model.running_time": "RunningTime",
-        "ensemble_core.model.sizes": "parse_size=memory_bytes",
+        "ensemble_core.model.byte_sizes": "parse_size=memory_bytes",
         "ensemble_core.plugin.named_code": "Purpose require_code",
         "ensemble_core.plugin.registry": "Registry",
         "ensemble_core.runtime.watcher": "Outcome Watcher",

@@ -6,13 +6,13 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_core.config.actions import MatchContext, bind_action
+from ensemble_core.config.action_entries import MatchContext, bind_action
 from ensemble_core.config.condition_check import bind_condition
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.firing_limits import FiringLimits, listed_actions, read_firing_limits
 from ensemble_core.config.placeholder_check import words_of
-from ensemble_core.config.triggers import BoundTrigger, bind_trigger
+from ensemble_core.config.trigger_entries import BoundTrigger, bind_trigger
 from ensemble_core.metrics.store import is_gauge, parse_path, split_filter
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.filters import split_name

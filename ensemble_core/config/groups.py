@@ -27,9 +27,9 @@ from ensemble_core.config.sweeps import MOST_JOBS, read_parameters
 from ensemble_core.config.thread_warnings import thread_warnings
 from ensemble_core.errors import EnsembleError, call_plugin, closest
 from ensemble_core.late_pattern import late_pattern
+from ensemble_core.model.byte_sizes import memory_bytes
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.job_group import SIZE, JobGroup
-from ensemble_core.model.sizes import memory_bytes
 
 #: Fields that are mappings. A change of a group is merged with them.
 MAPPINGS = ("environment", "options", "parameters", "warn")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ensemble_core.config.actions import MatchContext, OptionCheck, check_capabilities
+from ensemble_core.config.action_entries import MatchContext, OptionCheck, check_capabilities
 from ensemble_core.config.algorithm_file import is_file, read_algorithm
 from ensemble_core.config.context import Context, Use
 from ensemble_core.config.document import Path, spelled

@@ -9,10 +9,10 @@ from typing import Any
 from ensemble_core.config.context import Context
 from ensemble_core.errors import EnsembleError, did_you_mean
 from ensemble_core.metrics.store import RESOURCES
+from ensemble_core.model.byte_sizes import memory_bytes
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits, amount
 from ensemble_core.model.job_group import JobGroup
-from ensemble_core.model.sizes import memory_bytes
 
 #: The name under ``limits.at_once`` of the limit on all jobs of the run.
 WHOLE_RUN = "jobs"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ensemble_core.config.actions import MatchContext, bind_action
+from ensemble_core.config.action_entries import MatchContext, bind_action
 from ensemble_core.config.binding import bind_rule
 from ensemble_core.config.canonical_names import canonical_names
 from ensemble_core.config.context import Context, Known
@@ -47,9 +47,9 @@ from ensemble_core.config.rule_warnings import (
 from ensemble_core.config.schema import Validators
 from ensemble_core.config.schema_check import check_shape
 from ensemble_core.config.startup_check import check_can_start
-from ensemble_core.config.statistics import bind_statistics
+from ensemble_core.config.statistic_entries import bind_statistics
 from ensemble_core.config.sweeps import check_functions
-from ensemble_core.config.tables import bind_tables
+from ensemble_core.config.table_entries import bind_tables
 from ensemble_core.config.yaml_reader import read_text
 from ensemble_core.errors import EnsembleError, FileErrors, closest
 from ensemble_core.late_pattern import late_pattern
@@ -145,7 +145,7 @@ def load_text(
         if whole:
             apply_profile(context, profile)
             if context.document.data.get("generators"):
-                from ensemble_core.config.generators import give_parameters
+                from ensemble_core.config.generator_entries import give_parameters
 
                 give_parameters(context.document.data)
             check_shape(context)
@@ -289,7 +289,7 @@ class _Loader:
         check_functions(context, enumerate(_entries(data.get("jobs"))))
         generators: Mapping[str, GeneratorSpec] = {}
         if data.get("generators"):
-            from ensemble_core.config.generators import bind_generators
+            from ensemble_core.config.generator_entries import bind_generators
 
             generators = bind_generators(context, data["generators"])
         context.known.changing = frozenset(self._changed_groups(data.get("rules")))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ensemble_core.config.actions import MatchContext, OptionCheck
+from ensemble_core.config.action_entries import MatchContext, OptionCheck
 from ensemble_core.config.condition_check import check_causes, check_sense
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path

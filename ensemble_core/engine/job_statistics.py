@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ensemble_core.engine.counters import Counters
 from ensemble_core.engine.group_state import GroupState
+from ensemble_core.engine.job_counters import Counters
 from ensemble_core.engine.job_record import IndexRecord, JobRecord
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.metrics.series import UNREADABLE

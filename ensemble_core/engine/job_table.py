@@ -18,11 +18,12 @@ from ensemble_core.engine.changed_jobs import (
     with_old_values,
 )
 from ensemble_core.engine.concurrency_slots import AT_ONCE, ConcurrencySlots
-from ensemble_core.engine.counters import Counters
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.group_state import Change, GroupState
+from ensemble_core.engine.job_counters import Counters
 from ensemble_core.engine.job_gauges import OwnGauges
 from ensemble_core.engine.job_record import IndexRecord, JobRecord
+from ensemble_core.engine.job_state_changes import MOVES
 from ensemble_core.engine.job_states import (
     HANDED_OVER,
     INDEX,
@@ -35,7 +36,6 @@ from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.rule_chain import Link
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.engine.scopes import Slice, SliceKey, SliceTable
-from ensemble_core.engine.state_changes import MOVES
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import COMMITTED, RESOURCES, USED, MetricStore
 from ensemble_core.model.codec import NOTHING

@@ -77,10 +77,10 @@ from ensemble_core.local.slots import (
     machine_memory,
     visible_gpus,
 )
+from ensemble_core.model.byte_sizes import memory_bytes
 from ensemble_core.model.causes import Cause
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
-from ensemble_core.model.sizes import memory_bytes
 from ensemble_core.plugin.executor import (
     Emit,
     Executor,

@@ -16,8 +16,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ensemble_core.local.event_log import EventLog
-from ensemble_core.local.event_loop import Poller, PollerTimer
+from ensemble_core.local.epoll_loop import Poller, PollerTimer
+from ensemble_core.local.event_recorder import EventLog
 from ensemble_core.local.ledger import RETRY, Ledger
 from ensemble_core.local.local_job import LocalJob
 from ensemble_core.local.terminator import Token

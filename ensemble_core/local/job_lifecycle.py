@@ -7,8 +7,8 @@ import os
 import signal
 import time
 
-from ensemble_core.local.event_log import EventLog
-from ensemble_core.local.event_loop import Poller, PollerTimer
+from ensemble_core.local.epoll_loop import Poller, PollerTimer
+from ensemble_core.local.event_recorder import EventLog
 from ensemble_core.local.inside_allocation import SAME_SIGNAL, SIGNAL_CODES
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, code_of, describe
 from ensemble_core.local.memory_kills import MemoryKills

@@ -7,7 +7,7 @@ import enum
 import os
 import signal
 
-from ensemble_core.local.event_loop import PollerTimer
+from ensemble_core.local.epoll_loop import PollerTimer
 from ensemble_core.local.launch import Prepared
 from ensemble_core.local.process_tree import Process
 from ensemble_core.local.protocol import event_head

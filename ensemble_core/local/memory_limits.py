@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ensemble_core.local.event_loop import Poller
+from ensemble_core.local.epoll_loop import Poller
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase
 from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.terminator import Token
-from ensemble_core.model.sizes import memory_text
+from ensemble_core.model.byte_sizes import memory_text
 
 #: Seconds between checks, and the least pause as a multiple of the time that a check takes.
 _CHECK, _PER_COST = 1.0, 20.0

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal
 
-from ensemble_core.local.event_log import EventLog
-from ensemble_core.local.event_loop import Poller, PollerTimer
+from ensemble_core.local.epoll_loop import Poller, PollerTimer
+from ensemble_core.local.event_recorder import EventLog
 from ensemble_core.local.job_lifecycle import JobLifecycle
 from ensemble_core.local.killed_supervisor import LINES_LOST
 from ensemble_core.local.ledger_lines import LedgerJob

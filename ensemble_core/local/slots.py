@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ensemble_core.errors import UsageError
 from ensemble_core.local.cores import Topology
+from ensemble_core.model.byte_sizes import memory_text
 from ensemble_core.model.jobs import Job
-from ensemble_core.model.sizes import memory_text
 
 #: Variables that list the GPUs of a process: for CUDA, ROCm, HIP, and Level Zero.
 _GPU_VARIABLES = (

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ensemble_core.local.event_log import EventLog
-from ensemble_core.local.event_loop import Poller
+from ensemble_core.local.epoll_loop import Poller
+from ensemble_core.local.event_recorder import EventLog
 from ensemble_core.local.launch import Launcher, LaunchError, SystemBusy
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, describe
 from ensemble_core.local.process_tree import Process

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ensemble_core.local.event_log import Deliver, EventLog
-from ensemble_core.local.event_loop import Poller
+from ensemble_core.local.epoll_loop import Poller
+from ensemble_core.local.event_recorder import Deliver, EventLog
 from ensemble_core.local.job_lifecycle import JobLifecycle
 from ensemble_core.local.killed_supervisor import past_records, why_lost
 from ensemble_core.local.launch import Launcher

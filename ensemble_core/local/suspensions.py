@@ -12,8 +12,8 @@ import os
 import signal
 import time
 
-from ensemble_core.local.event_log import EventLog
-from ensemble_core.local.event_loop import Poller
+from ensemble_core.local.epoll_loop import Poller
+from ensemble_core.local.event_recorder import EventLog
 from ensemble_core.local.local_job import ActiveJobs, Phase
 from ensemble_core.local.protocol import encode_context
 from ensemble_core.local.terminator import Token

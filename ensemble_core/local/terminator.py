@@ -15,7 +15,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from ensemble_core.local.event_loop import Poller
+from ensemble_core.local.epoll_loop import Poller
 from ensemble_core.local.local_job import LocalJob, Phase
 from ensemble_core.local.process_tree import Process, ProcessTree, pin
 from ensemble_core.model.jobs import Job

@@ -4,8 +4,8 @@ An example shows what each module does. A job on this machine ends, and a rule t
 job:
 
 1. In the supervisor process, ``local/job_lifecycle`` notices that the job has ended, and
-   ``local/event_log`` writes the event. In the controller, ``local/supervisor_client`` receives the
-   event.
+   ``local/event_recorder`` writes the event. In the controller, ``local/supervisor_client``
+   receives the event.
 2. ``event_check`` checks the event's content. If the job has observers, ``output_tracking`` holds
    the event until the job's output has been read. Then the event waits in the inbox of
    ``controller``.

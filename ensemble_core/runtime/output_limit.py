@@ -15,12 +15,12 @@ from stat import S_ISREG
 from typing import Any
 
 from ensemble_core.engine.job_record import JobRecord
+from ensemble_core.model.byte_sizes import memory_text
 from ensemble_core.model.causes import OUTPUT_LIMIT
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Decision, Submit
 from ensemble_core.model.events import Event, JobEvent, Problem
 from ensemble_core.model.jobs import Job
-from ensemble_core.model.sizes import memory_text
 from ensemble_core.plugin.hookspecs import ObserverPlugin
 from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.tail.multi_file_output import is_pattern, matching

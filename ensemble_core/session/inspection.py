@@ -16,7 +16,6 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
-from ensemble_core.session.capacity import Capacity
 from ensemble_core.session.failure_kinds import LOOKED, count_ends, failure_kinds
 from ensemble_core.session.firings import Firings
 from ensemble_core.session.job_curves import Curves, thinned
@@ -25,6 +24,7 @@ from ensemble_core.session.job_timeline import (
     running_and_waiting_by_events,
 )
 from ensemble_core.session.log_tail import log_tail
+from ensemble_core.session.utilization import Capacity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.job_record import JobRecord
     from ensemble_core.engine.report_records import Report
+    from ensemble_core.journal.job_rows_reader import StoredJobs
     from ensemble_core.journal.replay import Replay
-    from ensemble_core.journal.stored_jobs import StoredJobs
     from ensemble_core.session.jobs_in_memory import JobColumns
     from ensemble_core.session.kept_run import KeptRun
 
@@ -240,7 +240,7 @@ class Inspection:
         The rows of active jobs and of jobs in ``over`` come from the engine.
         """
         from ensemble_core.journal.job_rows import row_of
-        from ensemble_core.journal.stored_jobs import StoredJobs
+        from ensemble_core.journal.job_rows_reader import StoredJobs
 
         engine = self._engine
         if engine is None or self.problem:

@@ -14,7 +14,7 @@ from ensemble_core.journal.job_rows import FIELDS, KINDS, TIMES
 
 if TYPE_CHECKING:
     from ensemble_core.journal.job_history import Jobs
-    from ensemble_core.journal.stored_jobs import StoredJobs
+    from ensemble_core.journal.job_rows_reader import StoredJobs
 
 #: Columns in which text is not searched: times, costs, and the group and index, which are part of
 #: the job's name.

@@ -227,7 +227,7 @@ class KeptRun:
 
             return Attempts(self.journal, self.loading)
         from ensemble_core.journal.job_rows import row_of
-        from ensemble_core.journal.stored_jobs import StoredJobs
+        from ensemble_core.journal.job_rows_reader import StoredJobs
 
         sessions = self.journal.sessions()
         outcome = sessions[-1].outcome if sessions else None

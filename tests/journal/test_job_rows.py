@@ -19,8 +19,8 @@ from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.job_history import Attempts
 from ensemble_core.journal.job_rows import JobRow, JobRowWriter, layout_of, row_of
+from ensemble_core.journal.job_rows_reader import StoredJobs
 from ensemble_core.journal.reader import NAME, Journal
-from ensemble_core.journal.stored_jobs import StoredJobs
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import (
     Event,

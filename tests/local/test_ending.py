@@ -16,7 +16,7 @@ import pytest
 from ensemble_testing.processes import process_files
 from ensemble_testing.session import Session, alive, wait_until
 
-from ensemble_core.local.event_loop import Poller
+from ensemble_core.local.epoll_loop import Poller
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.model.jobs import Job
 

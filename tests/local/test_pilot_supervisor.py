@@ -18,8 +18,8 @@ from ensemble_testing.session import Session, alive, wait_until
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local import fence as fence_module
-from ensemble_core.local.event_log import EventLog
-from ensemble_core.local.event_loop import Poller
+from ensemble_core.local.epoll_loop import Poller
+from ensemble_core.local.event_recorder import EventLog
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.fence import Fence
 from ensemble_core.local.ledger import Ledger

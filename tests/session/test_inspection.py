@@ -17,19 +17,19 @@ from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.job_rows import row_of
+from ensemble_core.journal.job_rows_reader import StoredJobs
 from ensemble_core.journal.reader import NAME
-from ensemble_core.journal.stored_jobs import StoredJobs
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Event, Resources, Started
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.session import failure_kinds
 from ensemble_core.session import firings as firings_module
-from ensemble_core.session.capacity import Capacity
 from ensemble_core.session.inspection import Inspection
 from ensemble_core.session.job_timeline import running_and_waiting_by_events
 from ensemble_core.session.jobs_in_memory import JobColumns
 from ensemble_core.session.kept_run import versions
 from ensemble_core.session.suspects import suspects
+from ensemble_core.session.utilization import Capacity
 
 STUDY: dict[str, Any] = {
     "jobs": [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ensemble_pilot import ensemble_executors
 from ensemble_pilot.pilot_controller import Controller
-from ensemble_pilot.turn import Turn
+from ensemble_pilot.transaction import Transaction
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 
@@ -69,17 +69,17 @@ def patch_nodes(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> Non
 
 def kill_at_line(kind: str, moment: str) -> None:
     """Let this process be killed ``before`` or ``after`` a line of this kind is in the ledger."""
-    end = Turn.end
+    end = Transaction.end
 
-    def turn_end(turn: Turn) -> bool:
-        if any(line[0] == kind for line in turn._lines):
+    def transaction_end(transaction: Transaction) -> bool:
+        if any(line[0] == kind for line in transaction._lines):
             if moment == "after":
-                turn.ledger.add(*turn._lines)
-                turn.ledger.sync()
+                transaction.ledger.add(*transaction._lines)
+                transaction.ledger.sync()
             os.kill(os.getpid(), signal.SIGKILL)
-        return end(turn)
+        return end(transaction)
 
-    Turn.end = turn_end  # type: ignore[method-assign]
+    Transaction.end = transaction_end  # type: ignore[method-assign]
 
 
 def stop(pid: int) -> None:

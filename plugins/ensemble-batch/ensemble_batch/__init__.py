@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ensemble_batch.batch_executor import BatchExecutor
+    from ensemble_batch.event_emitter import Outlet
     from ensemble_batch.event_sequence import JobEvents
     from ensemble_batch.executor import QueueExecutor
     from ensemble_batch.job_script import Batch, job_lines, job_table, quote
     from ensemble_batch.listener import address_option
-    from ensemble_batch.outlet import Outlet
     from ensemble_batch.output_files import OutputFiles, Place
     from ensemble_batch.queue_hooks import CannotTake, InvalidJob, QueueJob, reshaped
     from ensemble_batch.reports import status_of

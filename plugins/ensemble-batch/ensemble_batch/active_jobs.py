@@ -14,8 +14,8 @@ from dataclasses import asdict
 from typing import ClassVar, TypeVar
 
 from ensemble_batch import timing
+from ensemble_batch.event_emitter import Outlet
 from ensemble_batch.job_life import JobLife
-from ensemble_batch.outlet import Outlet
 from ensemble_batch.output_claims import OutputClaims
 from ensemble_batch.output_files import OutputFiles, Place
 from ensemble_batch.queue_hooks import QueueHooks, QueueJob

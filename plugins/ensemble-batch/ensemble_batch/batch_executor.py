@@ -11,11 +11,11 @@ from typing import ClassVar
 from ensemble_batch import timing
 from ensemble_batch.active_jobs import QueueRun
 from ensemble_batch.batch_run import BatchRun
+from ensemble_batch.claim_spool import Spool
 from ensemble_batch.executor import QueueExecutor
 from ensemble_batch.listener import Listener
 from ensemble_batch.report_run import ReportRun
 from ensemble_batch.report_spool import ReportSpool
-from ensemble_batch.spool import Spool
 from ensemble_batch.submission_records import Records
 from ensemble_core import Emit, Run, job_environment
 

@@ -11,11 +11,11 @@ from typing import ClassVar
 
 from ensemble_batch import timing
 from ensemble_batch.active_jobs import WrappedRun
+from ensemble_batch.claim_spool import CLAIMED, Spool
 from ensemble_batch.job_life import JobLife
 from ensemble_batch.job_script import script_of
 from ensemble_batch.output_files import Place
 from ensemble_batch.queue_hooks import QueueHooks, QueueJob
-from ensemble_batch.spool import CLAIMED, Spool
 from ensemble_batch.submission_records import Records, Sent
 from ensemble_core import Emit, Job, Run
 

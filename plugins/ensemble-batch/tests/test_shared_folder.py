@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from ensemble_batch import report_spool as spooling
+from ensemble_batch.claim_spool import Spool
 from ensemble_batch.job_script import job_variables
 from ensemble_batch.report_spool import ReportSpool
-from ensemble_batch.spool import Spool
 
 from ensemble_core import Job
 

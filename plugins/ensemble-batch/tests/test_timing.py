@@ -21,9 +21,9 @@ from ensemble_batch import (
     timing,
 )
 from ensemble_batch.batch_run import BatchRun
+from ensemble_batch.claim_spool import Spool
 from ensemble_batch.job_life import JobLife
 from ensemble_batch.queries_and_lost_jobs import Inquiry
-from ensemble_batch.spool import Spool
 from ensemble_testing import Session
 
 from ensemble_core import Job, Run

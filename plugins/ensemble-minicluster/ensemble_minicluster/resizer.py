@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from ensemble_core import EnsembleError, Resized, Resizer
 from ensemble_minicluster.api import Fault, connect
+from ensemble_minicluster.cluster_sizes import NotResizable, Plan, Sizes, read
 from ensemble_minicluster.member_names import member_name
 from ensemble_minicluster.resizer_options import check_namespace, fixed_of, names_of
-from ensemble_minicluster.sizes import NotResizable, Plan, Sizes, read
 
 #: Number of conflicts with other writers before giving up.
 _CONFLICTS = 8

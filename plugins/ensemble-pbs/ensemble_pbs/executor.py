@@ -12,7 +12,7 @@ from typing import ClassVar
 from ensemble_batch import Batch, BatchExecutor, CannotTake, InvalidJob, QueueJob
 
 from ensemble_core import ExecutorError, Job
-from ensemble_pbs.parse import array_id, blocks, count, queue_job
+from ensemble_pbs.qstat_output import array_id, blocks, count, queue_job
 
 #: Messages while the server is unreachable, busy or starting.
 _AWAY = (

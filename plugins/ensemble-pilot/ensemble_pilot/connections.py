@@ -16,7 +16,7 @@ from ensemble_pilot.flux_part import flux_part
 from ensemble_pilot.link import Link, Peer
 from ensemble_pilot.pilot import Node, Pilot
 from ensemble_pilot.tracking import FIRST, Tracking
-from ensemble_pilot.turn import Turn
+from ensemble_pilot.transaction import Transaction
 
 #: How many jobs a message to a node has at most.
 _BATCH = 500
@@ -31,7 +31,7 @@ class Connections:
 
     def __init__(
         self,
-        turn: Turn,
+        transaction: Transaction,
         fleet: Fleet,
         jobs: Tracking,
         folder: Path,
@@ -39,7 +39,7 @@ class Connections:
         on_node: Callable[[Node, bool], None],
         note: Callable[[int, str], None],
     ) -> None:
-        self._turn, self._fleet, self._jobs, self._folder = turn, fleet, jobs, folder
+        self._transaction, self._fleet, self._jobs, self._folder = transaction, fleet, jobs, folder
         self._on_node, self._note = on_node, note
         self._peers: dict[tuple[int, int], Peer] = {}
         #: Names in the requests to find jobs that a node has not answered yet.
@@ -123,13 +123,13 @@ class Connections:
         elif what == "refused":
             if message[1]["code"] != "supervisor-there":  # the supervisor is about to exit
                 where = f"node {node.rank} of pilot {node.pilot.number}"
-                self._turn.problem(f"{where}: {message[1]['what']}")
+                self._transaction.problem(f"{where}: {message[1]['what']}")
             self.link.drop(peer)
         elif what == "o":
             event = to_event(message)
             if isinstance(event, Problem):
                 where = f"node {node.rank} of pilot {node.pilot.number}"
-                self._turn.problem(f"{where}: {event.message}")
+                self._transaction.problem(f"{where}: {event.message}")
 
     def _on_event(self, node: Node, event: JobEvent) -> None:
         """Deliver an event of a job. Its last one waits until all its parts are over."""
@@ -179,7 +179,7 @@ class Connections:
         # Nothing else is sent until the supervisor has answered, and no job until the node has said
         # which jobs it knows.
         self._hellos[node.key] = hello
-        self.link.send(peer, line(["welcome", {"clock": self._turn.clock()}]))
+        self.link.send(peer, line(["welcome", {"clock": self._transaction.clock()}]))
 
     def _ask(self, peer: Peer, names: list[str]) -> None:
         """Ask a node for jobs. It answers which of them it knows, and sends their newer events."""
@@ -212,7 +212,7 @@ class Connections:
         for message in self._late.pop(node, ()):
             self.tell(node, message)
         if not node.connected:
-            size, now = self._hellos[node.key], self._turn.clock()
+            size, now = self._hellos[node.key], self._transaction.clock()
             if duration := node.pilot.kind.duration:  # the clock of the outer queue may be wrong
                 ends = now - size["age"] + duration
                 others = any(each.connected for each in node.pilot.nodes)

@@ -1,13 +1,13 @@
 """Controller of pilots: one thread that owns the fleet, the ledger and the connections.
 
 Other threads only post calls to it. Calls that block, such as requests to the outer queue, have a
-second thread (:class:`~ensemble_pilot.turn.Worker`). ``fleet`` says why no job runs twice.
+second thread (:class:`~ensemble_pilot.transaction.Worker`). ``fleet`` says why no job runs twice.
 
 | part | knows |
 |---|---|
 | ``Fleet`` | which job is where |
 | ``Resizes`` | which requests of rules have no answer yet |
-| ``Turn`` | what was decided, but is not carried out yet |
+| ``Transaction`` | what was decided, but is not carried out yet |
 | ``Tracking`` | what the run has heard of its jobs |
 | ``Connections`` | the nodes |
 | ``Pilots`` | the outer queue |
@@ -24,6 +24,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,10 +37,10 @@ from ensemble_pilot.fleet import Fleet
 from ensemble_pilot.grow_and_shrink import Answer, Resize, Resizes
 from ensemble_pilot.ledger import Entry, PilotLedger
 from ensemble_pilot.pilot import Node, Pilot
-from ensemble_pilot.pilots import Pilots, Settings, read_node
+from ensemble_pilot.pilot_lifecycle import Pilots, Settings, read_node
 from ensemble_pilot.status import use_text
 from ensemble_pilot.tracking import Tracking
-from ensemble_pilot.turn import Turn
+from ensemble_pilot.transaction import Transaction
 
 _T = TypeVar("_T")
 
@@ -78,12 +79,12 @@ class Controller:
         self.fleet = Fleet(*(each.kind for each in settings.kinds.values()))
         self.fleet.steered = run.resizes
         self.resizes = Resizes(self.fleet)
-        self.turn = Turn(ledger, run.clock, emit, self.post)
-        self.jobs = Tracking(self.turn, self.fleet)
+        self.transaction = Transaction(ledger, run.clock, emit, self.post)
+        self.jobs = Tracking(self.transaction, self.fleet)
         credentials.make(folder / "link")
         try:
             self.nodes = Connections(
-                self.turn,
+                self.transaction,
                 self.fleet,
                 self.jobs,
                 folder / "link",
@@ -92,7 +93,7 @@ class Controller:
                 lambda number, text: self.pilots.note(number, text),
             )
         except OSError as error:
-            self.turn.worker.close()
+            self.transaction.worker.close()
             raise ExecutorError(
                 f"cannot listen on {settings.address[0] or 'any address'}, port "
                 f"{settings.address[1]}",
@@ -100,7 +101,9 @@ class Controller:
                 hint="choose another address with -o listen=ADDRESS:PORT",
                 code="cannot-listen",
             ) from None
-        self.pilots = Pilots(run, self.turn, self.fleet, self.jobs, folder, settings, self.nodes)
+        self.pilots = Pilots(
+            run, self.transaction, self.fleet, self.jobs, folder, settings, self.nodes
+        )
         for request, (_, *rest) in ledger.resizes.items():
             self.resizes.begin(request, Resize(*rest))
         for name, target in ledger.targets.items():
@@ -136,7 +139,7 @@ class Controller:
     def abandon(self) -> None:
         """Release everything without having begun."""
         self.nodes.link.close(0.0)
-        self.turn.worker.close()
+        self.transaction.worker.close()
 
     def post(self, call: Callable[[], None]) -> None:
         """Let the controller's thread make a call. Safe from any thread."""
@@ -159,11 +162,11 @@ class Controller:
             self._take_calls()
             if self._closing:
                 break
-            if not self.turn.is_stuck:
+            if not self.transaction.is_stuck:
                 self._plan(self._clock())
-                if self.turn.wait is not None:
-                    self.turn.end()
-            self.turn.flush()
+                if self.transaction.wait is not None:
+                    self.transaction.end()
+            self.transaction.flush()
             self.nodes.link.flush()
         self._leave()
 
@@ -172,7 +175,7 @@ class Controller:
             self._inbox.get()()
 
     def _timeout(self) -> float | None:
-        wait = self.turn.wait
+        wait = self.transaction.wait
         if wait is not None:
             return wait
         when = self._decide_after if self._undecided else self._decide_at
@@ -186,7 +189,7 @@ class Controller:
         self._send(by_node)
         for node, names in self.fleet.take_late(now).items():
             recall: list[object] = ["recall", names]
-            self.turn.then(lambda node=node, recall=recall: self.nodes.tell(node, recall))  # type: ignore[misc]
+            self.transaction.then(lambda node=node, recall=recall: self.nodes.tell(node, recall))  # type: ignore[misc]
         moment = time.monotonic()
         self._undecided = moment < self._decide_after
         if not self._undecided:
@@ -221,7 +224,7 @@ class Controller:
         before, self._targets = self._targets, self._targets_now()
         for name, target in self._targets.items():
             if before[name] != target:
-                self.turn.record("t", target, name)
+                self.transaction.record("t", target, name)
         self._record_state(now)
         self.pilots.check(now)
 
@@ -235,7 +238,7 @@ class Controller:
             self.gauges, self._is_news = new, False
             self._free_after, self._hours_after = now + _FREE, now + _HOURS
             if changed:
-                self.turn.emit_before(Resources(now, changed))
+                self.transaction.emit_before(Resources(now, changed))
 
     def _targets_now(self) -> dict[str, int]:
         return {name: demand.target for name, demand in self.fleet.demands.items()}
@@ -244,7 +247,7 @@ class Controller:
         """Write what only ``ensemble status`` needs to the ledger, from time to time."""
         if self.fleet.why != self._why and now >= self._why_after:
             self._why, self._why_after = self.fleet.why, now + _SAYING
-            self.turn.record("y", self._why)
+            self.transaction.record("y", self._why)
         if self.fleet.hours_grow and now >= self._use_after:
             most = max(_USE_LEAST, _USE_PER_PILOT * len(self.fleet.pilots))
             self._use_after = now + self._use_pause
@@ -255,7 +258,7 @@ class Controller:
         """Write how much jobs have used of these pilots to the ledger."""
         for pilot in pilots:
             if pilot.began is not None:
-                self.turn.record("u", pilot.number, pilot.used_until(now), pilot.until(now))
+                self.transaction.record("u", pilot.number, pilot.used_until(now), pilot.until(now))
 
     def _send(self, by_node: Mapping[Node, list[Job]]) -> None:
         members = self.fleet.members
@@ -263,13 +266,13 @@ class Controller:
             large = [job for job in every if job.id in members]
             jobs = [job for job in every if job.id not in members] if large else every
             if jobs:
-                self.turn.record("p", *node.key, [job.id for job in jobs])
-                self.turn.then(lambda node=node, jobs=jobs: self.nodes.submit(node, jobs))  # type: ignore[misc]
+                self.transaction.record("p", *node.key, [job.id for job in jobs])
+                self.transaction.then(lambda node=node, jobs=jobs: self.nodes.submit(node, jobs))  # type: ignore[misc]
             for job in large:
                 others = members[job.id][1:]
-                self.turn.record("p", *node.key, [job.id], [each.rank for each in others])
+                self.transaction.record("p", *node.key, [job.id], [each.rank for each in others])
                 for each in (node, *others):
-                    self.turn.then(lambda each=each, job=job: self.nodes.submit(each, [job]))  # type: ignore[misc]
+                    self.transaction.then(lambda each=each, job=job: self.nodes.submit(each, [job]))  # type: ignore[misc]
 
     def _on_node(self, node: Node, became_ready: bool) -> None:
         self.pilots.on_node(node, became_ready)
@@ -288,7 +291,7 @@ class Controller:
         for entry in entries:
             tracked = self.jobs.add(entry)
             if ends and not entry.job.duration:
-                self.turn.problem(
+                self.transaction.problem(
                     f"jobs without 'duration', such as {entry.job.id}, may be placed in a pilot "
                     "that ends before they do: give their group one",
                     once="duration",
@@ -326,7 +329,7 @@ class Controller:
         given = self._ledger.answers.get(request)
         if given is not None:  # an earlier controller has answered it
             now, outcome, size, reason = given
-            self.turn.emit([ResizeOutcome(now, request, outcome, size, reason)])
+            self.transaction.emit([ResizeOutcome(now, request, outcome, size, reason)])
         elif request not in self.resizes.pending:
             resize = self.resizes.plan(delta, when_busy)
             if isinstance(resize, str):
@@ -335,7 +338,7 @@ class Controller:
             self.resizes.begin(request, resize)
             for number in resize.leaving:
                 self.pilots.record_drain(self.fleet.pilots[number])
-            self.turn.record(
+            self.transaction.record(
                 *("g", request, self._clock(), delta, resize.target),
                 *(list(resize.leaving), resize.forced, resize.note, resize.kind),
             )
@@ -344,10 +347,10 @@ class Controller:
         event = ResizeOutcome(
             self._clock(), answer.request, answer.outcome, answer.size, answer.reason
         )
-        self.turn.record(
+        self.transaction.record(
             "a", event.request, event.timestamp, event.outcome, event.size, event.reason
         )
-        self.turn.then(lambda: self.turn.emit([event]))
+        self.transaction.then(lambda: self.transaction.emit([event]))
 
     def forget(self, names: Sequence[str]) -> None:
         """Drop jobs that are over from all ledgers."""
@@ -362,9 +365,9 @@ class Controller:
                         by_node.setdefault(node, []).append(name)
         # A later controller counts what jobs have used that nodes have not forgotten.
         self._record_use({node.pilot: None for node in by_node}, self._clock())
-        self.turn.record("f", list(names))
+        self.transaction.record("f", list(names))
         for node, some in by_node.items():
-            self.turn.then(lambda node=node, some=some: self.nodes.tell(node, ["forget", some]))  # type: ignore[misc]
+            self.transaction.then(partial(self.nodes.tell, node, ["forget", some]))
 
     def reattach(self, jobs: Mapping[str, float]) -> dict[str, bool]:
         """Track jobs of an earlier controller. Return which are known; their events follow.
@@ -420,11 +423,11 @@ class Controller:
             requeue = self.pilots.requeues(number)
             requeue = requeue and all(each.quit is not None for each in readings)
             for name in self.jobs.settle(names, reading, why, requeue=requeue):
-                self.turn.record("w", [name])
+                self.transaction.record("w", [name])
                 entry = self._ledger.jobs[name]
                 self.fleet.add(entry.job, entry.number)
 
-        self.turn.retry(
+        self.transaction.retry(
             read,
             settle,
             f"the end of {count_of(len(names), 'job')} of pilot {number} is not known until this "
@@ -450,14 +453,14 @@ class Controller:
             for pilot in list(self.fleet.pilots.values()):
                 if pilot.state in ("requested", "starting", "ready"):
                     self.pilots.give_back(pilot)
-        self.turn.end()
+        self.transaction.end()
         if not self.jobs:
             self._wait_for_pilots()
         given, used = self.fleet.core_seconds(self._clock())
         if given:
-            self.turn.say(use_text(given, used))
-        self.turn.flush()
-        self.turn.worker.close()
+            self.transaction.say(use_text(given, used))
+        self.transaction.flush()
+        self.transaction.worker.close()
         self.nodes.link.close(_LAST_WORDS)
 
     def _hand_over(self) -> None:
@@ -467,7 +470,7 @@ class Controller:
             by_node.setdefault(node, []).append(job)
         self._send(by_node)
         if self.fleet.waiting:
-            self.turn.problem(
+            self.transaction.problem(
                 f"{count_of(self.fleet.waiting, 'job')} wait for room in a pilot: they start after "
                 "a resume"
             )
@@ -478,7 +481,7 @@ class Controller:
         while self.fleet.pilots and time.monotonic() < deadline:
             self.nodes.link.poll(0.1)
             self._take_calls()
-            self.turn.end()
+            self.transaction.end()
             self.nodes.link.flush()
         left = sorted(self.fleet.pilots)
         for number in left:
@@ -486,7 +489,7 @@ class Controller:
                 self.pilots.fence_off(number)
         if left:
             names = ", ".join(map(str, left))
-            self.turn.problem(
+            self.transaction.problem(
                 f"pilots {names} were given back, but the queue has not ended them within "
                 f"{_GIVING_BACK:g} s: if it starts them, they end at once. Its own commands, such "
                 "as squeue, show them"

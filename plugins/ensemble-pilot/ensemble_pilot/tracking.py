@@ -8,7 +8,7 @@ from ensemble_core import JobEvent
 from ensemble_core.local.ledger_reader import LedgerReading
 from ensemble_pilot.fleet import Fleet
 from ensemble_pilot.ledger import STEP, Entry
-from ensemble_pilot.turn import Turn
+from ensemble_pilot.transaction import Transaction
 
 #: Events that the controller emits itself at the submission.
 FIRST = frozenset({"submit", "validate", "depend", "priority"})
@@ -39,8 +39,8 @@ class TrackedJob:
 class Tracking:
     """The jobs that the run waits for."""
 
-    def __init__(self, turn: Turn, fleet: Fleet) -> None:
-        self._turn, self._fleet = turn, fleet
+    def __init__(self, transaction: Transaction, fleet: Fleet) -> None:
+        self._transaction, self._fleet = transaction, fleet
         self._jobs: dict[str, TrackedJob] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -103,7 +103,7 @@ class Tracking:
         ``ended``: when it ended, if that is not now.
         """
         name = tracked.entry.job.id
-        now = self._turn.clock() if ended is None else ended
+        now = self._transaction.clock() if ended is None else ended
         now = max(now, tracked.last + STEP, tracked.since + STEP)  # the queue's clock may be behind
         events = []
         if "finish" not in tracked.names:
@@ -113,8 +113,8 @@ class Tracking:
                 events.append(JobEvent(now + STEP, name, "finish", {"status": 9}))
         events.append(JobEvent(now + 2 * STEP, name, "clean"))
         for event in events:
-            self._turn.record("e", name, event.timestamp, event.name, dict(event.context))
-        self._turn.then(lambda: self._emit(tracked, events))
+            self._transaction.record("e", name, event.timestamp, event.name, dict(event.context))
+        self._transaction.then(lambda: self._emit(tracked, events))
         self._over(tracked)
 
     def replay_end(self, tracked: TrackedJob) -> None:
@@ -160,8 +160,8 @@ class Tracking:
         for name in names:
             tracked = self._jobs.get(name)
             if tracked and self._waits_again(tracked, "cancelled while it waited for a pilot"):
-                self._turn.record("w", [name])
-                self._fleet.recalled(name, self._turn.clock())
+                self._transaction.record("w", [name])
+                self._fleet.recalled(name, self._transaction.clock())
 
     def _waits_again(self, tracked: TrackedJob, note: str) -> bool:
         """Return whether a job that did not start waits again. Finish it if it was cancelled."""
@@ -175,10 +175,10 @@ class Tracking:
         """Emit those events that the run does not have yet."""
         new = [event for event in events if event.timestamp > tracked.since]
         if new:
-            self._turn.emit(new)
+            self._transaction.emit(new)
 
     def _over(self, tracked: TrackedJob, ended: float | None = None) -> None:
         name = tracked.entry.job.id
         del self._jobs[name]
         if name in self._fleet.placed:
-            self._fleet.release(name, self._turn.clock(), ended)
+            self._fleet.release(name, self._transaction.clock(), ended)

@@ -29,7 +29,7 @@ from ensemble_core.local.process_tree import parent_of
 
 if TYPE_CHECKING:
     from ensemble_pilot.fleet import Fleet
-    from ensemble_pilot.turn import Turn
+    from ensemble_pilot.transaction import Transaction
 
 
 def state_of(session: Session, pilot: int) -> Path:
@@ -148,7 +148,7 @@ def test_a_job_ends_after_all_events_that_the_run_has_although_the_queues_clock_
     turn = SimpleNamespace(
         clock=lambda: 300.0, record=lambda *_: None, then=lambda call: call(), emit=told.extend
     )
-    tracking = Tracking(cast("Turn", turn), cast("Fleet", SimpleNamespace(placed={})))
+    tracking = Tracking(cast("Transaction", turn), cast("Fleet", SimpleNamespace(placed={})))
     entry = Entry(Job(group="a", index=0, id="a.0", command=("true",)), 1, 100.0)
     tracked = tracking.add(entry, since=200.0)  # its suspension, which only the queue knew
     tracking.finish(tracked, "preempted", "", 150.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import UsageError
-from ensemble_service.listeners import foreign_owner, is_port_free
+from ensemble_service.socket_owners import foreign_owner, is_port_free
 
 if TYPE_CHECKING:
     import grpc

@@ -25,10 +25,10 @@ from ensemble_core import (
     private_folder,
 )
 from ensemble_service.agent_run_folder import RunFolder
-from ensemble_service.event_stream import MOST, Outbox
-from ensemble_service.kept_events import KeptEvents
+from ensemble_service.event_delivery import MOST, Outbox
 from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.unacknowledged_events import KeptEvents
 from ensemble_service.wire import from_error, from_event, to_jobs
 
 #: Capability of an executor that sees foreign jobs.

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ensemble_service import streams
+from ensemble_service import rpc_streams
 from ensemble_service.access import Identity, is_run_name, runs_named
 from ensemble_service.access import member_name as _spelt
 from ensemble_service.proto import ensemble_pb2 as pb
@@ -44,11 +44,11 @@ class EnsembleServicer(api.EnsembleServicer):
 
     def Member(self, requests: Any, context: Any) -> AsyncIterator[pb.ToMember]:  # noqa: N802
         """Serve a member's connection."""
-        return streams.member_stream(self._router, caller(), requests, self._clock)
+        return rpc_streams.member_stream(self._router, caller(), requests, self._clock)
 
     def Steer(self, requests: Any, context: Any) -> AsyncIterator[pb.ToRun]:  # noqa: N802
         """Serve a run's connection."""
-        return streams.steer_stream(self._router, caller(), requests, self._clock)
+        return rpc_streams.steer_stream(self._router, caller(), requests, self._clock)
 
     async def Resize(self, request: pb.ResizeRequest, context: Any) -> pb.ResizeReply:  # noqa: N802
         """Resize a member."""

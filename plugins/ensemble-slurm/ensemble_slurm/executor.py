@@ -35,7 +35,9 @@ from ensemble_core import Cause, Emit, ExecutorError, Job, Run, job_environment,
 from ensemble_slurm.command_variables import query_environment, submit_environment
 from ensemble_slurm.job_names import COMMENT_LIMIT, Label, format_indices, mark_of, suffix_of
 from ensemble_slurm.jobcomp import Completions
-from ensemble_slurm.parse import (
+from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
+from ensemble_slurm.sbatch import launcher, sbatch_options, wrong_memory
+from ensemble_slurm.slurm_output import (
     SACCT,
     SACCT_SCRIPT,
     SEPARATOR,
@@ -54,8 +56,6 @@ from ensemble_slurm.parse import (
     read_squeue,
     unreadable,
 )
-from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
-from ensemble_slurm.sbatch import launcher, sbatch_options, wrong_memory
 from ensemble_slurm.states import queue_job
 from ensemble_slurm.step_messages import StepMessages
 

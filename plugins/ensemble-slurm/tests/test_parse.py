@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from ensemble_batch import CannotTake, QueueJob
 from ensemble_slurm.executor import SlurmExecutor
-from ensemble_slurm.parse import (
+from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
+from ensemble_slurm.slurm_output import (
     SEPARATOR,
     Row,
     Site,
@@ -20,7 +21,6 @@ from ensemble_slurm.parse import (
     read_squeue,
     unreadable,
 )
-from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
 from ensemble_slurm.states import STUCK, base_state, queue_job, wait_status
 from ensemble_slurm.step_messages import StepMessages
 

@@ -491,7 +491,9 @@ def test_the_page_lists_every_option_and_every_answer() -> None:
     for name in OPTIONS["properties"]:
         assert f"`{name.replace('_', '-')}=" in page, name
     package = Path(ensemble_minicluster.__file__).parent
-    source = "".join((package / f"{each}.py").read_text() for each in ("api", "resizer", "sizes"))
+    source = "".join(
+        (package / f"{each}.py").read_text() for each in ("api", "resizer", "cluster_sizes")
+    )
     calls = re.findall(r"""(?:Fault|NotResizable)\(\s*"([a-z-]+)",""", source)
     refusals = re.findall(r"""\d{3}: \("([a-z-]+)",""", source)
     assert len(calls) > 10

@@ -1,9 +1,9 @@
-"""Turn of the controller: what it has decided, written to the ledger before it is carried out.
+"""Transactions of the controller: decisions are in the ledger before they are carried out.
 
-The controller's thread decides in turns. During a turn it collects lines for the ledger, and
+The controller's thread decides in transactions. In each, it collects lines for the ledger, and
 *effects*: messages to nodes, requests to the outer queue, events for the run. At the end of the
-turn the lines are written and synced, and only then the effects follow. So a later controller
-knows everything that has had an effect.
+transaction the lines are written and synced, and only then the effects follow. So a later
+controller knows everything that has had an effect.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Worker:
         self._thread.join()
 
 
-class Turn:
-    """The current turn. ``post`` lets the controller's thread make a call."""
+class Transaction:
+    """The current transaction. ``post`` lets the controller's thread make a call."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Turn:
         self._said: set[str] = set()
 
     def record(self, *line: object) -> None:
-        """Write a line to the ledger at the end of this turn."""
+        """Write a line to the ledger at the end of this transaction."""
         self._lines.append(list(line))
 
     def then(self, effect: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class Turn:
 
     @property
     def wait(self) -> float | None:
-        """Seconds until the turn should end, or ``None``: it is empty."""
+        """Seconds until the transaction should end, or ``None``: it is empty."""
         if not self._lines and not self._effects:
             return None
         return max(0.0, self._stuck - time.monotonic()) + 0.001
@@ -102,7 +102,7 @@ class Turn:
     def end(self) -> bool:
         """Sync the lines and carry out the effects. Return False if the ledger cannot be written.
 
-        Nothing is dropped then: the next turn writes the same lines.
+        Nothing is dropped then: the next transaction writes the same lines.
         """
         try:
             if self._lines:

@@ -8,7 +8,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from ensemble_core.config.actions import MatchContext, OptionCheck
+from ensemble_core.config.action_entries import MatchContext, OptionCheck
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path, shown
 from ensemble_core.config.groups import check_used

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ensemble_core.config.actions import MatchContext, OptionCheck
+from ensemble_core.config.action_entries import MatchContext, OptionCheck
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.firing_limits import Each, read_each

@@ -37,7 +37,7 @@ from ensemble_pilot.options import KindOptions
 from ensemble_pilot.pilot import AT_END, Kind, Node, Pilot
 from ensemble_pilot.status import nodes_text
 from ensemble_pilot.tracking import Tracking
-from ensemble_pilot.turn import NotYet, Turn
+from ensemble_pilot.transaction import NotYet, Transaction
 
 #: Seconds after which a warning says that nodes of a running pilot are not connected.
 _CONNECTING = 60.0
@@ -71,14 +71,14 @@ class Pilots:
     def __init__(
         self,
         run: Run,
-        turn: Turn,
+        transaction: Transaction,
         fleet: Fleet,
         jobs: Tracking,
         folder: Path,
         settings: Settings,
         nodes: Connections,
     ) -> None:
-        self._run, self._turn, self._fleet, self._jobs = run, turn, fleet, jobs
+        self._run, self._transaction, self._fleet, self._jobs = run, transaction, fleet, jobs
         self._folder, self._settings, self._nodes = folder, settings, nodes
         #: The executors of the outer queue, by kind.
         self.outers = settings.outers
@@ -92,7 +92,7 @@ class Pilots:
 
     def _load(self) -> None:
         """Restore pilots and placements from the ledger of an earlier controller."""
-        fleet, ledger, now = self._fleet, self._turn.ledger, self._turn.clock()
+        fleet, ledger, now = self._fleet, self._transaction.ledger, self._transaction.clock()
         for record in ledger.past.values():
             fleet.past_given += record.given
             fleet.past_used += record.used
@@ -145,10 +145,12 @@ class Pilots:
 
     def request(self, kind: Kind, now: float) -> None:
         """Request another pilot, once the ledger says so."""
-        number = max(self._turn.ledger.last_pilot, *self._fleet.pilots, 0) + 1
+        number = max(self._transaction.ledger.last_pilot, *self._fleet.pilots, 0) + 1
         self._fleet.add_pilot(number, kind, now)
-        self._turn.record("n", number, now, kind.nodes * kind.cores, kind.name)
-        self._turn.then(lambda: self._turn.worker.post(lambda: self._submit(number, kind)))
+        self._transaction.record("n", number, now, kind.nodes * kind.cores, kind.name)
+        self._transaction.then(
+            lambda: self._transaction.worker.post(lambda: self._submit(number, kind))
+        )
 
     def _submit(self, number: int, kind: Kind) -> None:
         """Submit a pilot to the outer queue. The worker calls this."""
@@ -167,7 +169,7 @@ class Pilots:
             "heartbeat": link.HEARTBEAT,
             "grace": options.grace,
             "tag": self._run.tag,
-            "id": self._turn.ledger.run_id,
+            "id": self._transaction.ledger.run_id,
             "start": self._settings.start,
             "output": os.path.join(self._settings.start, self._run.folder),
         }
@@ -178,7 +180,7 @@ class Pilots:
             self.outers[kind.name].submit([job])
         except (EnsembleError, OSError) as error:
             why = str(error)
-            self._turn.post(lambda: self._on_refused(number, why))
+            self._transaction.post(lambda: self._on_refused(number, why))
 
     def _on_refused(self, number: int, why: str) -> None:
         self._notes[number] = f"the queue refused it: {why}"
@@ -186,15 +188,17 @@ class Pilots:
 
     def on_node(self, node: Node, became_ready: bool) -> None:
         """Record that a node has connected, and say so once all nodes of its pilot have."""
-        pilot, now = node.pilot, self._turn.clock()
-        record = self._turn.ledger.pilots.get(pilot.number)
+        pilot, now = node.pilot, self._transaction.clock()
+        record = self._transaction.ledger.pilots.get(pilot.number)
         if became_ready and record is not None and record.ready is None:
             hosts = [*dict.fromkeys(host for host in map(self._nodes.host, pilot.nodes) if host)]
-            self._turn.record("r", pilot.number, now, hosts)
+            self._transaction.record("r", pilot.number, now, hosts)
             cores = sum(each.cores for each in pilot.nodes)
             where = f" on {nodes_text(hosts)}" if hosts else ""
             waited = format_duration(now - pilot.requested)
-            self._turn.say(f"{pilot.title} ready after {waited}{where}: {count_of(cores, 'core')}")
+            self._transaction.say(
+                f"{pilot.title} ready after {waited}{where}: {count_of(cores, 'core')}"
+            )
 
     def check(self, now: float) -> None:
         """Warn if a pilot runs, but some of its nodes are not connected."""
@@ -209,7 +213,7 @@ class Pilots:
                 del self._incomplete[number]
             elif now >= since + _CONNECTING:
                 del self._incomplete[number]
-                self._turn.problem(
+                self._transaction.problem(
                     f"pilot {number} runs, but its nodes {', '.join(missing[:5])} have not been "
                     f"connected to {self.addresses} for {_CONNECTING:g} s; jobs that run there go "
                     "on, and what they report arrives later. If nodes cannot reach this machine "
@@ -229,9 +233,9 @@ class Pilots:
             if isinstance(event, JobEvent):
                 self._on_event(event)
             elif isinstance(event, Problem):
-                self._turn.problem(f"pilots: {event.message}")
+                self._transaction.problem(f"pilots: {event.message}")
             elif isinstance(event, ExecutorLost):
-                self._turn.emit([event])
+                self._transaction.emit([event])
 
     def _on_event(self, event: JobEvent) -> None:
         what, _, text = event.job.partition(".")
@@ -243,8 +247,8 @@ class Pilots:
             self._on_submitted(pilot, str(event.context.get("queue_id", "")))
         elif event.name == "start":
             if pilot.state == "requested":
-                self._begin(pilot, event.timestamp, self._turn.clock())
-            self._turn.record("b", number, event.timestamp)
+                self._begin(pilot, event.timestamp, self._transaction.clock())
+            self._transaction.record("b", number, event.timestamp)
         elif event.name == "exception":
             kind, note = event.context.get("type"), event.context.get("note", "")
             self._notes[number] = f"{kind}: {note}" if note else f"{kind}"
@@ -253,18 +257,18 @@ class Pilots:
                 since = event.timestamp
                 if event.name == "suspend":  # the queue was asked some time after the nodes stopped
                     silence = self._nodes.silence(self._fleet.placed[name])
-                    since = min(since, self._turn.clock() - silence)
+                    since = min(since, self._transaction.clock() - silence)
                 self._jobs.suspend(name, event, since)
         elif event.name == "finish":
-            pilot.ends = min(event.timestamp, pilot.until(self._turn.clock()))
+            pilot.ends = min(event.timestamp, pilot.until(self._transaction.clock()))
         elif event.name == "clean":
             self.on_ended(number)
 
     def _on_submitted(self, pilot: Pilot, queue_id: str) -> None:
-        record = self._turn.ledger.pilots.get(pilot.number)
+        record = self._transaction.ledger.pilots.get(pilot.number)
         if record is None or record.queue_id is not None:
             return  # an earlier controller has said it
-        self._turn.record("s", pilot.number, queue_id)
+        self._transaction.record("s", pilot.number, queue_id)
         kind = pilot.kind
         queue = self._settings.kinds[kind.name].queue
         parts = [f"{queue} job {queue_id}"] if queue_id else []
@@ -273,7 +277,7 @@ class Pilots:
             parts.append(format_duration(kind.duration))
         elif queue == "here":
             parts.append("its time limit is not known: give it with -o duration=TIME")
-        self._turn.say(f"{pilot.title} requested ({', '.join(parts)})")
+        self._transaction.say(f"{pilot.title} requested ({', '.join(parts)})")
 
     # End.
 
@@ -294,7 +298,7 @@ class Pilots:
         """End a pilot that has no jobs, or that a rule ends by force."""
         self.record_drain(pilot)
         self._fleet.drain(pilot)
-        self._fleet.demands[pilot.kind.name].rest(self._turn.clock())
+        self._fleet.demands[pilot.kind.name].rest(self._transaction.clock())
         self._given_back.add(pilot.number)
 
         def work() -> None:
@@ -302,19 +306,19 @@ class Pilots:
                 self.outers[pilot.kind.name].cancel([pilot.job])
             except EnsembleError:
                 # The task ends by itself when it connects again.
-                self._turn.post(lambda: self._nodes.drop(pilot))
+                self._transaction.post(lambda: self._nodes.drop(pilot))
 
-        self._turn.worker.post(work)
+        self._transaction.worker.post(work)
 
     def record_drain(self, pilot: Pilot) -> None:
         """Write that a pilot drains to the ledger, for ``ensemble status``."""
-        record = self._turn.ledger.pilots.get(pilot.number)
+        record = self._transaction.ledger.pilots.get(pilot.number)
         if record is not None and record.draining is None:
-            self._turn.record("d", pilot.number, self._turn.clock())
+            self._transaction.record("d", pilot.number, self._transaction.clock())
 
     def requeues(self, number: int) -> bool:
         """Return True if jobs that had started in this pilot run again after its end."""
-        ledger = self._turn.ledger
+        ledger = self._transaction.ledger
         record = ledger.pilots.get(number) or ledger.past[number]
         return self._settings.kinds[record.kind].requeue
 
@@ -327,7 +331,7 @@ class Pilots:
         pilot = self._fleet.pilots.get(number)
         if pilot is None or pilot.state in ("ended", "fenced"):
             return
-        pilot.ends = pilot.until(self._turn.clock())
+        pilot.ends = pilot.until(self._transaction.clock())
         self._fleet.drain(pilot, "ended")
         self._nodes.drop(pilot)
         placed = self._fleet.placed
@@ -349,7 +353,7 @@ class Pilots:
                 raise NotYet("jobs are being ended")
             return readings, _tail(folder / "err")
 
-        self._turn.retry(
+        self._transaction.retry(
             read,
             lambda result: self._settle(pilot, *result),
             f"pilot {number} has ended, but its jobs wait until this works",
@@ -357,7 +361,7 @@ class Pilots:
 
     def _settle(self, pilot: Pilot, readings: Sequence[LedgerReading], tail: str) -> None:
         """Decide what becomes of the jobs of a pilot whose fence is in place."""
-        number, now = pilot.number, self._turn.clock()
+        number, now = pilot.number, self._transaction.clock()
         ended = pilot.until(now)
         pilot.to("fenced")
         note, wanted = self._notes.pop(number, ""), number in self._given_back
@@ -369,7 +373,7 @@ class Pilots:
             requeue = requeue and all(reading.quit is not None for reading in readings)
         for node, reading in zip(pilot.nodes, readings, strict=True):
             if reading.problem:
-                self._turn.problem(reading.problem)
+                self._transaction.problem(reading.problem)
             names = [name for name in node.jobs if self._fleet.placed[name] is node]
             waiting = self._jobs.settle(names, reading, why, requeue=requeue, ended=ended)
             for name in waiting:
@@ -378,26 +382,28 @@ class Pilots:
             for name in list(node.jobs):  # the run has not asked for it yet, or never will
                 self._fleet.release(name, now)
         if again:
-            self._turn.record("w", again)
-        record = self._turn.ledger.pilots.get(number)
+            self._transaction.record("w", again)
+        record = self._transaction.ledger.pilots.get(number)
         reason = GIVEN_BACK if wanted else note or tail.rpartition(" / ")[2]
-        self._turn.record("u", number, pilot.used, ended)
-        self._turn.record("o", number, ended, reason)
+        self._transaction.record("u", number, pilot.used, ended)
+        self._transaction.record("o", number, ended, reason)
         outer = self.outers[pilot.kind.name]
-        self._turn.then(lambda: self._turn.worker.post(lambda: outer.forget([pilot.job])))
+        self._transaction.then(
+            lambda: self._transaction.worker.post(lambda: outer.forget([pilot.job]))
+        )
         began = None if record is None else record.began
         lasted = "before it began"
         if began is not None:
             lasted = f"after {format_duration(max(0.0, ended - began))}"
         said = f": {reason}" if reason else ""
         said += f"; {count_of(len(again), 'job')} that had not started wait again" if again else ""
-        self._turn.say(f"{pilot.title} ended {lasted}{said}")
+        self._transaction.say(f"{pilot.title} ended {lasted}{said}")
         if self._fleet.end(pilot, now, wanted=wanted):
             said = f": {note}" if note else ""
             said += f"; its last words: {tail}" if tail else ""
             queue = self._settings.kinds[pilot.kind.name].queue
             said += _advice(note, tail, self._folder if queue != "local" else None)
-            self._turn.problem(
+            self._transaction.problem(
                 f"{FAILURES} pilots in a row ended before they were ready, so the next ones are "
                 f"requested later and later{said}"
             )
