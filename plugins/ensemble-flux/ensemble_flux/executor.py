@@ -24,12 +24,12 @@ from ensemble_core import (
     start_folder,
 )
 from ensemble_flux import bindings
+from ensemble_flux.flux_run import FluxRun
 from ensemble_flux.instance import LastInstance, presence
 from ensemble_flux.jobspec import Jobspecs, limits
 from ensemble_flux.notation import parse_f58
 from ensemble_flux.output_location import Output, files, seen_by_all
 from ensemble_flux.reactor import error_text
-from ensemble_flux.reactor_loop import FluxLoop
 from ensemble_flux.submitter import Order
 
 #: Seconds between lookups of a job's data. Flux reports a submit some milliseconds before it has
@@ -64,7 +64,7 @@ class FluxExecutor(Executor):
         self._keep = output
         self._events = events
         self._ended = instance_ended
-        self._loop: FluxLoop | None = None
+        self._loop: FluxRun | None = None
         self._output: Output | None = None
         self._jobspecs: Jobspecs | None = None
         self._handles = threading.local()
@@ -86,7 +86,7 @@ class FluxExecutor(Executor):
             queue=self._queue,
             bank=self._bank,
         )
-        loop = FluxLoop(flux, self._uri, run, emit, jobspecs, events=self._events)
+        loop = FluxRun(flux, self._uri, run, emit, jobspecs, events=self._events)
         try:
             loop.start()
         except OSError as error:
@@ -101,7 +101,7 @@ class FluxExecutor(Executor):
         self._last = LastInstance(run.state)
         self._queue_is_new = self._last.is_left_for(loop.instance)
 
-    def _output_target(self, run: Run, loop: FluxLoop) -> Any:
+    def _output_target(self, run: Run, loop: FluxRun) -> Any:
         if self._keep != "auto":
             return self._keep
         seen = seen_by_all(str(run.folder.absolute()), loop.hosts, socket.gethostname())
@@ -123,7 +123,7 @@ class FluxExecutor(Executor):
             code="no-instance",
         )
 
-    def _require_open(self) -> FluxLoop:
+    def _require_open(self) -> FluxRun:
         assert self._loop is not None
         if self._loop.lost is not None:
             raise ExecutorError(

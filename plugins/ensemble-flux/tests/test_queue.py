@@ -187,7 +187,7 @@ def end_journal(session: Session) -> None:
     assert loop is not None
 
     def end() -> None:
-        stream = loop._stream
+        stream = loop._stream._stream
         if stream in loop._reactor._streams:
             cancel = loop._reactor._streams[stream][1]
             assert cancel is not None

@@ -1,9 +1,8 @@
-"""Reactor loop of a run in its Flux instance: submits, cancels, and reports events."""
+"""A run in its Flux instance: submits and cancels jobs, and reports their events."""
 
 from __future__ import annotations
 
 import errno
-import json
 import queue
 import threading
 import time
@@ -11,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from operator import itemgetter
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
@@ -34,6 +32,7 @@ from ensemble_flux.instance import Instance, ends_with, read_instance, survives_
 from ensemble_flux.instance_gauges import Gauges
 from ensemble_flux.interrupted_jobs import AllocationEnd
 from ensemble_flux.jobspec import Jobspecs, files_of, tag_of
+from ensemble_flux.journal_stream import JournalStream
 from ensemble_flux.node_usage import Nodes
 from ensemble_flux.notation import f58
 from ensemble_flux.output_fetch import Fetcher
@@ -43,8 +42,8 @@ from ensemble_flux.submitter import WINDOW, Order, Submitter
 
 #: Seconds to wait for the instance's first message, and for a reply to ``reattach``.
 PATIENCE = 120.0
-#: Seconds between attempts to reopen the journal, and maximum number of attempts.
-_AGAIN, _ATTEMPTS = 0.5, 240
+#: Seconds between checks of what the instance is still accepting or holds.
+_AGAIN = 0.5
 #: Seconds that a checked job may take to reach the job manager.
 _BATCHED = 0.25
 #: Seconds from SIGTERM to SIGKILL at the end of the allocation, as Flux's default, and from then to
@@ -52,7 +51,7 @@ _BATCHED = 0.25
 _GRACE, _UNREPORTED = 5.0, 5.0
 
 
-class FluxLoop:
+class FluxRun:
     """One run's connection to one Flux instance.
 
     - ``events``: the source of job events. ``journal`` is one stream for all jobs, which only the
@@ -113,17 +112,21 @@ class FluxLoop:
         #: Groups with a held job that was reported.
         self._warned: set[str] = set()
         self._out: list[Event] = []
-        self._opening = True
-        self._refused: OSError | None = None
-        self._stream: int | None = None
-        self._stream_open = False
-        self._attempts = 0
         #: Jobs of an earlier controller that are searched for, each with the time of its last known
         #: event.
         self._sought: dict[str, float] = {}
-        #: Responses of the current backlog about these jobs.
-        self._candidates: list[Mapping[str, Any]] = []
-        self._finders: list[Callable[[set[str]], None]] = []
+        self._stream = JournalStream(
+            self._reactor,
+            self._journal,
+            run.id,
+            self._sought,
+            tell=self._add_unless_held,
+            found=self._found,
+            lost=self._lose,
+            complete=self._gauges.count_inactive,
+            problem=self._problem,
+            failed=self._report_lost,
+        )
         #: Whether the instance belongs to another user.
         self.guest = False
         #: Hosts of the instance's brokers, and its version. Known once the instance is open.
@@ -282,20 +285,19 @@ class FluxLoop:
         self.ends_here = self.instance.temporary and ends_with(handle, self.instance)
         self._gauges.read_nodes()
         if self._events != "eventlogs":
-            self._open_journal(full=False)
-            self._wait(lambda: self._stream_open or self._refused is not None)
-            if self._refused is not None and (
-                self._events == "journal" or self._refused.errno != errno.EPERM
-            ):
+            self._stream.open(full=False)
+            self._wait(lambda: self._stream.is_open or self._stream.refused is not None)
+            refused = self._stream.refused
+            if refused is not None and (self._events == "journal" or refused.errno != errno.EPERM):
                 raise ExecutorError(
                     "cannot read the journal of job events of this Flux instance",
-                    cause=error_text(self._refused),
+                    cause=error_text(refused),
                     hint="remove the option events=journal"
-                    if self._refused.errno == errno.EPERM
+                    if refused.errno == errno.EPERM
                     else "check with 'flux module list' that its job manager is loaded",
                     code="no-journal",
                 )
-        if self._stream_open:
+        if self._stream.is_open:
             self._gauges.follow()
             self._wait(lambda: self._gauges.complete)
         else:
@@ -305,7 +307,7 @@ class FluxLoop:
             self._wait(lambda: self._gauges.complete)
         self._gauges.changed()
         self.gauges = self._gauges.values()
-        self._opening = False
+        self._stream.opening = False
 
     def _wait(self, done: Callable[[], bool]) -> None:
         if not self._reactor.wait(done, PATIENCE):
@@ -317,43 +319,6 @@ class FluxLoop:
             )
 
     # -- events --------------------------------------------------------------------------------
-
-    def _open_journal(self, *, full: bool) -> None:
-        self._stream_open = False
-        self._stream = self._reactor.stream(
-            "job-manager.events-journal", {"full": full}, self._handle_response, self._journal_ended
-        )
-
-    def _handle_response(self, text: str) -> None:
-        response = json.loads(text)
-        if self._sought and (jobspec := response.get("jobspec")):
-            tag = tag_of(jobspec)
-            if tag.get("id") == self._run.id and tag.get("job") in self._sought:
-                self._candidates.append(response)
-                return
-        if not response["events"]:
-            self._take_candidates()
-        told = self._journal.take(response)
-        if told:
-            self._add_unless_held(told)
-        if not response["events"] and not self._stream_open:
-            self._stream_open = True
-            self._attempts = 0
-            # The reply arrives after all events streamed so far, so it is consistent with them.
-            self._gauges.count_inactive()
-            if not self._opening:
-                self._after_backlog()
-
-    def _take_candidates(self) -> None:
-        """Take up the jobs of an earlier controller.
-
-        Somebody may have submitted a job's jobspec again: the run's own job is the oldest.
-        """
-        candidates, self._candidates = self._candidates, []
-        for each in sorted(candidates, key=itemgetter("id")):
-            job = str(tag_of(each["jobspec"])["job"])
-            self._found(job, each["id"], each["jobspec"], each["events"])
-            self._journal.take(each)
 
     def _add_unless_held(self, events: Sequence[JobEvent]) -> None:
         self._add_events(self._fetcher.pass_on(events))
@@ -399,36 +364,6 @@ class FluxLoop:
         if kept is not None:
             remove_empty(kept)
 
-    def _journal_ended(self, error: OSError) -> None:
-        if self._opening:
-            # Do not keep the error itself, because its traceback would keep the handle alive.
-            self._refused = OSError(error.errno, error_text(error))
-            return
-        why = error_text(error)
-        if self._attempts == 0:
-            self._problem(f"Flux's journal of job events ended ({why}); reopening it")
-        self._attempts += 1
-        if self._attempts > _ATTEMPTS:
-            self._report_lost(f"cannot reopen Flux's journal of job events: {why}")
-        else:
-            self._reactor.after(_AGAIN, self._reopen)
-
-    def _reopen(self) -> None:
-        if self._stream is not None:
-            self._reactor.end_stream(self._stream)
-        self._journal.reopen()
-        self._candidates.clear()
-        self._open_journal(full=True)
-
-    def _after_backlog(self) -> None:
-        """Handle the end of a reopened journal's backlog, when the state of all jobs is known."""
-        finders, self._finders = self._finders, []
-        for answer in finders:
-            answer(set(self._journal.met))
-        self._journal.met.clear()
-        for job in self._journal.missing():
-            self._lose(job)
-
     def _problem(self, message: str) -> None:
         self._out.append(Problem(self._run.clock(), message))
 
@@ -450,8 +385,7 @@ class FluxLoop:
         if self.lost is not None:
             return
         self.lost = reason
-        for answer in self._finders:
-            answer(set())
+        self._stream.give_up()
         now = self._run.clock()
         ends = self._end.lost(now)
         if self._draining:
@@ -586,10 +520,10 @@ class FluxLoop:
     def _find(self, jobs: Mapping[str, float], answer: Callable[[set[str]], None]) -> None:
         for name, since in jobs.items():
             self._journal.expect(name, since=since)
-        self._sought = dict(jobs)
+        self._sought.update(jobs)
 
         def known(met: set[str]) -> None:
-            self._sought = {}
+            self._sought.clear()
             for name in jobs.keys() - met:
                 self._journal.forget(name)
             answer(met)
@@ -597,8 +531,7 @@ class FluxLoop:
         if self.guest:
             self._watcher.find(jobs, known)
         else:
-            self._finders.append(known)
-            self._reopen()
+            self._stream.find(known)
 
     def _found(
         self,
