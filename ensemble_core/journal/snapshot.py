@@ -32,11 +32,11 @@ from ensemble_core.model.rules import BoundRule, BoundSpec
 
 #: Increase this number if a field of the engine's state changes its meaning. (New and removed
 #: fields are detected automatically.)
-FORMAT = 31
+FORMAT = 32
 
 #: Modules that define the classes of the state.
 _MODULES = (
-    "engine.budget engine.concurrency_slots engine.counters engine.done_jobs "
+    "engine.budget engine.concurrency_slots engine.job_counters engine.done_jobs "
     "engine.firing_records engine.for_duration engine.foreign_jobs engine.generator_state "
     "engine.group_state engine.job_gauges engine.job_record engine.job_statistics "
     "engine.job_table engine.node_failures engine.past_submits engine.rate_limit "
