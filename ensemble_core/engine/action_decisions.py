@@ -111,7 +111,7 @@ class EngineFiring(PlainDecisions):
         self.metric = state.metric
 
     def _decide(self, kind: type[Decision], /, **fields: Any) -> Decision:
-        return kind(**self.origin.mark, **fields)
+        return kind(**self.origin.decision_fields, **fields)
 
     def _new_id(self, kind: str) -> str:
         return self._state.new_id(kind)
@@ -133,7 +133,7 @@ class EngineFiring(PlainDecisions):
         added_sweep_values.note(self._state, self.origin, action, group, overrides or {})
         if not source.asked:
             # This reserves the indices of the jobs before the decision is yielded.
-            return Submit(**self.origin.mark, group=group, jobs=expand(self._state, source))
+            return Submit(**self.origin.decision_fields, group=group, jobs=expand(self._state, source))
         stored_job_data.keep_results(self._state.table, group)
         pending = sum(
             each.decision.kind == "parameters" and each.decision.options["group"] == group
@@ -156,7 +156,7 @@ class EngineFiring(PlainDecisions):
         if none:
             return self.log(f"no value for {none[0]}: no jobs of {group} submitted")
         source = source_of(self._state, group, overrides).with_values(given)
-        return Submit(**self.origin.mark, group=group, jobs=expand(self._state, source))
+        return Submit(**self.origin.decision_fields, group=group, jobs=expand(self._state, source))
 
     def retry(
         self, fields: Mapping[str, Any] | None = None, *, wait: float = 0.0, resume: bool = False
@@ -165,7 +165,9 @@ class EngineFiring(PlainDecisions):
         if job is None:
             raise EnsembleError("'retry' needs an event of a job", code="no-job")
         changed = dict(fields or {})
-        return Retry(**self.origin.mark, job=job, fields=changed, wait=wait, resume=resume)
+        return Retry(
+            **self.origin.decision_fields, job=job, fields=changed, wait=wait, resume=resume
+        )
 
     def vary(
         self,
@@ -182,7 +184,7 @@ class EngineFiring(PlainDecisions):
             yield self.log(f"{what} of {group.name} were submitted before: not repeated")
         if jobs:
             self._state.sources[jobs[0].id] = [group] * len(jobs)
-            yield Submit(**self.origin.mark, group=group.name, jobs=tuple(jobs))
+            yield Submit(**self.origin.decision_fields, group=group.name, jobs=tuple(jobs))
 
     def submit_next(
         self,
@@ -198,7 +200,7 @@ class EngineFiring(PlainDecisions):
         for name, each in taken.items():
             jobs = tuple(job for _, job in each)
             self._state.sources[jobs[0].id] = [entry for entry, _ in each]
-            yield Submit(**self.origin.mark, group=name, jobs=jobs)
+            yield Submit(**self.origin.decision_fields, group=name, jobs=jobs)
 
     def submit_rows(
         self,
@@ -222,19 +224,19 @@ class EngineFiring(PlainDecisions):
             yield self.log(f"{what} of {group} were submitted before: not repeated")
         if jobs:
             state.sources[jobs[0].id] = sources
-            yield Submit(**self.origin.mark, group=group, jobs=tuple(jobs))
+            yield Submit(**self.origin.decision_fields, group=group, jobs=tuple(jobs))
 
     def cancel(self, jobs: Sequence[str]) -> Decision:
         state = self._state
         known = tuple(job for job in jobs if job in state.table.records or job in state.attempts)
-        return Cancel(**self.origin.mark, jobs=known)
+        return Cancel(**self.origin.decision_fields, jobs=known)
 
     def signal(self, jobs: Sequence[str], signal: str) -> Iterable[Decision]:
         records = self._state.table.records
         chosen = tuple(job for job in jobs if job in records and records[job].runs)
         if chosen:
             request = self._state.new_id("signal")
-            yield Signal(**self.origin.mark, request=request, signal=signal, jobs=chosen)
+            yield Signal(**self.origin.decision_fields, request=request, signal=signal, jobs=chosen)
         idle = [job for job in jobs if job not in chosen]
         if idle or not jobs:
             shown = ", ".join(idle[:3]) + (", …" if len(idle) > 3 else "") or "no job"
@@ -258,11 +260,11 @@ class EngineFiring(PlainDecisions):
             known = self._state.table.groups.values()
             waiting = (each for group in known for each in group.waiting.values())
             jobs = tuple(each.job.id for each in waiting if resubmit and each.waits)
-            yield Avoid(**self.origin.mark, nodes=new[:room], jobs=jobs)
+            yield Avoid(**self.origin.decision_fields, nodes=new[:room], jobs=jobs)
 
     def terminate(self, exit_code: int = 0, *, cancel: bool = True, reason: str = "") -> Decision:
         return Terminate(
-            **self.origin.mark,
+            **self.origin.decision_fields,
             exit_code=exit_code,
             cancel=tuple(self._state.active()) if cancel else (),
             reason=reason or f"terminated by rule {self.rule}",
@@ -291,11 +293,11 @@ class EngineFiring(PlainDecisions):
         for name in pause:
             yield self.steer(name, pause=True)
         if on or off:
-            yield Switch(**self.origin.mark, off=off, on=on, keep=keep, reset=reset)
+            yield Switch(**self.origin.decision_fields, off=off, on=on, keep=keep, reset=reset)
         for name in begin:
             yield self.steer(name, pause=False, learns=pause)
         if waiting:
-            yield Cancel(**self.origin.mark, jobs=waiting)
+            yield Cancel(**self.origin.decision_fields, jobs=waiting)
 
     def call(self, function: str) -> Decision:
         if function not in self._state.ensemble.functions:
@@ -364,7 +366,7 @@ class EngineFiring(PlainDecisions):
             # Some events, such as the return of a function, do not name the job.
             event.setdefault("job", record.job.id)
         return Call(
-            **self.origin.mark,
+            **self.origin.decision_fields,
             call=self._state.new_id("call"),
             kind=kind,
             name=name,

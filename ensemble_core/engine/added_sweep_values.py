@@ -34,7 +34,7 @@ def note(
     if action != "submit" or own is None or not same_sweep(group_state.group, own):
         group_state.past.unclear += 1
         return
-    rule = origin.rule if origin.mark else None  # a request has no mark
+    rule = origin.rule if origin.decision_fields else None  # a request has none
     group_state.past.note(rule, origin.number, fields)
 
 

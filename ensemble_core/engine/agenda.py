@@ -77,7 +77,7 @@ class Agenda:
             met, state.limits_met = list(state.limits_met), {}
             return (self._completion.limited, met)
         if state.generators_due:
-            return (self._generating.turn,)
+            return (self._generating.schedule,)
         if self._may_be_idle:
             return (self._completion.idle,)
         met = self._completion.only_held()

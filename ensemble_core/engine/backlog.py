@@ -41,10 +41,10 @@ def take_next(
     changed: dict[str, None] = {}
     for _ in range(min(count, sum(each.backlog for each in group_states))):
         if order == "random":
-            group_state, place = _draw_element(group_states, seed)
+            group_state, position = _draw_element(group_states, seed)
         else:
-            group_state, place = next((each, 0) for each in group_states if each.backlog)
-        entry, parameters, replica = group_state.group.element(_pop(group_state, place))
+            group_state, position = next((each, 0) for each in group_states if each.backlog)
+        entry, parameters, replica = group_state.group.element(_pop(group_state, position))
         numbers = replicas_of(state, group_state.group)
         if numbers is not None and not numbers.claim(parameters, replica):
             (replica,) = numbers.claim_free(parameters, 1)
@@ -83,24 +83,24 @@ def _draw_element(group_states: list[GroupState], seed: int) -> tuple[GroupState
     Return the group of the element and the element's position within the group's backlog.
     """
     left = sum(each.backlog for each in group_states)
-    place = draw(seed, sum(each.taken for each in group_states), left)
+    position = draw(seed, sum(each.taken for each in group_states), left)
     for each in group_states:
-        if place < each.backlog:
-            return each, place
-        place -= each.backlog
+        if position < each.backlog:
+            return each, position
+        position -= each.backlog
     raise AssertionError("the count of jobs in the backlog is inconsistent")
 
 
-def _pop(group_state: GroupState, place: int) -> int:
+def _pop(group_state: GroupState, position: int) -> int:
     """Remove the element at this position from the backlog, and return it.
 
     The first remaining element moves to the position (Fisher-Yates shuffle). Only elements that
     have moved are stored.
     """
     moved, first = group_state.moved, group_state.taken
-    at = first + place
+    at = first + position
     element = moved.get(at, at)
-    if place:
+    if position:
         moved[at] = moved.get(first, first)
     moved.pop(first, None)
     group_state.taken += 1

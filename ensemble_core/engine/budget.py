@@ -34,7 +34,7 @@ def _weights(job: Job) -> tuple[int, int, int]:
 class Usage:
     """Hours that the attempts of a run's jobs have used."""
 
-    __slots__ = ("_records", "_running", "ended", "kept", "latest", "since")
+    __slots__ = ("_records", "_running", "active", "ended", "latest", "since")
 
     def __init__(self, records: Mapping[str, JobRecord]) -> None:
         #: The first start. Other times are relative to it.
@@ -44,18 +44,18 @@ class Usage:
         #: Total seconds of ended attempts by size: nodes, tasks, cores per task, GPUs per task.
         self.ended: dict[tuple[int, int, int, int], float] = {}
         #: True if sums over running attempts are maintained, so that a read takes constant time.
-        self.kept = False
+        self.active = False
         self._records = records
         #: For each size, the number of running attempts and the sum of their start times.
         self._running: dict[tuple[int, int, int, int], list[float]] = {}
 
     def keep(self) -> None:
         """Maintain sums over the running attempts from now on."""
-        if not self.kept:
-            self.kept, self._running = True, self._found()
+        if not self.active:
+            self.active, self._running = True, self._found()
 
     def _runs(self) -> dict[tuple[int, int, int, int], list[float]]:
-        return self._running if self.kept else self._found()
+        return self._running if self.active else self._found()
 
     def _found(self) -> dict[tuple[int, int, int, int], list[float]]:
         found: dict[tuple[int, int, int, int], list[float]] = {}
@@ -78,7 +78,7 @@ class Usage:
         size = (job.nodes, job.tasks, job.cores_per_task, job.gpus_per_task)
         if now > started:
             self.ended[size] = self.ended.get(size, 0.0) + (now - started)
-        if not self.kept:
+        if not self.active:
             return
         self.latest = max(self.latest, now)
         known = self._running[size]
@@ -273,15 +273,15 @@ class Budget:
         """Yield each claim of a running attempt that is used up before ``time``, with the time when
         it was.
         """
-        line, places = self._line, [0]
-        while places:
-            at = places.pop()
+        line, positions = self._line, [0]
+        while positions:
+            at = positions.pop()
             if at < len(line) and line[at][0] <= time:
                 until, job = line[at]
                 claim = self._claims.get(job)
                 if claim is not None and claim.until == until:
                     yield claim, until
-                places += (2 * at + 1, 2 * at + 2)
+                positions += (2 * at + 1, 2 * at + 2)
 
     def use(self, name: str, now: float) -> tuple[float, float]:
         """Return how much of a limit is used, and how much is committed (in hours; jobs for

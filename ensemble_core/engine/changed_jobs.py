@@ -32,10 +32,10 @@ def followed(source: JobGroup, before: JobGroup, during: JobGroup, after: JobGro
     that were set during the run.
     """
     entries = [(replace(one, more=()), *one.more) for one in (before, during, after)]
-    place = _place(replace(source, more=()), entries[:2])
-    if place is None or any(place >= len(each) for each in entries):
+    position = _position(replace(source, more=()), entries[:2])
+    if position is None or any(position >= len(each) for each in entries):
         return source
-    file_before, current, file_after = (each[place] for each in entries)
+    file_before, current, file_after = (each[position] for each in entries)
     if file_after.names != source.names:
         return source  # its placeholders may have no values
     changed = {
@@ -54,7 +54,7 @@ def _compared() -> list[str]:
     return [each.name for each in fields(JobGroup) if each.name not in _OTHER]
 
 
-def _place(source: JobGroup, earlier: Sequence[Sequence[JobGroup]]) -> int | None:
+def _position(source: JobGroup, earlier: Sequence[Sequence[JobGroup]]) -> int | None:
     """Return the position of the entry from which the source was made, if it is known."""
     for entries in earlier:
         if source in entries:

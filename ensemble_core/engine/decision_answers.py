@@ -147,7 +147,7 @@ class Answers:
             word = "grow" if delta > 0 else "shrink"
             state.out.append(
                 Log(
-                    **asked.origin.mark,
+                    **asked.origin.decision_fields,
                     level="warning",
                     message=f"the request to {word} was not delivered "
                     f"({event.reason or 'no answer'}); it will be repeated",

@@ -73,7 +73,7 @@ class Effects:
         elif isinstance(decision, Call):
             link = origin.link if state.via is None else state.extend(origin.rule, state.via)
             if link.depth > state.ensemble.limits.chain:
-                state.cut_chain(origin.rule_state, origin.rule_state.own, link)
+                state.cut_chain(origin.rule_state, origin.rule_state.main, link)
                 return
             state.calls[decision.call] = PendingRequest(origin, link, decision)
             if origin.match.record is not None:

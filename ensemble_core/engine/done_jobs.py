@@ -51,7 +51,7 @@ class DoneJobs:
         done: DoneJob = (job.index, layout, duration, job.attempt, *known.values())
         self.jobs[job.index] = done
         for by, found in self.slices.items():
-            self._place(done, by, found)
+            self._index_by(done, by, found)
 
     @property
     def any_reused(self) -> bool:
@@ -63,9 +63,9 @@ class DoneJobs:
         if by not in self.slices:
             found = self.slices[by] = {}
             for job in self.jobs.values():
-                self._place(job, by, found)
+                self._index_by(job, by, found)
 
-    def _place(
+    def _index_by(
         self, job: DoneJob, by: tuple[str, ...], found: dict[tuple[Any, ...], list[int]]
     ) -> None:
         known = self.known(job)

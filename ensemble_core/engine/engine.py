@@ -147,7 +147,7 @@ class Engine:
     """The state machine of one run: its ``state``, and the rules that act on it.
 
     An engine is built from an ensemble, or from the state in a snapshot. Other code may read
-    ``state``, but only ``handle`` and ``adopt`` change it.
+    ``state``, but only ``handle`` and ``reconfigure`` change it.
     """
 
     def __init__(
@@ -201,7 +201,9 @@ class Engine:
         """Report what happens to rules to this observer, from now on."""
         self._rules.observer = self._observer = observer
 
-    def adopt(self, ensemble: Ensemble, earlier: Mapping[str, DoneJobs] = NOTHING) -> list[str]:
+    def reconfigure(
+        self, ensemble: Ensemble, earlier: Mapping[str, DoneJobs] = NOTHING
+    ) -> list[str]:
         """Continue with a changed file, between two events.
 
         ``earlier`` has the jobs that were done before, with the results of the changed file, for
@@ -209,9 +211,9 @@ class Engine:
 
         Return the rules that were dropped because they do not fit the new file.
         """
-        dropped = self.state.adopt(ensemble, earlier)
+        dropped = self.state.reconfigure(ensemble, earlier)
         if self._observer is not None:
-            self._observer.adopted()
+            self._observer.reconfigured()
         return dropped
 
     # -- queries -------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class Origin:
         return self.rule_state.rule.id
 
     @property
-    def mark(self) -> dict[str, Any]:
+    def decision_fields(self) -> dict[str, Any]:
         """The fields of a decision that identify its origin."""
         return {"rule": self.rule, "firing": self.number}
 

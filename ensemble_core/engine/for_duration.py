@@ -56,7 +56,7 @@ class TrueConditions:
         self.pending[one.timer] = PendingCondition(state, one, match)
         state.timers[one.timer] = None
         self.timers.once(one.since + state.rule.lasts, "for", one.timer)
-        if one is state.own and state.watch is not None:
+        if one is state.main and state.watch is not None:
             state.watch.hold(state)
         return False
 
@@ -73,7 +73,7 @@ class TrueConditions:
         for timer in list(state.timers):
             self.pending[timer].one.since = None
             self._stop(self.pending[timer].one)
-        state.own.since = None
+        state.main.since = None
 
     def _stop(self, one: RuleInstance) -> None:
         found = self.pending.pop(one.timer, None)
@@ -88,17 +88,17 @@ class TrueConditions:
         """Return the condition whose timer has elapsed."""
         return self.pending.get(timer)
 
-    def adopt(self, stayed: Mapping[int, RuleState]) -> None:
+    def reconfigure(self, continued: Mapping[int, RuleState]) -> None:
         """Continue with a changed file. Conditions of changed or removed rules start again."""
         for found in list(self.pending.values()):
-            before, state = found.state, stayed.get(id(found.state))
+            before, state = found.state, continued.get(id(found.state))
             if state is None or state.rule.spec != before.rule.spec:
                 found.one.since = None
                 self._stop(found.one)
                 continue
             found.state = state
             state.timers = before.timers
-            if found.one is state.own and state.watch is not None and state.live:
+            if found.one is state.main and state.watch is not None and state.live:
                 state.watch.hold(state)
 
     def resume(self, now: float) -> None:

@@ -35,7 +35,7 @@ class _GeneratorOrigin(Origin):
         return str(self.fields["generator"])
 
     @property
-    def mark(self) -> dict[str, Any]:
+    def decision_fields(self) -> dict[str, Any]:
         return {}
 
 

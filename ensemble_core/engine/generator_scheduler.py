@@ -105,14 +105,14 @@ class GeneratorScheduler:
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def turn(self, event: Event) -> Steps:
+    def schedule(self, event: Event) -> Steps:
         """Pass finished points to the generators, and request new points where ``at_once`` allows
         it.
         """
         self.state.generators_due = False
-        return [(self._turn, *each) for each in self.jobs.generators()]
+        return [(self._schedule, *each) for each in self.jobs.generators()]
 
-    def _turn(self, generator: GeneratorState, spec: GeneratorSpec, event: Event) -> Steps:
+    def _schedule(self, generator: GeneratorState, spec: GeneratorSpec, event: Event) -> Steps:
         if self.state.ended is not None:
             return None
         if not generator.ended:
@@ -126,7 +126,7 @@ class GeneratorScheduler:
             self._rules.react(
                 ("generator-best",), None, event, None, {**fields, **point.parameters}
             )
-        return [(self._stop_if_lost, generator), (self._turn, generator, spec)]
+        return [(self._stop_if_lost, generator), (self._schedule, generator, spec)]
 
     def _stop_if_lost(self, generator: GeneratorState, event: Event) -> None:
         lost = generator.consecutive_losses

@@ -136,7 +136,7 @@ class GroupState:
 
     def rebuild_line(self) -> None:
         """Rebuild the line of held jobs, because their slots or urgencies have changed."""
-        self.line = [(-each.job.urgency, each.place, job) for job, each in self.held.items()]
+        self.line = [(-each.job.urgency, each.position, job) for job, each in self.held.items()]
         heapq.heapify(self.line)
         self.blocked.clear()
 
@@ -145,19 +145,21 @@ class GroupState:
         if pairs(self.group, group) is None:
             return  # parameters have other names: it continues at the same position
         before, after = of_entries(self.group), of_entries(group)
-        left = {self.moved.get(place, place) for place in range(self.taken, len(before))}
+        left = {self.moved.get(position, position) for position in range(self.taken, len(before))}
         taken: Counter[tuple[object, ...]] = Counter(self.gone)
-        taken.update(key for place, key in enumerate(before) if place not in left)
+        taken.update(key for position, key in enumerate(before) if position not in left)
         rest: list[int] = []
-        for place, key in enumerate(after):
+        for position, key in enumerate(after):
             if taken.get(key):
                 taken[key] -= 1
             else:
-                rest.append(place)
+                rest.append(position)
         self.taken, self.gone = len(after) - len(rest), dict(+taken)
-        self.moved = {at: place for at, place in enumerate(rest, self.taken) if at != place}
+        self.moved = {
+            at: position for at, position in enumerate(rest, self.taken) if at != position
+        }
 
-    def adopt(self, before: JobGroup | None, group: JobGroup) -> None:
+    def reconfigure(self, before: JobGroup | None, group: JobGroup) -> None:
         """Use a changed definition from the file, ``before`` which the file had another one.
 
         Fields that were set during the run stay if they have not changed in the file.
@@ -169,9 +171,9 @@ class GroupState:
     def _with_set_fields(self, before: JobGroup, after: JobGroup) -> JobGroup:
         entries: list[JobGroup] = []
         now, earlier = (self.group, *self.group.more), (before, *before.more)
-        for place, entry in enumerate((after, *after.more)):
-            if place < min(len(now), len(earlier)):
-                one, was = now[place], earlier[place]
+        for position, entry in enumerate((after, *after.more)):
+            if position < min(len(now), len(earlier)):
+                one, was = now[position], earlier[position]
                 kept: dict[str, Any] = {}
                 for names in _SETTABLE:
                     if any(getattr(one, name) != getattr(was, name) for name in names):

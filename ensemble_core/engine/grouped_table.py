@@ -23,7 +23,7 @@ from ensemble_core.model.placeholders import index_label
 from ensemble_core.model.tables import MOST_PIVOT_VALUES, Table, value_order
 
 #: Position of a row in a table with ``by``: the sort keys of the row's ``by`` values.
-Place = tuple[tuple[int, Any], ...]
+RowKey = tuple[tuple[int, Any], ...]
 #: The statistic whose values all come from one job.
 LAST = "last"
 
@@ -54,10 +54,10 @@ class _Line:
     it. ``changed`` has the pivot values with new jobs since then.
     """
 
-    __slots__ = ("by", "cells", "changed", "index", "n", "passes", "place", "reused", "row")
+    __slots__ = ("by", "cells", "changed", "index", "key", "n", "passes", "reused", "row")
 
-    def __init__(self, place: Place, index: int, by: tuple[Any, ...]) -> None:
-        self.place, self.index, self.by = place, index, by
+    def __init__(self, key: RowKey, index: int, by: tuple[Any, ...]) -> None:
+        self.key, self.index, self.by = key, index, by
         self.n = self.reused = 0
         self.cells: dict[Any, _Cell] = {}
         self.changed: dict[Any, None] = {}
@@ -136,9 +136,9 @@ class GroupedTable(ComputedTable):
         self._counts_reused = "reused" in table.own_names
         self._filtered = any(each.passes is not None for each in self._variables)
         #: For each layout of jobs, a function that returns the values that the table needs.
-        self._pickers: list[Callable[[DoneJob], tuple[Any, ...]]] = []
-        self._lines: dict[Place, _Line] = {}
-        #: The lines by values of ``by`` that were seen, to save the computation of their places.
+        self._readers: list[Callable[[DoneJob], tuple[Any, ...]]] = []
+        self._lines: dict[RowKey, _Line] = {}
+        #: The lines by values of ``by`` that were seen, to save the computation of their keys.
         self._known_lines: dict[tuple[Any, ...], _Line] = {}
         self._order: list[_Line] = []
         self._dirty: dict[_Line, None] = {}
@@ -177,33 +177,35 @@ class GroupedTable(ComputedTable):
     # -- new jobs ------------------------------------------------------------------------------
 
     def add_jobs(self, done: DoneJobs, jobs: Iterable[DoneJob], known: Mapping[str, Any]) -> None:
-        while len(self._pickers) < len(done.layouts):
-            self._pickers.append(self._picker(done.layouts[len(self._pickers)]))
+        while len(self._readers) < len(done.layouts):
+            self._readers.append(self._reader(done.layouts[len(self._readers)]))
         for job in jobs:
             fields = done.known(job) if self._filtered or self._only is not None else NOTHING
             if self._only is None or self._only.passes(fields):
-                self._add(job[0], fields, *self._pickers[job[1]]((*job, None, 1)))
+                self._add(job[0], fields, *self._readers[job[1]]((*job, None, 1)))
         if known != self.known:
             self.known = known
             self._compute_all()
         if self._dirty:
             self._work()
 
-    def _picker(self, layout: Sequence[str]) -> Callable[[DoneJob], tuple[Any, ...]]:
-        """Return a function that picks from a job the data that this table needs.
+    def _reader(self, layout: Sequence[str]) -> Callable[[DoneJob], tuple[Any, ...]]:
+        """Return a function that reads from a job the data that this table needs.
 
         Its argument is the job's tuple with ``None`` and 1 appended. It returns the pivot value,
         the earlier job that was reused (or ``None``), the values of the ``by`` variables, and the
         values of all variables.
         """
-        places = {"index": 0, "duration": 2, "attempt": 3}
-        places.update((name, number) for number, name in enumerate(layout, 4))
-        by = itemgetter(*(places.get(name, -2) for name in (*self.table.by, "index")))
+        positions = {"index": 0, "duration": 2, "attempt": 3}
+        positions.update((name, number) for number, name in enumerate(layout, 4))
+        by = itemgetter(*(positions.get(name, -2) for name in (*self.table.by, "index")))
         # For count.done, each job counts as 1.
-        of = [places.get(each.name, -1 if each.name == "done" else -2) for each in self._variables]
+        of = [
+            positions.get(each.name, -1 if each.name == "done" else -2) for each in self._variables
+        ]
         variables = itemgetter(*of, 0, 0)
-        pivot = places.get(self.table.pivot, -2) if self.table.pivot else -2
-        reused = places.get("reused", -2)
+        pivot = positions.get(self.table.pivot, -2) if self.table.pivot else -2
+        reused = positions.get("reused", -2)
         return lambda job: (job[pivot], job[reused], by(job)[:-1], variables(job))
 
     def _add(
@@ -252,10 +254,10 @@ class GroupedTable(ComputedTable):
 
     def _line(self, index: int, by: tuple[Any, ...]) -> _Line:
         """Return the line with these ``by`` values. Create it if necessary."""
-        place = tuple([value_order(value) for value in by])
-        line = self._lines.get(place)
+        key = tuple([value_order(value) for value in by])
+        line = self._lines.get(key)
         if line is None:
-            line = self._lines[place] = _Line(place, index, by)
+            line = self._lines[key] = _Line(key, index, by)
             self._order.clear()
         if all(type(value) in (int, float, str) for value in by):
             self._known_lines[by] = line
@@ -310,7 +312,7 @@ class GroupedTable(ComputedTable):
         for line in dirty:
             row = self._row(line)
             for column, values in self._kept.values():
-                values.put(line.place, column.value(row))
+                values.put(line.key, column.value(row))
 
     def _compute_all(self) -> None:
         """Have all rows computed again, with all their columns."""
@@ -389,14 +391,14 @@ class GroupedTable(ComputedTable):
 
     def _in_order(self) -> list[TableRow]:
         if not self._order:
-            self._order = sorted(self._lines.values(), key=attrgetter("place"))
+            self._order = sorted(self._lines.values(), key=attrgetter("key"))
         return [line.row for line in self._order if line.passes and line.row is not None]
 
     def _values(self, column: str, condition: str, statistic: str) -> Values:
         key = column, condition
         if key not in self._kept:
             asked, values = filtered_column(*key), Values(self._statistics)
-            for place, line in self._lines.items():
-                values.put(place, asked.value(line.row if line.passes else None))
+            for row_key, line in self._lines.items():
+                values.put(row_key, asked.value(line.row if line.passes else None))
             self._kept[key] = asked, values
         return self._kept[key][1]

@@ -56,7 +56,7 @@ class JobCompletion:
             follow = self._finish_index(record, event)
         else:
             follow = self.settle_index(index, event)
-        if state.table.holds:
+        if state.table.has_limits:
             return [*(follow or ()), (self._hand_over, (record.job.group,))]
         return follow
 
@@ -277,7 +277,7 @@ class JobCompletion:
         self, rule_state: RuleState, scope: Slice | None, link: Link | None, event: Event
     ) -> None:
         state = self.state
-        one = rule_state.own if scope is None else scope.instance(rule_state.key)
+        one = rule_state.main if scope is None else scope.instance(rule_state.key)
         still_open, filled = state.coverage(rule_state.rule, scope)
         if (
             still_open
@@ -306,7 +306,7 @@ class JobCompletion:
                 scopes = [each for each in emptied if each.key == rule_state.slices]
             for scope in scopes:
                 still_open, filled = state.coverage(rule, scope)
-                one = rule_state.own if scope is None else scope.instance(rule_state.key)
+                one = rule_state.main if scope is None else scope.instance(rule_state.key)
                 if not still_open and filled != one.idle_job_count:
                     found.append((rule_state, scope))
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ensemble_core.engine.group_state import CHANGES, Change, GroupState
-from ensemble_core.engine.job_gauges import OwnGauges
+from ensemble_core.engine.job_gauges import JobGauges
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.metrics.store import MetricStore
@@ -22,7 +22,7 @@ class Counters:
         self,
         groups: Mapping[str, GroupState],
         metrics: MetricStore,
-        gauges: OwnGauges,
+        gauges: JobGauges,
         index: RuleIndex,
     ) -> None:
         self.index = index
@@ -67,7 +67,7 @@ class Counters:
             for counter, _ in CHANGES[change]:
                 if counter in watches:
                     touched[watches[counter]] = None
-        if self._gauges.kept:
+        if self._gauges.active:
             for counter, by in CHANGES[change]:
                 if counter == "active":
                     self._gauges.count_active(by)

@@ -41,7 +41,7 @@ def apply_job_event(table: JobTable, record: JobRecord, event: JobEvent) -> tupl
     outcome = change(table, record, event) if change is not None else None
     if phase > record.phase:
         trigger_events = moving
-        if table.gauges.kept and record.reused is None:
+        if table.gauges.active and record.reused is None:
             table.gauges.move(record.phase, phase)
         record.phase = phase
     if outcome is None:
@@ -87,7 +87,7 @@ def _requeue(table: JobTable, record: JobRecord, event: JobEvent) -> str | None:
         record.started, record.waits_since = None, now
     record.seen &= ~_ALLOCATED
     record.phase = JobState.SCHED.value
-    if table.gauges.kept:
+    if table.gauges.active:
         table.gauges.move(JobState.RUN, JobState.SCHED)
     return None
 
@@ -165,7 +165,7 @@ def _outcome(table: JobTable, record: JobRecord) -> str:
     if record.index_record is not None:
         for each in record.index_record.slices:
             each.counters[outcome] += 1
-    if group.watches or group.counted_changes[outcome] or table.gauges.kept:
+    if group.watches or group.counted_changes[outcome] or table.gauges.active:
         table.counters.count_change(group, record, outcome)
     if outcome == "success":
         if record.reused is not None:
@@ -202,13 +202,13 @@ def end_unsubmitted(table: JobTable, record: JobRecord) -> None:
     before, now = record.state, record.newest
     table.move(record, "cancel", now)
     if before in ("looking", "held"):  # rules on waiting jobs and costs look again
-        if table.gauges.kept:
+        if table.gauges.active:
             table.gauges.enqueue(record.job)
             table.gauges.dequeue(record.job)
-        if table.usage.kept:
+        if table.usage.active:
             table.update_costs(now)
     _outcome(table, record)
-    if table.gauges.kept:
+    if table.gauges.active:
         table.gauges.move(record.phase, JobState.INACTIVE)
     record.phase = JobState.INACTIVE.value
 

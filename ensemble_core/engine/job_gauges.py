@@ -25,12 +25,12 @@ _SUSPENDED = "queue.suspended"
 _OF_ONE = ("waiting.next", "waiting.smallest", "waiting.largest", "waiting.random")
 
 
-class OwnGauges:
-    """Gauges of the jobs of this run. They are updated once ``kept`` is true."""
+class JobGauges:
+    """Gauges of the jobs of this run. They are updated once ``active`` is true."""
 
     __slots__ = (
         "_active", "_groups", "_lines", "_metrics", "_nodes", "_records", "_sizes", "_states",
-        "_suspended", "_waiting", "beats", "index", "kept", "queue_reported",
+        "_suspended", "_waiting", "active", "heartbeats", "index", "queue_reported",
     )  # fmt: skip
 
     def __init__(
@@ -44,9 +44,9 @@ class OwnGauges:
         #: then used, except for ``queue.active`` and ``queue.suspended``.
         self.queue_reported = False
         #: Number of heartbeats so far; each one draws ``waiting.random`` again.
-        self.beats = 0
+        self.heartbeats = 0
         self.index = index
-        self.kept = False
+        self.active = False
         self._groups = groups
         self._records = records
         self._metrics = metrics
@@ -64,9 +64,9 @@ class OwnGauges:
 
     def keep(self) -> None:
         """Count the current jobs now, and all changes from now on."""
-        if self.kept:
+        if self.active:
             return
-        self.kept = True
+        self.active = True
         for group in self._metrics.counts:
             self._active += self._metrics.count(group, "active")
         for record in self._records.values():
@@ -80,7 +80,7 @@ class OwnGauges:
             if record.job.id in self._groups[record.job.group].waiting:
                 self._begin_to_wait(record.job)
 
-    # -- updates, while they are kept ------------------------------------------------------------
+    # -- updates, while they are active ------------------------------------------------------------
 
     def count_active(self, by: int) -> None:
         """Update the number of active jobs."""
@@ -223,9 +223,9 @@ class OwnGauges:
             return next(iter(self._lines[max(self._lines)].values()))
         counts = self._metrics.counts
         submitted = sum(counts[name]["submitted"] - len(x.held) for name, x in self._groups.items())
-        place = draw("waiting.random", f"{submitted}.{self.beats}", self._waiting)
+        position = draw("waiting.random", f"{submitted}.{self.heartbeats}", self._waiting)
         for nodes in sorted(self._sizes):
-            place -= self._sizes[nodes]
-            if place < 0:
+            position -= self._sizes[nodes]
+            if position < 0:
                 return nodes
         raise AssertionError("the count of waiting jobs is inconsistent")

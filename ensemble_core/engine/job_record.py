@@ -52,9 +52,9 @@ class JobRecord:
     #: Only ``JobTable.move`` changes the state. ``phase`` is the state in RFC 21.
     state: AttemptState = "new"
     phase: int = JobState.NEW.value
-    #: The rule and firing that submitted the attempt, and its place among held jobs.
+    #: The rule and firing that submitted the attempt, and its position among held jobs.
     origin: tuple[str | None, int] = (None, 0)
-    place: int = 0
+    position: int = 0
     #: The time of the last start; ``None`` while the job waits, also after a ``requeue``.
     #: ``began``: the time of the first start.
     started: float | None = None

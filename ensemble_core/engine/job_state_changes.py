@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from ensemble_core.engine.budget import Budget, Usage
 from ensemble_core.engine.concurrency_slots import ConcurrencySlots
 from ensemble_core.engine.group_state import GroupState
-from ensemble_core.engine.job_gauges import OwnGauges
+from ensemble_core.engine.job_gauges import JobGauges
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, HANDED_OVER, AttemptState
 from ensemble_core.model.jobs import Job
@@ -25,8 +25,8 @@ class _Table(Protocol):
     usage: Usage
     budget: Budget | None
     slots: ConcurrencySlots
-    holds: bool
-    gauges: OwnGauges
+    has_limits: bool
+    gauges: JobGauges
 
     def release_slot(self, group: GroupState, job: Job) -> None: ...
     def update_costs(self, now: float) -> None: ...
@@ -42,7 +42,7 @@ def _leave_line(table: _Table, record: JobRecord, group: GroupState, now: float)
 
 def _leave_queue(table: _Table, record: JobRecord, group: GroupState, now: float) -> None:
     del group.waiting[record.job.id]
-    if table.gauges.kept:
+    if table.gauges.active:
         table.gauges.dequeue(record.job)
 
 
@@ -60,7 +60,7 @@ def _stop_running(table: _Table, record: JobRecord, group: GroupState, now: floa
 def _leave_suspended(table: _Table, record: JobRecord, group: GroupState, now: float) -> None:
     group.suspended -= 1
     record.suspended = None
-    if table.gauges.kept:
+    if table.gauges.active:
         table.gauges.suspend(-1)
 
 
@@ -69,7 +69,7 @@ def _leave_looking(table: _Table, record: JobRecord, group: GroupState, now: flo
 
 
 def _release_claim(table: _Table, record: JobRecord, group: GroupState, now: float) -> None:
-    if table.usage.kept:
+    if table.usage.active:
         if table.budget is not None:
             table.budget.end(record.job.id)
         table.update_costs(now)
@@ -88,9 +88,9 @@ def _reuse(table: _Table, record: JobRecord, group: GroupState, now: float) -> N
 
 def _hold(table: _Table, record: JobRecord, group: GroupState, now: float) -> None:
     job = record.job
-    table.holds = True
+    table.has_limits = True
     group.held[job.id] = record
-    heapq.heappush(group.line, (-job.urgency, record.place, job.id))
+    heapq.heappush(group.line, (-job.urgency, record.position, job.id))
 
 
 def _hold_again(table: _Table, record: JobRecord, group: GroupState, now: float) -> None:
@@ -105,21 +105,21 @@ def _hand_over(table: _Table, record: JobRecord, group: GroupState, now: float) 
     job = record.job
     if table.slots.shared or group.group.at_once is not None:
         table.slots.acquire(group.group, job)
-    if table.usage.kept:
+    if table.usage.active:
         if table.budget is not None:
             table.budget.claim(job)
         table.update_costs(now)
     group.waiting[job.id] = record
-    if table.gauges.kept:
+    if table.gauges.active:
         table.gauges.enqueue(job)
 
 
 def _queue_again(table: _Table, record: JobRecord, group: GroupState, now: float) -> None:
     job = record.job
     group.waiting[job.id] = record
-    if table.gauges.kept:
+    if table.gauges.active:
         table.gauges.wait_again(job)
-    if table.usage.kept:
+    if table.usage.active:
         if table.budget is not None:
             table.budget.restart(job, now)
         table.update_costs(now)
@@ -131,7 +131,7 @@ def _run(table: _Table, record: JobRecord, group: GroupState, now: float) -> Non
     usage = table.usage
     if usage.since is None:
         usage.since = now
-    if usage.kept:
+    if usage.active:
         usage.begin(record.job, now)
         if table.budget is not None:
             table.budget.start(record.job.id, now)
@@ -141,9 +141,9 @@ def _run(table: _Table, record: JobRecord, group: GroupState, now: float) -> Non
 def _suspend(table: _Table, record: JobRecord, group: GroupState, now: float) -> None:
     group.suspended += 1
     record.suspended = now
-    if table.gauges.kept:
+    if table.gauges.active:
         table.gauges.suspend(1)
-    if table.usage.kept:
+    if table.usage.active:
         if table.budget is not None:
             table.budget.pause(record.job.id, now)
         table.update_costs(now)

@@ -21,7 +21,7 @@ from ensemble_core.engine.concurrency_slots import AT_ONCE, ConcurrencySlots
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.group_state import Change, GroupState
 from ensemble_core.engine.job_counters import Counters
-from ensemble_core.engine.job_gauges import OwnGauges
+from ensemble_core.engine.job_gauges import JobGauges
 from ensemble_core.engine.job_record import IndexRecord, JobRecord
 from ensemble_core.engine.job_state_changes import MOVES
 from ensemble_core.engine.job_states import (
@@ -88,19 +88,19 @@ class JobTable:
         #: The slots that ``at_once`` and ``limits.at_once`` limit.
         self.slots = ConcurrencySlots()
         #: True if jobs may be held because of ``at_once``, a budget, or requeued jobs.
-        self.holds = False
+        self.has_limits = False
         #: The slices of rules with ``each``.
         self.tables: dict[SliceKey, SliceTable] = {}
         #: Slices that have become idle since the last check.
         self.emptied: dict[Slice, None] = {}
         self._warned_of: list[SliceTable] = []
         self.metrics = metrics
-        self.gauges = OwnGauges(self.groups, self.records, metrics, index)
+        self.gauges = JobGauges(self.groups, self.records, metrics, index)
         self.counters = Counters(self.groups, metrics, self.gauges, index)
         self.samples = Samples(self.groups, metrics, self.counters, index)
-        self.adopt({}, groups, index)
+        self.reconfigure({}, groups, index)
 
-    def adopt(
+    def reconfigure(
         self,
         before: Mapping[str, JobGroup],
         groups: Mapping[str, JobGroup],
@@ -118,7 +118,7 @@ class JobTable:
                 state = self.groups[name] = GroupState(group, self.metrics.counts[name])
             elif before.get(name) != group:
                 earlier, was = state.results, state.group
-                state.adopt(before.get(name), group)
+                state.reconfigure(before.get(name), group)
                 if name in before:
                     self.follow((before[name], was), group, waiting)
                 for each in sorted(earlier ^ state.results):
@@ -137,7 +137,7 @@ class JobTable:
                 )
         for name, state in self.groups.items():
             state.watches = index.counts.setdefault(name, {})
-            self.holds = self.holds or self.slots.limits(state.group)
+            self.has_limits = self.has_limits or self.slots.limits(state.group)
         if index.gauges:
             self.gauges.keep()
 
@@ -230,9 +230,9 @@ class JobTable:
         ``origin`` is the rule and firing that submit it. The attempt belongs to ``index``, or to a
         new index. ``cause`` is one of those that the state ``new`` has.
         """
-        self.submitted = place = self.submitted + 1
+        self.submitted = position = self.submitted + 1
         record = self.records[job.id] = JobRecord(
-            job, now, link, source, index, origin=origin, place=place, waits_since=now
+            job, now, link, source, index, origin=origin, position=position, waits_since=now
         )
         group = self.groups[job.group]
         group.counts["submitted"] += 1
@@ -255,7 +255,7 @@ class JobTable:
                 self.enter_slice(record.index, table)
         if record.passed:
             self.counters.count_passing(record, "submitted")
-        if group.watches or group.kept_names or self.gauges.kept:
+        if group.watches or group.kept_names or self.gauges.active:
             self.counters.count_change(group, record, "first" if index is None else "again")
 
     def enter_slice(self, index: IndexRecord, table: SliceTable, *, late: bool = False) -> None:
@@ -335,7 +335,7 @@ class JobTable:
     def limit_slots(self, shared: Mapping[str, int]) -> None:
         """Apply the limits that groups share, and changed fields of groups."""
         self.slots.shared = shared
-        self.holds = self.holds or any(map(self.slots.limits, self._specs()))
+        self.has_limits = self.has_limits or any(map(self.slots.limits, self._specs()))
         self.recount_slots()
 
     def _specs(self) -> list[JobGroup]:
@@ -349,7 +349,7 @@ class JobTable:
             if record.reused is None and record.state not in ("new", "looking", "held")
         )
         for group in self.groups.values():
-            self.holds = self.holds or self.slots.limits(group.group)
+            self.has_limits = self.has_limits or self.slots.limits(group.group)
             group.rebuild_line()
 
     def release_slot(self, group: GroupState, job: Job) -> None:
@@ -358,7 +358,7 @@ class JobTable:
 
     def unblock(self, group: GroupState, job: Job) -> None:
         """Put the next held job with the values of this job back in line, because this job has left
-        a slot, or its own place in the line.
+        a slot, or its own position in the line.
         """
         if not group.blocked:
             return
@@ -476,7 +476,7 @@ class JobTable:
         if self.budget is not None:
             self.budget.limit(limits)
             return
-        self.holds = True
+        self.has_limits = True
         self.usage.keep()
         handed = int(self.costs(0.0)[f"{USED}{JOBS}"])
         self.budget = Budget(limits, self.usage, self.metrics, handed)
@@ -532,13 +532,13 @@ class JobTable:
 
     def requeue(self, record: JobRecord, job: Job, now: float) -> None:
         """Prepare to hand over this attempt again as ``job``, before other jobs of the group."""
-        record.place, record.origin = 0, (None, 0)
-        if self.gauges.kept:
+        record.position, record.origin = 0, (None, 0)
+        if self.gauges.active:
             self.gauges.leave(record.phase)
         self.move(record, "submit again", record.finished or now)
         self.counters.count_rows(record, -record.observed)
         fresh = JobRecord(job, now, record.link, record.source, record.index_record)
-        fresh.state, fresh.place, fresh.waits_since = record.state, 0, now
+        fresh.state, fresh.position, fresh.waits_since = record.state, 0, now
         fresh.earlier = record.spent
         fresh.passed = record.passed
         if record.index_record is not None:

@@ -62,7 +62,7 @@ class PastSubmits:
         past.firing = firing
         past.times += 1
 
-    def adopt(self, before: JobGroup, after: JobGroup, rules: Mapping[str, str]) -> None:
+    def reconfigure(self, before: JobGroup, after: JobGroup, rules: Mapping[str, str]) -> None:
         """Continue with a changed group. ``rules`` has the new ids of rules that stay."""
         known, self.known = self.known, {}
         for past in known.values():
@@ -101,20 +101,20 @@ def pairs(
     left, found = [*_entries(before)], dict[int, JobGroup]()
     entries = _entries(after)
     for strict in (True, False):  # first those in which nothing else has changed
-        for place, entry in enumerate(entries):
-            if place in found:
+        for position, entry in enumerate(entries):
+            if position in found:
                 continue
             alike = (each for each in left if _names(each) == _names(entry))
             match = next(
                 (each for each in alike if not strict or _rest(each) == _rest(entry)), None
             )
             if match is not None:
-                found[place] = match
+                found[position] = match
                 left.remove(match)
     if left and len(found) < len(entries):
         return None
     return [
-        *((found.get(place), entry) for place, entry in enumerate(entries)),
+        *((found.get(position), entry) for position, entry in enumerate(entries)),
         *((entry, None) for entry in left),
     ]
 
@@ -176,7 +176,7 @@ def keys(entry: JobGroup) -> Iterator[_Key]:
     for row in rows:
         for values in itertools.product(*columns):
             key = (*row, *values)
-            yield tuple(key[place] for place in order) if sort else key
+            yield tuple(key[position] for position in order) if sort else key
 
 
 def _plain(value: object) -> object:

@@ -19,12 +19,12 @@ class RateLimit:
 
     def __init__(self, rate: float | None) -> None:
         self._tokens = math.inf
-        self.adopt(rate)
+        self.reconfigure(rate)
         self._last: float | None = None
         #: The jobs that wait.
         self.held: deque[HeldJob] = deque()
 
-    def adopt(self, rate: float | None) -> None:
+    def reconfigure(self, rate: float | None) -> None:
         """Change the rate."""
         self._rate = rate
         self._size = max(1.0, rate or 1.0)

@@ -112,10 +112,10 @@ def without_discarded(
     such a row. A row begins with its attempt, observer and clock.
     """
     kept: list[_AnyRow] = []
-    for place in range(len(rows) - 1, -1, -1):
-        row = rows[place]
+    for position in range(len(rows) - 1, -1, -1):
+        row = rows[position]
         if row[0] == attempt or row[1] != observer or row[2] is None:
             kept.append(row)
         elif row[2] < clock:
-            return [*rows[: place + 1], *reversed(kept)], True
+            return [*rows[: position + 1], *reversed(kept)], True
     return kept[::-1], False

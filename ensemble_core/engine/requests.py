@@ -44,7 +44,7 @@ class _RequestOrigin(Origin):
         return f"request of {self.by}"
 
     @property
-    def mark(self) -> dict[str, Any]:
+    def decision_fields(self) -> dict[str, Any]:
         return {}
 
 

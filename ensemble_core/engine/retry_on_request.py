@@ -88,11 +88,11 @@ def no_such_job(state: State, job: str) -> UsageError:
 def _lost(state: State, job: str) -> IndexRecord:
     """Return the lost index of a job. Raise :class:`UsageError` if it is not lost."""
     group, _, number = job.rpartition(".")
-    place, _, attempt = number.partition("-")
+    position, _, attempt = number.partition("-")
     group_state = state.table.groups.get(group)
-    if group_state is None or not place.isdecimal() or int(place) >= group_state.next_index:
+    if group_state is None or not position.isdecimal() or int(position) >= group_state.next_index:
         raise no_such_job(state, job)
-    name = f"{group}.{int(place)}"
+    name = f"{group}.{int(position)}"
     index = state.table.lost.get(name)
     if index is not None:
         if attempt and job != index.record.job.id:
@@ -102,7 +102,7 @@ def _lost(state: State, job: str) -> IndexRecord:
                 code="no-such-job",
             )
         return index
-    if any((each.group, each.index) == (group, int(place)) for each in _open(state)):
+    if any((each.group, each.index) == (group, int(position)) for each in _open(state)):
         raise UsageError(
             f"{name} is not over",
             hint="wait for its end, or cancel it first: 'ensemble cancel RUN JOB'",
@@ -157,7 +157,7 @@ def _await_idle(state: State, index: IndexRecord) -> None:
         if rule.groups and index.record.job.group not in rule.groups:
             continue
         if rule.each is None:
-            rule_state.own.idle_job_count = 0
+            rule_state.main.idle_job_count = 0
         for each in index.slices:
             if each.key == rule_state.slices:
                 each.instance(rule_state.key).idle_job_count = 0

@@ -74,7 +74,7 @@ class RuleObserver(Protocol):
     def handled(self, event: Event) -> None:
         """Note that an event has been handled completely."""
 
-    def adopted(self) -> None:
+    def reconfigured(self) -> None:
         """Note that the file of the run was changed, between two events."""
 
 
@@ -229,7 +229,7 @@ class RuleEvaluation:
             # An earlier rule has switched this rule off at the same event.
             self._report(rule_state, match, rule_state.inactive_reason, None)
             return
-        one = rule_state.own
+        one = rule_state.main
         scope = match.scope
         if rule.each is not None:
             record = match.record
@@ -273,35 +273,37 @@ class RuleEvaluation:
                 return
             if condition is not None:
                 if condition.comparison is not None:
-                    holds = condition.verdict(value, NOTHING, state.metric)
+                    is_true = condition.verdict(value, NOTHING, state.metric)
                 else:
-                    holds = condition.evaluate(value, known or NOTHING, state.metric)
-                if not holds:
-                    one.holds = 0
+                    is_true = condition.evaluate(value, known or NOTHING, state.metric)
+                if not is_true:
+                    one.checks_passed = 0
                     if rule.lasts:
                         state.rules.true_conditions.interrupt(rule_state, one, state.now)
-                    if rule.crosses and holds is not None and value == value:
+                    if rule.crosses and is_true is not None and value == value:
                         self._settle(rule_state, one, is_true=False)
                     # Keep known values rather than replacing them by missing ones.
                     if known is not None and (
-                        holds is not None or not rule_state.seen or None in rule_state.seen.values()
+                        is_true is not None
+                        or not rule_state.seen
+                        or None in rule_state.seen.values()
                     ):
                         whole = len(known) == rule_state.name_count
                         rule_state.seen = (
                             known if whole else state.condition_values(condition, known)
                         )
-                    if holds is None:
+                    if is_true is None:
                         rule_state.held_back["no value"] = (
                             rule_state.held_back.get("no value", 0) + 1
                         )
                     if self.observer is not None:
-                        verdict: VerdictKind = "no value" if holds is None else "condition"
+                        verdict: VerdictKind = "no value" if is_true is None else "condition"
                         self.observer.considered(rule_state, match, verdict, known)
                     return
         except Exception as error:  # an error in a plugin's match must not end the run
-            place = raised_at(error)
+            raised = raised_at(error)
             trigger = rule.spec.get("trigger", rule.label)
-            why = f"its trigger {trigger!r} raised {error!r}" + (f" ({place})" if place else "")
+            why = f"its trigger {trigger!r} raised {error!r}" + (f" ({raised})" if raised else "")
             state.rules.cut(rule_state, why)
             state.end_check_due = True
             state.error(f"rule {rule.id} is switched off: {why}")
@@ -309,13 +311,13 @@ class RuleEvaluation:
             return
         if rule.concerns_failure and match.record is not None:
             match.record.failure_rule_matched = True
-        one.holds += 1
+        one.checks_passed += 1
         if rule.lasts and not state.rules.true_conditions.enough(
             rule_state, one, match._replace(scope=scope), state.now
         ):
             self._report(rule_state, match, "checks", known)
-        elif one.holds < rule.checks:
-            rule_state.longest = max(rule_state.longest, one.holds)
+        elif one.checks_passed < rule.checks:
+            rule_state.longest = max(rule_state.longest, one.checks_passed)
             self._report(rule_state, match, "checks", known)
         elif rule.crosses and not self._settle(rule_state, one, is_true=True):
             self._report(rule_state, match, "crossed", known)
@@ -334,7 +336,7 @@ class RuleEvaluation:
     def _settle(rule_state: RuleState, one: RuleInstance, *, is_true: bool) -> bool:
         """Note whether a condition with ``crosses`` is true. Return True if the rule may fire."""
         before = one.was_true
-        if one is rule_state.own and rule_state.watch is not None:
+        if one is rule_state.main and rule_state.watch is not None:
             rule_state.watch.settle(rule_state, is_true)
         else:
             one.was_true = is_true
@@ -395,7 +397,7 @@ class RuleEvaluation:
         origin = Origin(rule_state, state.firings, link, match, known)
         state.out.append(
             Fired(
-                **origin.mark,
+                **origin.decision_fields,
                 label=rule.label or rule.id,
                 count=rule_state.fired,
                 job=origin.job,
@@ -502,7 +504,7 @@ class RuleEvaluation:
         state = self.state
         rule_state = state.rules.join(spec)
         rule = rule_state.rule
-        state.out.append(AddRule(**origin.mark, id=rule.id, spec=dict(rule.spec)))
+        state.out.append(AddRule(**origin.decision_fields, id=rule.id, spec=dict(rule.spec)))
         state.prepare_for(rule)
         state.schedule(rule_state, state.now)
         state.check_soon(rule_state)

@@ -32,7 +32,7 @@ class RuleInstance:
     fired: int = 0  # number of firings
     skip: int = 0  # backoff: the number of matches to skip
     not_before: float = float("-inf")  # backoff: the time at which it ends
-    holds: int = 0  # consecutive checks at which the condition was true
+    checks_passed: int = 0  # consecutive checks at which the condition was true
     since: float | None = None  # when it became true, if it must be true for some time
     timer: str = ""  # the timer that elapses when this time is over
     #: With ``crosses``: whether the condition was true at the last check. ``None``: no check yet.
@@ -61,7 +61,7 @@ class AlgorithmInstance:
     switched: list[tuple[float, bool]] = field(default_factory=list)
     times: int = 0
 
-    def turn(self, on: bool, now: float) -> None:
+    def switch(self, on: bool, now: float) -> None:
         """Switch the instance on or off and record the time."""
         self.on = on
         self.times += 1
@@ -85,7 +85,7 @@ class RuleState:
     #: False if the rule belongs to an instance (``use:``) that is off.
     on: bool = True
     #: The only instance of a rule without ``each``.
-    own: RuleInstance = field(default_factory=RuleInstance)
+    main: RuleInstance = field(default_factory=RuleInstance)
     fired: int = 0  # number of firings of all instances
     #: The timers of all instances.
     timers: dict[str, None] = field(default_factory=dict)
@@ -138,13 +138,13 @@ class RuleState:
 
     def carry(self, earlier: RuleState) -> None:
         """Take over the state of the same rule in an earlier version of the file."""
-        self.fired, self.own = earlier.fired, earlier.own
+        self.fired, self.main = earlier.fired, earlier.main
         if self.rule.spec != earlier.rule.spec:
-            self.own = replace(earlier.own, timer="")
-            self.own.restart(earlier.enablings + 1)
+            self.main = replace(earlier.main, timer="")
+            self.main.restart(earlier.enablings + 1)
         self.key, self.version, self.enablings = earlier.key, earlier.version, earlier.enablings
         if self.rule.groups != earlier.rule.groups:
-            self.own.idle_job_count = 0
+            self.main.idle_job_count = 0
         if self.rule.spec != earlier.rule.spec:
             self.version += 1
             self.enablings += 1
@@ -279,16 +279,16 @@ class Watch:
         if state in self.held:
             self._drop_held(state)
         else:
-            self._take(state)
+            self._unregister(state)
         self._reach()
 
     def settle(self, state: RuleState, is_true: bool) -> None:
         """Note whether the condition of a rule with ``crosses`` is true."""
-        if state.own.was_true is None:
-            self._take(state)
-            state.own.was_true = is_true
+        if state.main.was_true is None:
+            self._unregister(state)
+            state.main.was_true = is_true
             self._put(state)
-        state.own.was_true = is_true
+        state.main.was_true = is_true
         if is_true:
             self.hold(state)
         else:
@@ -299,7 +299,7 @@ class Watch:
         operator, number = comparison(state)
         if state in self.held or operator not in _TIES:
             return
-        self._take(state)
+        self._unregister(state)
         self.held[state] = None
         opposite = _OPPOSITE[operator]
         self._held(opposite).add(number, _TIES[opposite], state)
@@ -335,7 +335,7 @@ class Watch:
             insort(self._other, state, key=_order)
         self._reach()
 
-    def _take(self, state: RuleState) -> None:
+    def _unregister(self, state: RuleState) -> None:
         operator, number = comparison(state)
         if operator == "==":
             self._equal[number].remove(state)
@@ -386,7 +386,9 @@ class Watch:
         """
         if value is None:
             counting = [
-                each for each in self._other if each.own.holds or each.own.since is not None
+                each
+                for each in self._other
+                if each.main.checks_passed or each.main.since is not None
             ]
             return [*self.held, *counting]
         if value != value:
@@ -413,7 +415,7 @@ def comparison(state: RuleState) -> tuple[str, float]:
     if (rule.crosses or rule.lasts) and (
         condition.comparison[0] == "=="
         # The first check matters, even if the condition is false.
-        or (rule.crosses and state.own.was_true is None)
+        or (rule.crosses and state.main.was_true is None)
     ):
         return "", 0.0
     return condition.comparison

@@ -84,7 +84,7 @@ class RuleSet:
         metric = state.rule.trigger.metric
         if state.rule.trigger.every is None:
             self.index.add(state, None if metric is None else self.path(metric))
-        if state.own.was_true and state.watch is not None:
+        if state.main.was_true and state.watch is not None:
             state.watch.hold(state)
 
     def _remove(self, state: RuleState) -> None:
@@ -114,7 +114,7 @@ class RuleSet:
             number += 1
         return f"rule-{number}"
 
-    def adopt(self, ensemble: Ensemble) -> tuple[dict[int, RuleState], list[str]]:
+    def reconfigure(self, ensemble: Ensemble) -> tuple[dict[int, RuleState], list[str]]:
         """Continue with a changed file.
 
         Return the new states of the rules that are kept, by their old ids, and the rules that are
@@ -134,13 +134,13 @@ class RuleSet:
             name: before_now.get(name) or AlgorithmInstance(name, each.enabled)
             for name, each in ensemble.instances.items()
         }
-        stayed: dict[int, RuleState] = {}
+        continued: dict[int, RuleState] = {}
         dropped: list[str] = []
 
-        def take(state: RuleState, before: RuleState | None) -> None:
+        def add_state(state: RuleState, before: RuleState | None) -> None:
             if before is not None:
                 state.carry(before)
-                stayed[id(before)] = state
+                continued[id(before)] = state
             self._add(state)
             if before is not None and state.watch is not None:
                 state.first_update = state.watch.updates - before.times_triggered
@@ -153,21 +153,21 @@ class RuleSet:
                 before = next(same, None)
                 if before is not None:
                     unnamed.remove(before)
-            take(RuleState(rule, len(self.states)), before)
+            add_state(RuleState(rule, len(self.states)), before)
         for name, state in earlier.items():
-            if name in own or id(state) in stayed:
+            if name in own or id(state) in continued:
                 continue
             if name in self.states:  # a rule of the new file has the same id
                 name = self._free_id()
             try:
                 rule = ensemble.binder.rule(state.rule.spec, name)
-                take(RuleState(rule, len(self.states)), state)
+                add_state(RuleState(rule, len(self.states)), state)
             except EnsembleError:
                 dropped.append(state.rule.id)  # the new file lacks a name that the rule uses
-        self.true_conditions.adopt(stayed)
+        self.true_conditions.reconfigure(continued)
         for name in earlier.keys() - self.states.keys():
             self._metrics.gauges.pop(FIRINGS + name, None)
-        return stayed, dropped
+        return continued, dropped
 
     def switch(self, name: str, enabled: bool, now: float) -> list[RuleState]:
         """Switch a rule or an instance on or off. Return the rules that have become live.
@@ -187,7 +187,7 @@ class RuleSet:
     ) -> list[RuleState]:
         if instance.on == on:
             return []
-        instance.turn(on, now)
+        instance.switch(on, now)
         found: list[RuleState] = []
         for state in self.members(instance.name):
             state.on = on
@@ -203,7 +203,7 @@ class RuleSet:
             self._remove(state)
         elif state.may_fire and not state.live:
             state.enablings += 1
-            state.own.restart(state.enablings)
+            state.main.restart(state.enablings)
             self._enter(state)
             return [state]
         return []
@@ -214,8 +214,8 @@ class RuleSet:
 
     def reset(self, state: RuleState) -> None:
         """Reset the firing counters of a rule that is not in the index. A cut rule stays cut."""
-        one = state.own
-        state.fired = one.fired = one.skip = one.holds = 0
+        one = state.main
+        state.fired = one.fired = one.skip = one.checks_passed = 0
         one.was_true = None
         one.not_before = float("-inf")
         state.key, self._keys = self._keys, self._keys + 1

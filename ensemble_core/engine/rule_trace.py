@@ -83,9 +83,9 @@ class _RuleObservers:
         for each in self._observers:
             each.handled(event)
 
-    def adopted(self) -> None:
+    def reconfigured(self) -> None:
         for each in self._observers:
-            each.adopted()
+            each.reconfigured()
 
 
 def event_words(event: Event) -> str:
@@ -156,9 +156,9 @@ class RuleTracer:
         if state.rule.id != self.traced:
             return
         record, scope = match.record, match.scope
-        one = state.own
+        one = state.main
         if scope is not None and state.rule.each is not None:
-            one = (scope.instances or {}).get(state.key, state.own)
+            one = (scope.instances or {}).get(state.key, state.main)
         job, parameters = "", NOTHING
         if record is not None:
             job, parameters = record.job.id, record.job.parameters
@@ -202,7 +202,7 @@ class RuleTracer:
         self._trigger_events.clear()
         self._wait_for_event()
 
-    def adopted(self) -> None:
+    def reconfigured(self) -> None:
         self._wait_for_event()
 
     # -- reasons ---------------------------------------------------------------------------------
@@ -214,8 +214,8 @@ class RuleTracer:
         if len(self._recorded) > recorded:
             return
         if state in getattr(state.watch, "held", ()):
-            kind: Kind = "checks" if state.own.timer else "crossed"
-            held = self._held(state, state.own)
+            kind: Kind = "checks" if state.main.timer else "crossed"
+            held = self._held(state, state.main)
             self._recorded.append(Verdict(kind, value, held=held, fired=state.fired))
         elif value is None:
             self._add("no value", state)
@@ -227,7 +227,7 @@ class RuleTracer:
     def _held(self, state: RuleState, one: RuleInstance) -> float:
         """Return how often in a row, or for how many seconds, the condition was true."""
         if not state.rule.lasts:
-            return one.holds
+            return one.checks_passed
         return 0.0 if one.since is None else self.state.now - one.since
 
     def _seen_values(

@@ -83,17 +83,17 @@ def _claims(job: Job, source: JobGroup | None) -> Iterator[tuple[object, str, st
             file = _joined(source.cwd, pattern)
             yield ("numbered", file), job.group, f"would both write {pattern}"
     if job.workdir and job.parameters and _has_folder_per_combination(source, job):
-        place = posixpath.normpath(job.workdir)
+        workdir = posixpath.normpath(job.workdir)
         pairs = {name: f"{name}={as_text(value)}" for name, value in job.parameters.items()}
         values = ", ".join(pairs.values())
         # Parameters that differ only in their type, 1 and "1", make the same command.
         claim = job.group, folder, sorted(pairs.values()), job.replica
-        yield claim, label, f"would both run {values}, replica {job.replica} in {place}"
+        yield claim, label, f"would both run {values}, replica {job.replica} in {workdir}"
         folders = placeholders("" if source is None else source.workdir or "")
         formatted = [pairs[one.name] for one in folders if one.form and one.name in pairs]
         if formatted and not job.attempt:
             # A format such as {T:.1f} can give different values the same folder.
-            yield (job.group, folder), ", ".join(formatted), f"would both run in {place}"
+            yield (job.group, folder), ", ".join(formatted), f"would both run in {workdir}"
 
 
 def _joined(*parts: str | None) -> str:

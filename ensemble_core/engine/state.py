@@ -204,7 +204,7 @@ class State:
         #: The groups of the jobs of each planned submit, by the first job of the submit.
         self.sources: dict[str, Sequence[JobGroup]] = {}
 
-    def adopt(self, ensemble: Ensemble, done: Mapping[str, DoneJobs] = NOTHING) -> list[str]:
+    def reconfigure(self, ensemble: Ensemble, done: Mapping[str, DoneJobs] = NOTHING) -> list[str]:
         """Continue with a changed file.
 
         Jobs, counts and metrics stay; unchanged rules keep their state. ``done``: the done jobs of
@@ -220,18 +220,24 @@ class State:
         self.tabulate()
         earlier = list(self.rules.states.values())
         all_statistics = _may_read_any_metric(ensemble)
-        self.metrics.adopt(ensemble.groups, ensemble.statistics, all_statistics=all_statistics)
+        self.metrics.reconfigure(
+            ensemble.groups, ensemble.statistics, all_statistics=all_statistics
+        )
         intervals = {state.rule.id: state.rule.trigger.every for state in self.rules.intervals()}
-        stayed, dropped = self.rules.adopt(ensemble)
+        continued, dropped = self.rules.reconfigure(ensemble)
         groups = {name: each.group for name, each in self.table.groups.items()}
         groups.update(before.groups)
-        self.table.adopt(before.groups, ensemble.groups, self.rules.index, self.attempts.values())
+        self.table.reconfigure(
+            before.groups, ensemble.groups, self.rules.index, self.attempts.values()
+        )
         rules = {
-            state.rule.id: stayed[id(state)].rule.id for state in earlier if id(state) in stayed
+            state.rule.id: continued[id(state)].rule.id
+            for state in earlier
+            if id(state) in continued
         }
         for name, group in groups.items():
             after = ensemble.groups.get(name, group)
-            self.table.groups[name].past.adopt(group, after, rules)
+            self.table.groups[name].past.reconfigure(group, after, rules)
             if not same_sweep(group, after):
                 self.table.gauges.taken(name)
         self._collect_values(ensemble, all_statistics)
@@ -265,8 +271,8 @@ class State:
         for asked in (self.calls, self.resizes, self.retries):
             for pending in asked.values():
                 origin = pending.origin
-                origin.rule_state = stayed.get(id(origin.rule_state), origin.rule_state)
-        self.rate_limit.adopt(ensemble.limits.submits_per_second)
+                origin.rule_state = continued.get(id(origin.rule_state), origin.rule_state)
+        self.rate_limit.reconfigure(ensemble.limits.submits_per_second)
         for state in self.rules.intervals():
             if intervals.pop(state.rule.id, None) != state.rule.trigger.every:
                 self.schedule(state, self.now)
@@ -279,9 +285,11 @@ class State:
         # Unchanged rules need no check, because they were triggered when their condition became
         # true.
         times_triggered = {
-            id(stayed[id(state)])
+            id(continued[id(state)])
             for state in earlier
-            if id(state) in stayed and state.live and stayed[id(state)].rule.spec == state.rule.spec
+            if id(state) in continued
+            and state.live
+            and continued[id(state)].rule.spec == state.rule.spec
         }
         for state in self.rules.states.values():
             if id(state) not in times_triggered:
@@ -306,7 +314,7 @@ class State:
         for name in given:
             self.limits_reported.pop(name, None)  # reported again if it holds jobs again
         self.ensemble = replace(self.ensemble, limits=replace(limits, **given))
-        self.rate_limit.adopt(self.ensemble.limits.submits_per_second)
+        self.rate_limit.reconfigure(self.ensemble.limits.submits_per_second)
         self._apply_limits()
 
     def keep_limits(self) -> None:
@@ -392,7 +400,7 @@ class State:
         limits = self.ensemble.limits
         if limits.holds or self.table.budget is not None:
             self.table.keep_budget(limits)
-        if limits.at_once or self.table.holds:
+        if limits.at_once or self.table.has_limits:
             self.table.limit_slots(limits.at_once)
 
     def _collect_metric(self, text: str) -> None:
@@ -501,7 +509,7 @@ class State:
 
     def count_heartbeat(self) -> None:
         """At a heartbeat, sample the gauges that statistics and rules need."""
-        self.table.gauges.beats += 1
+        self.table.gauges.heartbeats += 1
         for gauge in self.metrics.sampled():
             self._refresh(gauge)
             value = self.metrics.gauges.get(gauge)
@@ -580,7 +588,7 @@ class State:
         chains.
         """
         self.limits_reported["chain"] = None
-        if one is state.own:
+        if one is state.main:
             self.rules.cut(state)
         else:
             one.cut = state.version
@@ -591,7 +599,7 @@ class State:
             "hint: give one of these rules a condition or fewer repetitions, or raise "
             "limits.chain"
         )
-        if one is state.own:
+        if one is state.main:
             self.out.append(DisableRule(rules=(state.rule.id,)))
 
     def check_soon(self, state: RuleState) -> None:
@@ -651,5 +659,5 @@ class State:
     def error(self, message: str, origin: Origin | None = None, *, tolerated: bool = False) -> None:
         """Report an error. A natural end then has exit code 1. With ``tolerated``, only warn."""
         self.errors += not tolerated
-        mark = {} if origin is None else origin.mark
-        self.out.append(Log(**mark, message=message, level="warning" if tolerated else "error"))
+        fields = {} if origin is None else origin.decision_fields
+        self.out.append(Log(**fields, message=message, level="warning" if tolerated else "error"))

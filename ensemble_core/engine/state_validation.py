@@ -95,9 +95,9 @@ def _totals(state: State) -> Iterator[str]:
         yield f"slots: {table.slots.used}, but the attempts use {slots.used}"
     if table.budget is not None:
         yield from _differ("the budget", table.budget.claims, records, *_IN_QUEUE)
-    if table.usage.kept and table.usage.running != len(_of(records, "running")):
+    if table.usage.active and table.usage.running != len(_of(records, "running")):
         yield f"usage: {table.usage.running} attempts run"
-    if table.gauges.kept:
+    if table.gauges.active:
         there = [r for r in records if r.state not in ("looking", "held") and r.reused is None]
         phases = [0] * len(table.gauges.phases)
         for record in there:

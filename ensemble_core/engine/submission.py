@@ -128,21 +128,21 @@ class Submitter:
         self._check_shared_files(zip(jobs, sources, strict=True), decision.group, decision.rule)
         link = state.via or origin.link
         group_state = state.table.groups[decision.group]
-        mark = decision.rule, decision.firing
+        submitter = decision.rule, decision.firing
         looks = self._needs_lookup(group_state)
         held = not looks and self._must_hold(group_state, jobs)
         cause = "look up" if looks else "hold" if held else "submit"
         free = jobs
         if cause == "submit":
-            free = state.rate_limit.admit(jobs, *mark, state.now)
-        for place, (job, source) in enumerate(zip(jobs, sources, strict=True)):
-            way = cause if place < len(free) else "pace"
-            state.table.add(job, source, state.now, link, mark, cause=way)
+            free = state.rate_limit.admit(jobs, *submitter, state.now)
+        for position, (job, source) in enumerate(zip(jobs, sources, strict=True)):
+            way = cause if position < len(free) else "pace"
+            state.table.add(job, source, state.now, link, submitter, cause=way)
         if looks:
-            self._look_up(decision.group, mark, jobs)
+            self._look_up(decision.group, submitter, jobs)
             return
         if held:
-            self.hand_over(decision.group, mark, len(jobs))
+            self.hand_over(decision.group, submitter, len(jobs))
             return
         self._send(decision if free == decision.jobs else replace(decision, jobs=free))
         self._await_release()
@@ -178,8 +178,8 @@ class Submitter:
         """Return True if jobs of the group are first looked up in earlier runs."""
         return bool(self.state.ensemble.reuse) and group.group.reuse
 
-    def _look_up(self, group: str, mark: tuple[str | None, int], jobs: Sequence[Job]) -> None:
-        rule, firing = mark
+    def _look_up(self, group: str, submitter: tuple[str | None, int], jobs: Sequence[Job]) -> None:
+        rule, firing = submitter
         if jobs:
             self.state.out.append(LookUp(group=group, rule=rule, firing=firing, jobs=tuple(jobs)))
 
@@ -204,11 +204,11 @@ class Submitter:
                 continue  # the job was cancelled in the meantime
             record = table.looking[job]
             table.looked_up(job, None)
-            marks = waiting.setdefault(record.job.group, {})
-            marks[record.origin] = marks.get(record.origin, 0) + 1
-        for group, marks in waiting.items():
-            for mark, count in marks.items():
-                self.hand_over(group, mark, count)
+            counts = waiting.setdefault(record.job.group, {})
+            counts[record.origin] = counts.get(record.origin, 0) + 1
+        for group, counts in waiting.items():
+            for submitter, count in counts.items():
+                self.hand_over(group, submitter, count)
 
     def _must_hold(self, group: GroupState, jobs: Sequence[Job]) -> bool:
         """Return True if these jobs of a group have to be held first."""
@@ -218,14 +218,14 @@ class Submitter:
         return budget is not None and not budget.has_room(jobs, self.state.now)
 
     def hand_over(
-        self, group: str, mark: tuple[str | None, int] = (None, 0), submitted: int = 0
+        self, group: str, submitter: tuple[str | None, int] = (None, 0), submitted: int = 0
     ) -> None:
         """Submit those held jobs of a group that have a slot now.
 
         If there are limits, do so for all groups.
 
-        ``mark`` is a rule and firing that have just submitted ``submitted`` jobs. If a limit holds
-        some of these jobs, report how many.
+        ``submitter`` is a rule and firing that have just submitted ``submitted`` jobs. If a limit
+        holds some of these jobs, report how many.
         """
         state, table = self.state, self.state.table
         limited = table.budget is not None and bool(table.budget.limits)
@@ -249,9 +249,11 @@ class Submitter:
             self._send(decision)
         self._await_release()
         if submitted and limited:
-            self._report_held(group_state, mark, submitted)
+            self._report_held(group_state, submitter, submitted)
 
-    def _report_held(self, group: GroupState, mark: tuple[str | None, int], submitted: int) -> None:
+    def _report_held(
+        self, group: GroupState, submitter: tuple[str | None, int], submitted: int
+    ) -> None:
         """Notify rules and the user that a limit holds jobs of a submit."""
         state = self.state
         what, budget = state.table.obstacle(group, state.now), state.table.budget
@@ -263,8 +265,8 @@ class Submitter:
         jobs = f"{held} of {submitted} jobs are" if submitted > 1 else "a job is"
         state.out.append(
             Log(
-                rule=mark[0],
-                firing=mark[1],
+                rule=submitter[0],
+                firing=submitter[1],
                 level="info" if what in state.limits_reported else "warning",
                 message=f"{group.group.name}: {jobs} held by {budget.described(what, state.now)}",
             )
@@ -311,7 +313,7 @@ class Submitter:
         kept = index.series
         index.base = None if kept is None else {name: kept[name].copy() for name in kept}
         index.base_recent = None if index.recent is None else index.recent.copy()
-        mark = decision.rule, decision.firing
+        submitter = decision.rule, decision.firing
         group_state = state.table.groups[job.group]
         free: Sequence[Job] = ()
         if self._needs_lookup(group_state) and not decision.resume:
@@ -319,16 +321,16 @@ class Submitter:
         elif self._must_hold(group_state, (job,)):
             cause = "hold"
         else:
-            free = state.rate_limit.admit((job,), *mark, state.now)
+            free = state.rate_limit.admit((job,), *submitter, state.now)
             cause = "submit" if free else "pace"
-        state.table.add(job, source, state.now, None, mark, index=index, cause=cause)
+        state.table.add(job, source, state.now, None, submitter, index=index, cause=cause)
         if cause == "look up":
-            self._look_up(job.group, mark, (job,))
+            self._look_up(job.group, submitter, (job,))
         elif cause == "hold":
-            self.hand_over(job.group, mark, 1)
+            self.hand_over(job.group, submitter, 1)
         else:
             if free:
-                rule, firing = mark
+                rule, firing = submitter
                 self._send(Submit(group=job.group, rule=rule, firing=firing, jobs=(job,)))
             self._await_release()
         return True

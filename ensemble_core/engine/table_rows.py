@@ -117,8 +117,8 @@ class ComputedTable(ABC):
             return self._values(column, condition, statistic).statistic(statistic)
         values = AppendOnlyValues(self._statistics, (statistic,))
         asked = filtered_column(column, condition)
-        for place, row in enumerate(self.rows()):
-            values.put(place, asked.value(row))
+        for position, row in enumerate(self.rows()):
+            values.put(position, asked.value(row))
         return values.statistic(statistic)
 
     def _order_free(self, statistic: str) -> bool:

@@ -24,7 +24,7 @@ def is_number(value: object) -> TypeGuard[float]:
 def _in_order(spec: StatisticSpec, numbers: Mapping[Any, float]) -> float | None:
     """Return a statistic over the numbers, in the order of their positions."""
     series = Series([spec])
-    series.extend([numbers[place] for place in sorted(numbers)])
+    series.extend([numbers[position] for position in sorted(numbers)])
     return series.scoped(spec.name, 0.0)
 
 
@@ -55,7 +55,7 @@ class AppendOnlyValues:
         #: The numbers by position, or ``None`` if no statistic needs them.
         self._numbers: dict[Any, float] | None = {} if keep else None
 
-    def put(self, place: Any, value: object) -> None:
+    def put(self, position: Any, value: object) -> None:
         """Add the value at a position, if it is a number."""
         if not is_number(value):
             return
@@ -63,7 +63,7 @@ class AppendOnlyValues:
         for reducer in self._adders:
             reducer.add(value)
         if self._numbers is not None:
-            self._numbers[place] = value
+            self._numbers[position] = value
 
     def statistic(self, name: str) -> float | None:
         """Return a statistic over the numbers, or ``None`` if it has no value."""
@@ -95,9 +95,9 @@ class Values:
         #: Cache of results. It is cleared when a number changes.
         self._found: dict[str, float | None] = {}
 
-    def put(self, place: Any, value: object) -> None:
+    def put(self, position: Any, value: object) -> None:
         """Set the value at a position. If it is not a number, remove the previous value."""
-        old = self._numbers.get(place)
+        old = self._numbers.get(position)
         if value is old:
             return
         number = value if is_number(value) else None
@@ -109,9 +109,9 @@ class Values:
             if number is not None:
                 reducer.add(number)
         if number is not None:
-            self._numbers[place] = number
+            self._numbers[position] = number
         else:
-            del self._numbers[place]
+            del self._numbers[position]
         self._found.clear()
 
     def statistic(self, name: str) -> float | None:

@@ -90,7 +90,7 @@ class Replay:
         """
         for row in self._journal.rows(self.seq, until):
             while self._texts and self._texts[0].seq < row.seq:
-                self._adopt(self._texts.pop(0))
+                self._reconfigure(self._texts.pop(0))
             try:
                 event = row.event()
             except (ValueError, TypeError, KeyError) as error:
@@ -108,13 +108,15 @@ class Replay:
             self.seq = row.seq
             yield row, event, decisions
         while pending and self._texts and (until is None or self._texts[0].seq <= until):
-            self._adopt(self._texts.pop(0))
+            self._reconfigure(self._texts.pop(0))
 
-    def _adopt(self, text: FileVersion) -> None:
-        adopt(self.engine, self._loading(text), self._journal, self._loading)
+    def _reconfigure(self, text: FileVersion) -> None:
+        reconfigure(self.engine, self._loading(text), self._journal, self._loading)
 
 
-def adopt(engine: Engine, ensemble: Ensemble, journal: Journal, loading: Loading) -> list[str]:
+def reconfigure(
+    engine: Engine, ensemble: Ensemble, journal: Journal, loading: Loading
+) -> list[str]:
     """Continue with a changed file after the newest event of the engine, which must be that of the
     journal so far.
 
@@ -122,7 +124,7 @@ def adopt(engine: Engine, ensemble: Ensemble, journal: Journal, loading: Loading
     has not kept, they are computed from the events.
     """
     stale = stale_groups(engine.state, ensemble)
-    return engine.adopt(
+    return engine.reconfigure(
         ensemble, _earlier_jobs(engine, ensemble, stale, journal, loading) if stale else {}
     )
 

@@ -268,9 +268,9 @@ class MetricStore:
         self.filtered: dict[str, dict[str, dict[str, int]]] = {}
         #: Counts within a time, by group and ``COUNTER(within TIME)``.
         self.recent: dict[str, dict[str, RecentCount]] = {}
-        self.adopt(groups, statistics, all_statistics=all_statistics)
+        self.reconfigure(groups, statistics, all_statistics=all_statistics)
 
-    def adopt(
+    def reconfigure(
         self,
         groups: Iterable[str],
         statistics: Mapping[str, StatisticSpec],

@@ -17,7 +17,7 @@ from ensemble_core.journal.earlier_results import results_of
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.ownership import require_own
 from ensemble_core.journal.reader import NAME, FileVersion, Journal, JournalError
-from ensemble_core.journal.replay import adopt
+from ensemble_core.journal.replay import reconfigure
 from ensemble_core.journal.request_files import forget_requests
 from ensemble_core.journal.run_store import HALT, LEAVE, STOP
 from ensemble_core.journal.writer import JournalWriter
@@ -182,7 +182,7 @@ def _prepare(
         before, ensemble = ensemble.kinds, _load(past, text)
         if record.kinds and ensemble.kinds != before:
             past.warn("'pilots' has changed, which has no effect on a run that has begun")
-        _adopt(engine, ensemble, past)
+        _reconfigure(engine, ensemble, past)
     if stop_first is None:
         _check_sizes(engine, record, options)
     # The last connection that is closed cleans up SQLite's files, so it must be the writer's.
@@ -286,7 +286,7 @@ def _try(past: KeptRun, text: FileVersion) -> tuple[str, ...] | None:
     """
     trial = past.recover(compare=False, pending=False).engine
     before, ensemble = trial.state.ensemble, past.loading_new("check")(text)
-    adopt(trial, ensemble, past.journal, past.loading)
+    reconfigure(trial, ensemble, past.journal, past.loading)
     decided = trial.handle(Resumed(trial.state.now, reopened=True))
     said = [each for each in decided if isinstance(each, Log) and each.rule is None]
     if trial.state.ended is None or len(said) + 1 < len(decided):
@@ -316,7 +316,7 @@ def _record_tables(
 
     engine = past.recover(pending=False).engine
     ensemble = _load(past, text)
-    _adopt(engine, ensemble, past)
+    _reconfigure(engine, ensemble, past)
     outcome = {**_outcome(past)}
     past.warn_of_damage()
     past.journal.close()
@@ -345,16 +345,16 @@ def _check_request(past: KeptRun, text: FileVersion | None, request: Mapping[str
         )
     trial = past.recover(compare=False, pending=False).engine
     if text is not None:
-        adopt(trial, past.loading_new("check")(text), past.journal, past.loading)
+        reconfigure(trial, past.loading_new("check")(text), past.journal, past.loading)
     refused = refusal(trial.state, request["action"])
     if refused is not None:
         raise refused
 
 
-def _adopt(engine: Engine, ensemble: Ensemble, past: KeptRun) -> None:
+def _reconfigure(engine: Engine, ensemble: Ensemble, past: KeptRun) -> None:
     """Apply a changed file. Warn about rules that no longer have an effect."""
     warn = past.warn
-    for rule in adopt(engine, ensemble, past.journal, past.loading):
+    for rule in reconfigure(engine, ensemble, past.journal, past.loading):
         warn(
             f"rule {rule} was added during the run and refers to names that the changed file "
             "lacks: the rule is removed"

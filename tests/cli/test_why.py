@@ -426,8 +426,8 @@ def test_replay_uses_each_version_of_a_changed_file(tmp_path: Path) -> None:
     told.writer.flush(None)
     told.writer.store_file_version("/e.yaml", text, ())
     changed: Ensemble = Story(text).ensemble
-    told.engine.adopt(changed)
-    told.traced.adopt(changed)
+    told.engine.reconfigure(changed)
+    told.traced.reconfigure(changed)
     told.play("sim.3")
     told.keep()
     assert ensemble(tmp_path, "replay", "last").exit_code == 0

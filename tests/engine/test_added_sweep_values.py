@@ -30,7 +30,7 @@ def swept(parameters: str) -> str:
 
 def change(story: Story, text: str) -> list[Decision]:
     """Accept a changed file, and resume. Reopen the run if it has ended."""
-    story.engine.adopt(Story(text).ensemble)
+    story.engine.reconfigure(Story(text).ensemble)
     return story.tell(Resumed(story.now, reopened=story.exit_code is not None))
 
 
@@ -239,7 +239,7 @@ def test_study_that_is_extended_twice_equals_the_study_with_all_values(seed: int
         if chance.random() < 0.5:
             story.engine = snapshot.load(snapshot.dump(story.engine), story.ensemble)
         if text is stages[1] and chance.random() < 0.3:  # both changes with one resume
-            story.engine.adopt(Story(text).ensemble)
+            story.engine.reconfigure(Story(text).ensemble)
             changes.append((len(story.events), stages[2]))
             _check_rules(story, change(story, stages[2]))
             break
@@ -255,7 +255,7 @@ def test_study_that_is_extended_twice_equals_the_study_with_all_values(seed: int
     for place, event in enumerate(story.events):
         for at, text in changes:
             if at == place:
-                again.engine.adopt(Story(text).ensemble)
+                again.engine.reconfigure(Story(text).ensemble)
         journal.append((event, decisions_text(again.tell(event))))
     assert decisions_text(again.decisions) == decisions_text(story.decisions)
 
@@ -269,7 +269,7 @@ def test_sweep_of_100000_combinations_is_extended_by_10_in_2_s() -> None:
     engine.state.table.groups["sim"].past.note("rule-1", 1, {})
     engine.state.table.groups["sim"].next_index = group.size
     engine.state.started = True
-    engine.adopt(Story(text.replace("to: 10000", "to: 10001")).ensemble)
+    engine.reconfigure(Story(text.replace("to: 10000", "to: 10001")).ensemble)
     began = time.process_time()
     decided = engine.handle(Resumed(1000.0))
     assert time.process_time() - began < 2

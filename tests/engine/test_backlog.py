@@ -133,7 +133,7 @@ def test_every_combination_of_a_sweep_that_changes_is_submitted_once(order: str,
     told.start()
     for sweep in ("[1, 2, 3, 4]", "[0.5, 4, 3, 2, 1.0, 5]", "[2, 7]", "[1, 2, 3, 0.5, 7, 8, 4]"):
         if way == "file":
-            told.engine.adopt(Story(text.replace("[1, 2, 3, 4]", sweep)).ensemble)
+            told.engine.reconfigure(Story(text.replace("[1, 2, 3, 4]", sweep)).ensemble)
             told.tell(Resumed(told.now))
         else:
             fields = {"parameters": {"T": json.loads(sweep)}}
@@ -164,7 +164,7 @@ def test_values_added_to_the_sweep_of_an_ended_run_are_submitted_or_named() -> N
         for index in range(4):
             told.play(f"sim.{index}")
         assert told.exit_code == 0
-        told.engine.adopt(Story(text.replace("4]", "4, 5, 6]") + more).ensemble)
+        told.engine.reconfigure(Story(text.replace("4]", "4, 5, 6]") + more).ensemble)
         decided = told.tell(Resumed(told.now, reopened=True))
         message = "sim: 2 jobs of the changed sweep wait for a rule with 'submit-next'"
         assert message in [each.message for each in decided if isinstance(each, Log)]

@@ -127,7 +127,7 @@ def test_the_most_urgent_held_job_goes_first() -> None:
         f"urgency: 5}}, {{name: c, command: x, urgency: 20}}]\nrules:\n{START}\n",
         discover(),
     )
-    told.engine.adopt(more)
+    told.engine.reconfigure(more)
     assert told.submitted(told.tell(Resumed(told.now))) == ["c.0"]
 
 
@@ -252,7 +252,7 @@ def test_a_resume_with_a_larger_limit_submits_held_jobs() -> None:
     told.play("a.1", duration=1800)
     assert told.exit_code == 4
     text = f"limits: {{core_hours: 2}}\njobs: [{{name: a, command: x, count: 4, duration: 30m}}]\nrules:\n{START}\n"
-    told.engine.adopt(load_text(text, discover()))
+    told.engine.reconfigure(load_text(text, discover()))
     assert told.submitted(told.tell(Resumed(told.now))) == ["a.2", "a.3"]
     told.play("a.2")
     told.play("a.3")
@@ -286,7 +286,7 @@ rules:
 {START}
   - {{trigger: job-fail, action: {{name: submit, label: a}}}}
 """
-    told.engine.adopt(load_text(text, discover()))
+    told.engine.reconfigure(load_text(text, discover()))
     assert told.metric("used.core_hours") == 0.5
     assert told.metric("committed.core_hours") == 1.5
     assert told.submitted(told.end("a.1", status=256, duration=1800)) == ["a.4", "a.5"]

@@ -114,7 +114,7 @@ def test_limits_that_a_user_has_set_stay_if_the_file_changes_others() -> None:
         story.engine = snapshot.load(snapshot.dump(story.engine), story.ensemble)
         text = f"jobs: [{groups}]\n{START}limits: {{at_once: {limits}}}\n"
         story.ensemble = Story(text).ensemble
-        story.engine.adopt(story.ensemble)
+        story.engine.reconfigure(story.ensemble)
         decided = story.tell(Resumed(story.now))
         said = [each.message for each in decided if isinstance(each, Log)]
         known = "the changed file replaces what was set during the run: "
@@ -165,7 +165,7 @@ def test_changed_limits_count_the_jobs_in_the_queue() -> None:
     assert users(story) == {"a": 1, "b": 1}
     story.tell(StopRequested(story.now, then="keep"))
     text = f"jobs: [{{name: sim, {SWEEP}, at_once: 3}}]\n{START}"
-    story.engine.adopt(Story(text).ensemble)
+    story.engine.reconfigure(Story(text).ensemble)
     story.tell(Resumed(story.now))
     assert len(active(story)) == 3
     story.play("sim.0")

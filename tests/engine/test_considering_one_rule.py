@@ -44,11 +44,11 @@ def return_rule(story: Story) -> None:
     story.tell(CallReturned(story.now, call.call, ({"rule": {**spec, "action": action}},)))
 
 
-def adopt(old: str, new: str) -> Callable[[Story], None]:
+def reconfigure(old: str, new: str) -> Callable[[Story], None]:
     def change(story: Story) -> None:
         story.tell(StopRequested(story.now, then="keep"))
         text = (HEAD + "  - " + COOL).replace(old, new).replace("METRIC", "last.sim-T")
-        story.engine.adopt(Story(text).ensemble)
+        story.engine.reconfigure(Story(text).ensemble)
         story.tell(Resumed(story.now))
 
     return change
@@ -69,8 +69,8 @@ WAYS: dict[str, tuple[str, Callable[[Story], None] | None]] = {
         HOT.replace("ACTION", "{name: custom, label: f}") + "custom: |\n  def f(**kw): ...\n",
         return_rule,
     ),
-    "a new rule of an accepted change": ("", adopt("", "")),
-    "a changed rule of an accepted change": (f"  - {COOL}", adopt("<= 50", "<= 45")),
+    "a new rule of an accepted change": ("", reconfigure("", "")),
+    "a changed rule of an accepted change": (f"  - {COOL}", reconfigure("<= 50", "<= 45")),
 }
 
 

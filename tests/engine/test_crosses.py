@@ -122,7 +122,9 @@ def test_accepted_change_keeps_the_side() -> None:
     firings(story, 40, 60)
     story.tell(StopRequested(story.now, then="keep"))
     other = RULE.format("> 55", "").replace("id: up", "id: other")
-    story.engine.adopt(Story(JOBS + START + RULE.format("> 50", "") + LOG + other + LOG).ensemble)
+    story.engine.reconfigure(
+        Story(JOBS + START + RULE.format("> 50", "") + LOG + other + LOG).ensemble
+    )
     story.tell(Resumed(story.now))
     assert firings(story, 70, 40, 60) == [1, 1, 2]
     assert story.fired().count("other") == 1

@@ -364,7 +364,7 @@ def test_only_the_row_of_a_new_job_is_computed_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(GroupedTable, "_row", lambda self, at: worked.append(at) or row(self, at))
     done(story, (3,))
     assert [each["gap"] for each in rows(story)] == [4, -3]
-    assert [each.place for each in worked] == [((0, 2),)]
+    assert [each.key for each in worked] == [((0, 2),)]
 
 
 # -- missing, nan or infinite values -----------------------------------------------------------

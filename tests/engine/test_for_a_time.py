@@ -229,7 +229,7 @@ def test_accepted_change_of_another_rule_keeps_the_time() -> None:
         text += RULE.format("> 55", "5m", 1).replace("hot", "other") + LOG
         if old == "for: 5m":
             text = text.replace("> 50", "> 51")
-        story.engine.adopt(Story(text).ensemble)
+        story.engine.reconfigure(Story(text).ensemble)
         story.tell(Resumed(story.now))
         story.wait(seconds - 2)
         assert fires(story) == 0
@@ -370,7 +370,7 @@ def test_rule_that_is_enabled_again_or_changed_forgets_earlier_checks(each: str,
         for name in ("disable", "enable"):
             story.tell(Requested(story.now, "user", {"name": name, "rules": ["hot"]}))
     else:
-        story.engine.adopt(Story(text.replace("> 50", "> 55")).ensemble)
+        story.engine.reconfigure(Story(text.replace("> 50", "> 55")).ensemble)
     story.observe("sim.0", T=60)
     story.observe("sim.0", T=60)
     assert fires(story) == before

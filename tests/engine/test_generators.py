@@ -641,7 +641,7 @@ def test_more_jobs_for_each_point_do_not_extend_earlier_points_and_a_warning_say
     told.ensemble = load_text(
         text("until: count.done >= 9", group=f"{key}: 3"), discover(), file="f.yaml"
     )
-    told.engine.adopt(told.ensemble)
+    told.engine.reconfigure(told.ensemble)
     decided = told.tell(Resumed(told.now))
     warnings = [one.message for one in decided if isinstance(one, Log)]
     assert warnings == [

@@ -240,12 +240,12 @@ def check_resumes(story: Story, handled: list[Handled], seed: int, snapshots: fl
 
 
 def check_adoption(story: Story, text: str) -> None:
-    """Check that a run that adopts the same file keeps its counts and rules."""
+    """Check that a run that continues with the same file keeps its counts and rules."""
     engine = Engine(story.ensemble)
     for event in story.events[: len(story.events) // 2]:
         engine.handle(event)
     before = engine.report()
-    engine.adopt(Story(text).ensemble)
+    engine.reconfigure(Story(text).ensemble)
     after = engine.report()
     assert after.groups == before.groups
     assert [(r.id, r.fired, r.enabled, r.state) for r in after.rules] == [

@@ -223,9 +223,9 @@ def test_limits_of_a_live_run_can_change_also_after_a_snapshot_and_a_changed_fil
     assert again is not None
     told.engine = again
     assert told.engine.state.ensemble.limits.jobs == 4
-    told.engine.adopt(Story(LIMITED.replace("gpu: 2", "gpu: 1")).ensemble)
+    told.engine.reconfigure(Story(LIMITED.replace("gpu: 2", "gpu: 1")).ensemble)
     assert told.engine.state.ensemble.limits.jobs == 4
-    told.engine.adopt(Story(LIMITED.replace("jobs: 3", "jobs: 5")).ensemble)
+    told.engine.reconfigure(Story(LIMITED.replace("jobs: 3", "jobs: 5")).ensemble)
     assert told.engine.state.ensemble.limits.jobs == 5
     _, submit = ask(told, "set", limits={"jobs": None, "at_once": {"gpu": 3}})
     assert [job.id for job in submit.jobs] == ["a.4"]

@@ -211,7 +211,7 @@ rules:
   - {trigger: job-fail, repetitions: 5, action: {name: log, message: failed}}
 """
     )
-    story.engine.adopt(changed.ensemble)
+    story.engine.reconfigure(changed.ensemble)
     fired = {rule.id: rule.fired for rule in story.engine.report().rules}
     assert fired == {"new": 0, "rule-2": 1, "once": 1, "rule-4": 0}
     decided = story.end("work.1")
@@ -233,7 +233,7 @@ rules:
 """
     story = Story(text)
     story.start()
-    story.engine.adopt(Story(text.replace("work, command: x", "work, command: y")).ensemble)
+    story.engine.reconfigure(Story(text.replace("work, command: x", "work, command: y")).ensemble)
     story.play("work.0")
     jobs = {job.id: job for one in story.decisions if isinstance(one, Submit) for job in one.jobs}
     assert jobs["work.1"].command == ("y",)
@@ -246,7 +246,7 @@ def test_a_new_rule_fires_if_its_metric_already_matches() -> None:
     story.begin("work.1")
     story.play("work.0")
     more = "  - {trigger: metric, name: count.work.success, when: 1, action: {name: terminate}}"
-    story.engine.adopt(Story(BEFORE + more).ensemble)
+    story.engine.reconfigure(Story(BEFORE + more).ensemble)
     resume(story)
     assert story.exit_code == 0
     assert story.engine.state.ended is not None
@@ -257,11 +257,11 @@ def test_heartbeat_and_intervals_of_a_changed_file_take_effect() -> None:
     story = Story(BEFORE)
     story.start()
     more = "  - {trigger: interval, seconds: 5, action: {name: log, message: tick}}"
-    story.engine.adopt(Story(BEFORE + more).ensemble)
+    story.engine.reconfigure(Story(BEFORE + more).ensemble)
     timer = story.engine.next_timer()
     assert timer is not None
     assert (timer.kind, timer.when) == ("interval", story.now + 5)
-    story.engine.adopt(Story(BEFORE).ensemble)
+    story.engine.reconfigure(Story(BEFORE).ensemble)
     assert story.engine.next_timer() is None
 
 
@@ -295,7 +295,7 @@ custom: |
     )
     story.tell(CallReturned(story.now, call.call, rules))
     text = "jobs: [{name: work, command: x}]\nrules: [{trigger: start, action: {name: submit, label: work}}]"
-    assert story.engine.adopt(Story(text).ensemble) == ["later"]
+    assert story.engine.reconfigure(Story(text).ensemble) == ["later"]
     assert list(story.engine.state.rules.states) == ["rule-1", "stays"]
 
 

@@ -245,7 +245,7 @@ def test_lost_jobs_of_a_changed_group_run_as_the_file_says_now() -> None:
     story = begun()
     for job in ("sim.0", "sim.1", "sim.2", "sim.3"):
         story.play(job, status=FAILED * (job == "sim.1"))
-    story.engine.adopt(Story(FILE.replace("x {T}", "y {T}")).ensemble)
+    story.engine.reconfigure(Story(FILE.replace("x {T}", "y {T}")).ensemble)
     decided = retry(story)
     (job,) = (job for each in decided if isinstance(each, Submit) for job in each.jobs)
     assert (job.id, job.command) == ("sim.1-1", ("y", "1"))

@@ -293,7 +293,7 @@ def changed(before: str, after: str) -> Story:
     story.begin("sim.0")
     story.observe("sim.0", E=1.0)
     ensemble: Ensemble = load_text(after, discover()).begun("story", "/story")
-    story.engine.adopt(ensemble)
+    story.engine.reconfigure(ensemble)
     return story
 
 

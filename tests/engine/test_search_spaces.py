@@ -165,7 +165,7 @@ def test_first_points_of_a_file_and_more_of_them_after_a_resume(tmp_path: Path) 
         "opt,rate,momentum\nadam,0.5,\nsgd,0.25,0.125\nadam,0.75,\n"
     )
     told.ensemble = load_file(path, discover()).begun("t", str(tmp_path))
-    told.engine.adopt(told.ensemble)
+    told.engine.reconfigure(told.ensemble)
     told.renew()
     for _ in range(3):
         told.finish(told.active()[0], 1.0)
@@ -224,7 +224,7 @@ def test_search_that_is_extended_after_its_end_runs_the_new_points_once(
         (after, [1, 2, 3], 2),
     ):
         told.ensemble = Told(file(values)).ensemble
-        told.engine.adopt(told.ensemble)
+        told.engine.reconfigure(told.ensemble)
         told.renew()
         told.tell(Resumed(told.now, reopened=True))
         told.answer()
@@ -240,7 +240,7 @@ def test_generator_that_the_file_has_lost_is_named() -> None:
         told.finish(told.active()[0], 1.0)
     text = EXTENDED.replace("USE", "grid").replace("VALUES", "{values: [1, 2]}")
     told.ensemble = Told(text.replace("search", "other")).ensemble
-    told.engine.adopt(told.ensemble)
+    told.engine.reconfigure(told.ensemble)
     told.renew()
     told.tell(Resumed(told.now, reopened=True))
     assert any(

@@ -535,7 +535,7 @@ def check_snapshots_and_adoption(story: Watched, drawn: Spec, seed: int) -> None
             assert loaded is not None or joined
             again = loaded or again
         elif pick < 0.035:
-            again.adopt(ensemble_of(drawn))
+            again.reconfigure(ensemble_of(drawn))
         assert decisions_text(again.handle(event)) == text
 
 
@@ -559,7 +559,7 @@ def test_laws_hold_after_a_change_of_the_file(drawn: Spec, other: Spec, seed: in
     story.instances.clear()
     story.emptied.clear()
     story._fired.clear()  # generated IDs now belong to other rules
-    story.engine.adopt(ensemble_of(changed))
+    story.engine.reconfigure(ensemble_of(changed))
     story.tell(Resumed(story.now, {}, ()))
     if story.engine.state.ended is None:
         tell(story, seed + 1, 40, begun=True)

@@ -123,7 +123,7 @@ rules:
     story.start()
     story.play("work.0")
     assert story.fired().count("each") == 1
-    story.engine.adopt(
+    story.engine.reconfigure(
         load_text(text + "  - {trigger: job-fail, action: {name: terminate}}\n", REGISTRY)
     )
     resume(story)
@@ -151,7 +151,7 @@ def test_an_added_rule_stays_after_a_change_of_the_file() -> None:
     spec = {"trigger": "job-success", "action": {"name": "log", "message": "joined"}}
     story.tell(CallReturned(story.now, call.call, ({"rule": spec},)))
     more = "  - {trigger: job-fail, action: {name: terminate}}\ncustom:"
-    story.engine.adopt(load_text(CALLING.replace("custom: |", more + " |", 1), REGISTRY))
+    story.engine.reconfigure(load_text(CALLING.replace("custom: |", more + " |", 1), REGISTRY))
     resume(story)
     messages = [getattr(one, "message", "") for one in story.end("work.0")]
     assert "joined" in messages
@@ -164,7 +164,7 @@ def test_a_pending_call_survives_the_removal_of_its_rule(tmp_path: Path) -> None
     story = Story(text.replace("rules:\n", "rules:\n" + asking))
     story.start()
     story.begin("work.0")
-    story.engine.adopt(load_text(text, REGISTRY))
+    story.engine.reconfigure(load_text(text, REGISTRY))
     executor = Again(("work.0",))
     runtime = runtime_of(story.ensemble, executor, tmp_path, engine=story.engine)
     assert ended(runtime).exit_code == 0
@@ -177,7 +177,7 @@ def test_a_repeated_call_gets_the_rule_that_requested_it(tmp_path: Path) -> None
     story.start()
     story.begin("work.0")
     fewer = "  - {trigger: start, action: {name: submit, label: work}}\n"
-    story.engine.adopt(load_text(text.replace(fewer, ""), REGISTRY))
+    story.engine.reconfigure(load_text(text.replace(fewer, ""), REGISTRY))
     (call,) = [one for one in resume(story) if isinstance(one, Call)]
     assert story.engine.rule_of(call)["trigger"] == "job-start"
     assert story.engine.state.rules.states[call.rule or ""].rule.spec["trigger"] == "job-start"
@@ -516,7 +516,7 @@ def test_a_change_of_the_file_without_later_events_is_ignored(tmp_path: Path) ->
     with Journal(tmp_path / NAME) as journal:
         engine = recover(journal, loading, "test", pending=False).engine
     another = text + "  - {trigger: job-fail, action: {name: terminate}}\n"
-    engine.adopt(load_text(another, REGISTRY))
+    engine.reconfigure(load_text(another, REGISTRY))
     with recording(tmp_path / NAME) as writer:
         writer.store_file_version("/e.yaml", another, ())
         event = Resumed(engine.state.now, {}, ())

@@ -70,7 +70,7 @@ class _TriggerRecorder:
     def handled(self, event: Event) -> None:
         pass
 
-    def adopted(self) -> None:
+    def reconfigured(self) -> None:
         pass
 
 
