@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ensemble_core.api.rows import Rows
 from ensemble_core.config.document import plain
-from ensemble_core.errors import UsageError, no_such
+from ensemble_core.errors import UsageError
 from ensemble_core.journal.job_rows import TIMES
 from ensemble_core.session.installed_plugins import FindPlugins, find_plugins
 
@@ -138,14 +138,8 @@ class EnsembleRun:
         name = table
 
         def found(engine: Engine) -> Rows:
-            generators = engine.state.ensemble.generators
-            if name in generators and name in engine.state.generators:
-                return Rows(*engine.state.generators[name].table(generators[name].vocs))
-            tables = engine.tables()
-            if name not in tables:
-                if_empty = "its file has no 'results:'; omit the name to get a row for each job"
-                raise no_such("the run", "table", name, [*tables, *generators], if_empty)
-            return Rows(tables.columns(name), [dict(row) for row in tables[name]])
+            names, rows = engine.table(name)
+            return Rows(names, [dict(row) for row in rows])
 
         return self._query(found)
 

@@ -133,7 +133,9 @@ class EngineFiring(PlainDecisions):
         added_sweep_values.note(self._state, self.origin, action, group, overrides or {})
         if not source.asked:
             # This reserves the indices of the jobs before the decision is yielded.
-            return Submit(**self.origin.decision_fields, group=group, jobs=expand(self._state, source))
+            return Submit(
+                **self.origin.decision_fields, group=group, jobs=expand(self._state, source)
+            )
         stored_job_data.keep_results(self._state.table, group)
         pending = sum(
             each.decision.kind == "parameters" and each.decision.options["group"] == group

@@ -89,7 +89,7 @@ from typing import Any
 from ensemble_core.engine import added_sweep_values
 from ensemble_core.engine.agenda import Agenda
 from ensemble_core.engine.decision_answers import Answers
-from ensemble_core.engine.done_jobs import DoneJobs
+from ensemble_core.engine.done_jobs import DoneJobs, TableRow
 from ensemble_core.engine.firing_records import Match, Steps
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
@@ -108,6 +108,7 @@ from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.engine.stopping import Stopping
 from ensemble_core.engine.timers import Timer
+from ensemble_core.errors import no_such
 from ensemble_core.metrics.store import MetricsView
 from ensemble_core.model.causes import OUTPUT_LIMIT, OUTPUT_MISSING
 from ensemble_core.model.codec import NOTHING
@@ -273,6 +274,20 @@ class Engine:
     def tables(self) -> Tables:
         """Return the file's tables. Each table is computed when it is read."""
         return self.state.tables()
+
+    def table(self, name: str) -> tuple[Sequence[str], Sequence[TableRow]]:
+        """Return the columns and rows of a table of results, or of the points of a generator.
+
+        Raises :class:`UsageError` if the file has neither with this name.
+        """
+        generators = self.state.ensemble.generators
+        if name in generators and name in self.state.generators:
+            return self.state.generators[name].table(generators[name].vocs)
+        tables = self.tables()
+        if name not in tables:
+            if_empty = "the file has no 'results:'; without a name, each job has a row"
+            raise no_such("the run", "table", name, [*tables, *generators], if_empty)
+        return tables.columns(name), tables[name]
 
     def _metrics_view(self) -> MetricsView:
         self.state.table.gauges.fill()

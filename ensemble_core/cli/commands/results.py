@@ -10,7 +10,6 @@ from ensemble_core.cli import name_completion
 from ensemble_core.cli.error_format import errors_as_json, print_warning
 from ensemble_core.cli.options import KeptRun, complete_names, run_argument, state_option
 from ensemble_core.cli.table_output import in_batches, output_options, write_table
-from ensemble_core.errors import no_such
 from ensemble_core.journal.job_rows import TIMES
 
 
@@ -37,24 +36,16 @@ def results(
                 _mention_tables(kept, run)
             return
         engine = kept.recover(compare=False).engine
-        tables = engine.state.ensemble.tables
-        generators = engine.state.ensemble.generators
-        if table in generators and table in engine.state.generators:
-            vocs = generators[table].vocs
-            names, rows = engine.state.generators[table].table(vocs)
+        names, rows = engine.table(table)
+        summary = engine.state.ensemble.tables.get(table)
+        if summary is None:  # points of a generator
             write_table(names, in_batches(names, rows), form, output)
             return
-        if table not in tables:
-            if_empty = "the file has no 'results:'; without TABLE, each job has a row"
-            raise no_such("the run", "table", table, [*tables, *generators], if_empty)
-        found = engine.tables()
-        names, rows = found.columns(table), found[table]
         write_table(names, in_batches(names, rows), form, output, missing="-")
-        for warning in found.warnings(table):
+        for warning in engine.tables().warnings(table):
             print_warning(warning)
-        percent = tables[table].percent
-        if percent is not None and not rows:
-            print_warning(f"{table} has no rows (top: {percent:g}%, rounded down)")
+        if summary.percent is not None and not rows:
+            print_warning(f"{table} has no rows (top: {summary.percent:g}%, rounded down)")
 
 
 def _mention_tables(kept: KeptRun, run: str) -> None:

@@ -56,7 +56,7 @@ _HOMES = {
     "event_sequence": "JobEvents",
     "job_script": "Batch job_lines job_table quote",
     "listener": "address_option",
-    "outlet": "Outlet",
+    "event_emitter": "Outlet",
     "output_files": "OutputFiles Place",
     "submission_records": "Records Sent",
     "reports": "status_of",
