@@ -79,7 +79,7 @@ def test_a_job_whose_creation_a_quota_rejects_the_second_time_is_not_over_while_
     session.cancel(job)
     session.wait_clean(job)
     assert session.cause(job) == "cancelled"
-    assert not world.active()
+    world.wait(lambda: not world.active())
 
 
 def test_a_job_whose_creation_is_refused_the_second_time_does_not_run_on(
