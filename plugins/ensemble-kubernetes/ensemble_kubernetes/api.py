@@ -8,7 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any, Literal
 
@@ -67,10 +67,11 @@ class Api:
                 with open(_SERVICE_ACCOUNT, encoding="utf-8") as text:
                     default = text.read().strip()
             else:
-                config.load_kube_config(file, context, client_configuration=configuration)
                 every, current = config.list_kube_config_contexts(file)
                 named = {each["name"]: each["context"] for each in every}
                 default = named.get(context, current["context"]).get("namespace", "default")
+                context = context or current["name"]
+                config.load_kube_config(file, context, client_configuration=configuration)
         except Exception as error:  # the client raises all kinds of exceptions for an invalid file
             where = "the pod's service account" if in_pod else file or "~/.kube/config"
             raise UsageError(
@@ -82,6 +83,8 @@ class Api:
         # A request may have been carried out even if its reply was lost.
         configuration.retries = False
         configuration.connection_pool_maxsize = 32
+        self._configuration = configuration
+        self._login = None if in_pod else (file, context)
         self.namespace: str = namespace or default
         #: For people; and what identifies the cluster, by whatever address it is reached.
         self.place = f"namespace {self.namespace} of {configuration.host}"
@@ -215,10 +218,23 @@ class Api:
         try:
             response: BaseHTTPResponse = call(*arguments, _preload_content=False, **query)
         except ApiException as error:
+            if error.status == 401:
+                self._log_in_again()
             raise _refusal(error) from None
         except (HTTPError, OSError) as error:
             raise _connection_error(error) from None
         return response
+
+    def _log_in_again(self) -> None:
+        """Read the token again: the kubeconfig, or a file that it names, may have a new one."""
+        if self._login is None:  # the client does that for a pod's service account
+            return
+        new = client.Configuration()
+        with suppress(Exception):  # as above; somebody may be writing the file
+            config.load_kube_config(*self._login, client_configuration=new)
+            if new.host == self._configuration.host:
+                self._configuration.api_key = new.api_key
+                self._configuration.refresh_api_key_hook = new.refresh_api_key_hook
 
 
 def _authority(configuration: client.Configuration) -> str:
