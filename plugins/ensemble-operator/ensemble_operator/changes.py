@@ -96,6 +96,7 @@ class Figures:
     gauges: Mapping[str, float] = field(default_factory=dict)
     groups: Sequence[Mapping[str, Any]] = ()
     denied: str = ""  #: why the last resize request was denied
+    alive: bool = True  #: whether the service still hears the member
 
 
 @dataclass(frozen=True)

@@ -364,13 +364,14 @@ def _set_readiness(
         plan.waits = ("WaitingForPods", state.message or f"{name} has no running pod")
         return
     # The heartbeat may be from the previous pod or member.
-    heard = bool(figures.beat) and now - figures.beat <= BEAT and state.phase == "running"
+    recent = figures.alive and bool(figures.beat) and now - figures.beat <= BEAT
+    heard = recent and state.phase == "running"
     size = int(plan.entry.get("size", 1))
     up = int(figures.gauges.get("nodes.up", size))
     plan.ready = heard and up >= size
     if state.phase in ("absent", "waiting", "lost"):
         plan.waits = ("WaitingForPods", state.message or f"the first pod of {name} is not running")
-    elif not figures.beat:
+    elif not figures.beat or (not heard and figures.beat < seconds(state.started)):
         plan.waits = ("WaitingForFlux", f"no heartbeat yet from the run in {name}")
     elif not heard:
         plan.waits = (
@@ -382,6 +383,8 @@ def _set_readiness(
     if not figures.beat:
         return
     plan.entry["lastHeartbeat"] = format_time(figures.beat)
+    if not figures.alive:
+        return
     for key in ("nodes", "cores", "queue"):
         values = {
             path.partition(".")[2]: int(value)

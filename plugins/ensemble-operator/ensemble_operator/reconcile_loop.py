@@ -476,7 +476,7 @@ class Loop:
         before, known.figures = known.figures, found
         bare = [
             {
-                name: (bool(each.beat), each.gauges, each.groups, each.denied)
+                name: (bool(each.beat), each.alive, each.gauges, each.groups, each.denied)
                 for name, each in one.items()
             }
             for one in (before, found)

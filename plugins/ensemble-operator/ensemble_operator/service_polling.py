@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core import EnsembleError
 
 from .changes import Figures
+from .member_reconcile import BEAT
 
 if TYPE_CHECKING:
     from ensemble_service import ServiceClient
@@ -95,5 +97,7 @@ def _figures(status: Any) -> Figures:
         }
         for each in status.groups
     )
-    beat = status.last_beat if status.alive else 0.0
-    return Figures(beat, dict(status.gauges), groups, status.denied)
+    beat, now = status.last_beat, time.time()
+    if status.alive and not 0.0 <= now - beat <= BEAT:
+        beat = now  # the service's clock differs: it calls only those alive that it has just heard
+    return Figures(beat, dict(status.gauges), groups, status.denied, status.alive)

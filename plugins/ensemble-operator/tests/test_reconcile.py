@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -406,6 +407,33 @@ def test_a_heartbeat_alone_writes_nothing_and_figures_at_most_every_30_seconds()
     world.now += 20
     world.step()
     assert world.status["running"] == 8
+
+
+def test_a_member_that_its_service_no_longer_hears_is_unreachable() -> None:
+    """Not: "no heartbeat yet". After the pod was replaced, the heartbeat is of the earlier one."""
+    world = running()
+    figures = world.figures["default/study-0"]
+    world.figures["default/study-0"] = replace(figures, alive=False)
+    world.step()
+    assert world.condition("MembersReady") == ("False", "Unreachable")
+    world.figures["default/study-0"] = replace(figures, alive=False, beat=figures.beat - 3600)
+    world.step()
+    assert world.condition("MembersReady") == ("False", "WaitingForFlux")
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 0.0, 3600.0])
+def test_a_member_that_is_heard_is_ready_whatever_the_clock_of_its_service_says(
+    ahead: float,
+) -> None:
+    from ensemble_operator.service_polling import _figures
+    from ensemble_service.client import MemberStatus
+
+    now = time.time()
+    figures = _figures(MemberStatus(member="a", alive=True, last_beat=now + ahead - 4.0))
+    assert abs(figures.beat - now) < 10.0
+    assert figures.alive
+    gone = _figures(MemberStatus(member="a", alive=False, last_beat=now - 4.0))
+    assert (gone.alive, gone.beat) == (False, now - 4.0)
 
 
 # -- deletion ----------------------------------------------------------------------------------------
