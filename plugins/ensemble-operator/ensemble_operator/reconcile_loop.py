@@ -49,6 +49,7 @@ Ask = Callable[[Key, Target], Awaitable["Mapping[str, Figures] | None"]]
 class _EnsembleState:
     """State of one Ensemble that the loop remembers, such as Secrets and failed changes."""
 
+    uid: str = ""
     secrets: dict[str, Object | None] = field(default_factory=dict)
     #: Times of the next checks.
     secrets_due: float = 0.0
@@ -188,7 +189,9 @@ class Loop:
             self._known.pop(key, None)
             self._drop_timer(key)
             return
-        known = self._known.setdefault(key, _EnsembleState())
+        known, uid = self._known.get(key), found["metadata"]["uid"]
+        if known is None or known.uid != uid:  # deleted and created again at once
+            known = self._known[key] = _EnsembleState(uid)
         ensemble = read(found) if is_readable(found) else None
         if ensemble is None and "deletionTimestamp" in found["metadata"]:
             ensemble = empty_ensemble(found)  # an invalid Ensemble can be deleted, too

@@ -1,4 +1,4 @@
-"""Tests of two operators at a time: an old one on a node without a network, and its successor."""
+"""Tests of two operators at a time, and of two Ensembles of one name, one after the other."""
 
 from __future__ import annotations
 
@@ -103,6 +103,22 @@ def test_an_operator_with_an_old_view_does_not_overwrite_a_newer_status(stand: S
     assert loop.counts["statuses"] == before["statuses"]
     assert stand.condition("study", "Finished") == ("True", "Failed")
     assert stand.status("study")["members"][0]["exitCode"] == 3
+
+
+def test_an_ensemble_made_again_at_once_is_not_ready_by_heartbeats_of_the_earlier_one(
+    stand: Stand,
+) -> None:
+    """``kubectl replace --force``: the operator sees both changes at once."""
+    running: Any = stand.start()
+    stand.apply(ensemble())
+    stand.until(lambda: stand.ready("study"))
+    running.operator.loop._ask = silent
+    with stand.cluster.store.changed:
+        stand.delete("Ensemble", "study")
+        stand.apply(ensemble())
+    reasons = ("WaitingForFlux", "Ready")
+    stand.until(lambda: stand.condition("study", "MembersReady")[1] in reasons)
+    assert stand.condition("study", "MembersReady") == ("False", "WaitingForFlux")
 
 
 async def silent(*words: Any) -> None:
