@@ -317,8 +317,9 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
 
     Reading a view or a computed column could take forever.
     """
-    ours = _schema()
-    for kind, name, sql in connection.execute(_MADE):
+    found = connection.execute(_MADE).fetchall()
+    ours = _schema() if found else {}
+    for kind, name, sql in found:
         if kind == "trigger" or ours.get(str(name).lower(), sql) != sql:
             raise JournalError(
                 f"this is not the journal of a run: {path}",
