@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment
+from ensemble_core.quick_dataclass import replace
 
 GROUPS = {
     "description": "The job groups whose jobs are submitted.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,7 +52,7 @@ from ensemble_core.plugin.hookspecs import (
     TriggerPlugin,
 )
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.quick_dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ensemble_core.config.action_entries import MatchContext, OptionCheck
@@ -19,6 +18,7 @@ from ensemble_core.model.formula_parser import EVENT_FIELDS
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
 from ensemble_core.model.retry_policy import RetryPolicy
+from ensemble_core.quick_dataclass import replace
 
 #: The schema by which ``retry`` is checked, in the form of an action's options.
 _RETRY = {

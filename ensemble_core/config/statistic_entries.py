@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ensemble_core.config.context import Context, cannot_be_built
@@ -12,6 +11,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.plugin.hookspecs import StatisticPlugin
 from ensemble_core.plugin.option_schemas import required_options
+from ensemble_core.quick_dataclass import replace
 
 
 def bind_statistics(context: Context, given: object) -> None:

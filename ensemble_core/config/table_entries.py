@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ensemble_core.config.context import Context, nearest
@@ -32,6 +31,7 @@ from ensemble_core.model.tables import (
     table_column,
     value_order,
 )
+from ensemble_core.quick_dataclass import replace
 
 
 def bind_tables(context: Context, given: object) -> dict[str, Table]:

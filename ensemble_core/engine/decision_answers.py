@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ensemble_core.engine.firing_records import PendingRequest, Steps
@@ -18,6 +17,7 @@ from ensemble_core.model.events import (
     ResizeOutcome,
     Signalled,
 )
+from ensemble_core.quick_dataclass import replace
 
 _LONGEST_RETRY = 60.0
 

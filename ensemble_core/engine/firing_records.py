@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ensemble_core.engine.job_record import JobRecord
@@ -13,7 +12,7 @@ from ensemble_core.engine.scopes import Scope
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, Resize, Terminate
 from ensemble_core.model.events import Event
-from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.quick_dataclass import dataclass, field, replace
 
 Asked = TypeVar("Asked", Call, Resize)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from ensemble_core.model.rules import Trigger
-from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.quick_dataclass import dataclass, field
 
 
 @dataclass(slots=True, eq=False)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
 from typing import Any
 
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.job_group import JobGroup
-from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.quick_dataclass import dataclass, field, replace
 
 #: How many different submits of a group are remembered. A rule that submits the group for each job
 #: of another group sets other values each time.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ensemble_core.engine.concurrency_slots import AT_ONCE
 from ensemble_core.engine.report_records import GroupReport, Progress, Report, RuleReport
@@ -11,6 +10,7 @@ from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.metrics.store import COMMITTED, USED
 from ensemble_core.model.filters import ALL
+from ensemble_core.quick_dataclass import replace
 
 
 def progress_of(state: State) -> Progress:

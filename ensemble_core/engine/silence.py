@@ -6,11 +6,10 @@ A job is reported once per attempt.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
 
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.timers import Timers
-from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.quick_dataclass import dataclass, field
 
 
 @dataclass(slots=True, eq=False)

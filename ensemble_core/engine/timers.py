@@ -6,10 +6,9 @@ The runtime asks when the next timer is due, and sends the event ``TimerElapsed`
 from __future__ import annotations
 
 import heapq
-from dataclasses import field
 from typing import Literal, NamedTuple
 
-from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.quick_dataclass import dataclass, field
 
 Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent", "for", "within"]
 

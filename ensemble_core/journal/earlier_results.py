@@ -7,13 +7,13 @@ the earlier jobs as if the file had been so from the start.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from ensemble_core.engine.done_jobs import DoneJob, DoneJobs
 from ensemble_core.engine.past_submits import pairs
 from ensemble_core.engine.state import State
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.job_group import JobGroup
+from ensemble_core.quick_dataclass import replace
 
 
 def stale_groups(state: State, after: Ensemble) -> list[str]:

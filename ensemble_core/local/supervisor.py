@@ -45,7 +45,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +56,7 @@ from ensemble_core.local.protocol import JOB_FIELDS, TIE, VERSION, Splitter, lin
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_loop import SupervisorLoop
 from ensemble_core.plugin.executor import Run
+from ensemble_core.quick_dataclass import replace
 
 if TYPE_CHECKING:  # most runs have no pilots
     from ensemble_core.local.fence import Fence

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field, fields
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -29,7 +28,7 @@ from ensemble_core.model.placeholders import (
 )
 from ensemble_core.model.plain_numbers import whole
 from ensemble_core.model.sweep_values import rounded, without_noise
-from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.quick_dataclass import dataclass, field, fields
 
 __all__ = [
     "FUNCTIONS",

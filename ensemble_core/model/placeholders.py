@@ -7,7 +7,6 @@ left to the shell. A placeholder with an unknown name stays as it is.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
@@ -280,6 +279,8 @@ def normal_name(name: str) -> str:
     name = _INDEX.sub(lambda found: f"[{index_label(found[1][1:-1])}]", base) + bracket + inner
     if not bracket:
         return name
+    import ast  # the supervisor of jobs does not need it
+
     try:
         return ast.unparse(ast.parse(name, mode="eval"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ensemble_core.model.generators import Exchange, Generator, Point, Reading
+from ensemble_core.quick_dataclass import replace
 
 
 class FirstPoints(Generator):

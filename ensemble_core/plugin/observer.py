@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from typing import ClassVar, Literal
 
 from ensemble_core.metrics.series import UNREADABLE
-from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.quick_dataclass import dataclass, field
 
 __all__ = ["UNREADABLE", "Observer", "Row"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.generators import EarlierPoints, GeneratorSpec
+from ensemble_core.quick_dataclass import replace
 from ensemble_core.session.installed_plugins import find_plugins
 from ensemble_core.session.kept_run import KeptRun
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from ensemble_core.journal.ownership import is_own
 from ensemble_core.journal.tags import fit, new_tag
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.plugin.executor import new_run_id
+from ensemble_core.quick_dataclass import replace
 from ensemble_core.session.earlier_folders import folder_warnings, folders_of
 from ensemble_core.session.executor_choice import ExecutorChoice, build_executor
 from ensemble_core.session.prepared_run import PreparedRun

@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +22,7 @@ from ensemble_core.journal.run_store import HALT, LEAVE, STOP
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Resumed, StopRequested
+from ensemble_core.quick_dataclass import replace
 from ensemble_core.session.environment_check import check_environment, webhook_errors
 from ensemble_core.session.executor_choice import ExecutorChoice, build_executor
 from ensemble_core.session.lost_journal import check_not_lost

@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -24,6 +23,7 @@ from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import Journal, JournalError
 from ensemble_core.model.decisions import Cancel, Decision, Signal, Submit, Terminate
 from ensemble_core.model.ensemble import Binder, Ensemble
+from ensemble_core.quick_dataclass import replace
 
 #: Seconds between polls for new events.
 _LOOK = 0.3

@@ -6,7 +6,6 @@ import difflib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import FileVersion
 from ensemble_core.journal.run_store import find, state_folder
 from ensemble_core.model.events import StopRequested
+from ensemble_core.quick_dataclass import replace
 from ensemble_core.session import kept_run
 from ensemble_core.session.executor_options import read_options
 from ensemble_core.session.resume import NewTables, prepare_resume

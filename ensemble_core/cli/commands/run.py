@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import click
 
@@ -25,6 +24,7 @@ from ensemble_core.cli.options import (
 )
 from ensemble_core.cli.run_text import resume_instead, run_text
 from ensemble_core.config.file_text import read
+from ensemble_core.quick_dataclass import replace
 from ensemble_core.session.executor_choice import choose_executor
 from ensemble_core.session.executor_options import profile_options, read_options
 from ensemble_core.session.profile_files import find_profile

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +21,7 @@ from ensemble_core.cli.options import (
 )
 from ensemble_core.display.text_style import count_of, printable, style_of
 from ensemble_core.errors import EnsembleError
+from ensemble_core.quick_dataclass import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
