@@ -63,8 +63,8 @@ class QueueJob:
     state: Literal[
         "waiting", "running", "suspended", "ending", "over", "stuck", "held", "unknown", "absent"
     ]
-    #: Wait status of a job that is over, if the queue knows it. If wrappers claim jobs, an end
-    #: counts only if the wrapper has reported none.
+    #: Wait status of a job that is over, if the queue knows it. If wrappers claim jobs, it counts
+    #: only if the wrapper has reported no end; and 0 only if the wrapper has reported the start.
     status: int | None = None
     #: Why the queue ended the job (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …).
     exception: str | None = None

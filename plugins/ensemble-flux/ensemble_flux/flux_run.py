@@ -42,7 +42,8 @@ from ensemble_flux.submitter import WINDOW, Order, Submitter
 
 #: Seconds to wait for the instance's first message, and for a reply to ``reattach``.
 PATIENCE = 120.0
-#: Seconds between checks of what the instance is still accepting or holds.
+#: Seconds between checks whether submissions are still being accepted, and until a check whether
+#: a job is held.
 _AGAIN = 0.5
 #: Seconds that a checked job may take to reach the job manager.
 _BATCHED = 0.25

@@ -145,10 +145,10 @@ def test_jobs_of_a_pilot_continue_when_the_queue_says_so_although_their_node_is_
 def test_a_job_ends_after_all_events_that_the_run_has_although_the_queues_clock_is_behind() -> None:
     """After a resume, the run waited for its end forever."""
     told: list[Event] = []
-    turn = SimpleNamespace(
+    transaction = SimpleNamespace(
         clock=lambda: 300.0, record=lambda *_: None, then=lambda call: call(), emit=told.extend
     )
-    tracking = Tracking(cast("Transaction", turn), cast("Fleet", SimpleNamespace(placed={})))
+    tracking = Tracking(cast("Transaction", transaction), cast("Fleet", SimpleNamespace(placed={})))
     entry = Entry(Job(group="a", index=0, id="a.0", command=("true",)), 1, 100.0)
     tracked = tracking.add(entry, since=200.0)  # its suspension, which only the queue knew
     tracking.finish(tracked, "preempted", "", 150.0)

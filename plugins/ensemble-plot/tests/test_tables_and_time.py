@@ -290,12 +290,13 @@ def test_a_timeline_has_a_bar_for_each_attempt(tmp_path: Path) -> None:
 def test_a_job_that_was_cancelled_while_it_waited_needs_no_line_of_its_own(tmp_path: Path) -> None:
     every_core = len(os.sched_getaffinity(0))
     study = {
-        "jobs": [{"name": "sim", "command": "sleep 1", "count": 4, "tasks": every_core}],
+        "jobs": [{"name": "sim", "command": "sleep 60", "count": 4, "tasks": every_core}],
         "rules": [
             {"trigger": "start", "action": {"name": "submit", "label": "sim"}},
             {
                 "trigger": "interval",
                 "seconds": 0.8,
+                "when": "queue.run == 1",
                 "action": {"name": "cancel", "label": "sim"},
             },
         ],

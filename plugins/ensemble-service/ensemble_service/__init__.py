@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 # How an event gets from a member to a run:
 #
-# 1. Agent: hosted_run takes the event from the executor. kept_events writes rows and problems to
-#    disk, because the executor would not report them again to a restarted agent.
-# 2. Agent: event_stream.Outbox numbers the event and keeps it until it is acknowledged.
-# 3. Service: streams receives the event, router finds the run, send_queue limits the backlog.
+# 1. Agent: hosted_run takes the event from the executor. unacknowledged_events writes rows and
+#    problems to disk, because the executor would not report them again to a restarted agent.
+# 2. Agent: event_delivery.Outbox numbers the event and keeps it until it is acknowledged.
+# 3. Service: rpc_streams receives the event, router finds the run, send_queue limits the backlog.
 #    Nothing is stored.
-# 4. Run: connection, remote_executor, and member_proxy receive the event. event_stream.Inbox drops
-#    it if its number has arrived before.
+# 4. Run: connection, remote_executor, and member_proxy receive the event. event_delivery.Inbox
+#    drops it if its number has arrived before.
 # 5. Run: event_admission drops what a member may not report. member_jobs drops job events that a
 #    restarted agent repeats. The run gets the remaining events, which are then acknowledged.
 
