@@ -39,8 +39,9 @@ def ask(
 ) -> list[dict[str, Any]]:
     """Request an action from the run in this folder, and return the resulting decisions.
 
-    ``waiting`` is called periodically until there is an answer. Raises :class:`UsageError` if the
-    run belongs to another user, has no controller or rejects the request.
+    ``waiting`` is called periodically until there is an answer. Raises :class:`EnsembleError` if
+    the run belongs to another user, has no controller, one that is suspended or one that exits
+    without an answer, or rejects the request.
     """
     require_own(folder)
     lock = Lock(folder)
@@ -62,11 +63,11 @@ def ask(
     try:
         while True:
             gone = lock.controller() != controller  # before reading the answer
+            waiting()
             if answer.exists():
                 return _read_answer(answer)
             if gone:
                 raise _not_live(folder) if question.exists() else _unanswered(folder)
-            waiting()
             time.sleep(_LOOK)
     finally:
         for path in (question, answer):

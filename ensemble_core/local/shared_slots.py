@@ -18,12 +18,11 @@ import stat
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict
 
 from ensemble_core.local.cores import Topology
 from ensemble_core.local.slots import Slots
 from ensemble_core.model.jobs import Job
-from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.quick_dataclass import dataclass, fields
 
 #: Positions of the bytes to lock: the first one for cores, the first one for GPUs, and the one that
 #: a supervisor locks while it chooses jobs. All are far beyond the content of the file.
@@ -335,7 +334,9 @@ class SharedSlots(Slots):
         return []
 
     def _write(self) -> None:
-        data = json.dumps([asdict(run) for run in self._waiting_runs]).encode()
+        names = [each.name for each in fields(_WaitingRun)]
+        runs = [{name: getattr(run, name) for name in names} for run in self._waiting_runs]
+        data = json.dumps(runs).encode()
         with contextlib.suppress(OSError):  # if the disk is full: waiting supervisors also poll
             os.pwrite(self._file, data, 0)
             os.ftruncate(self._file, len(data))

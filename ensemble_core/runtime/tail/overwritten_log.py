@@ -15,8 +15,8 @@ from ensemble_core.runtime.tail.read_position import REMEMBERED, Identity, ReadP
 
 #: At most so many bytes at the end of a file are stored.
 LONGEST = 4 << 20
-#: How many bytes before the position are stored.
-_REMEMBERED = 32
+#: How many bytes before the position are stored for a later attempt.
+_PLACE_BYTES = 32
 
 
 class EarlierText:
@@ -125,7 +125,7 @@ class Place:
         """Return the place for this position, or ``None`` if the file was not read."""
         if position.identity is None:
             return None
-        return cls(path, position.identity, position.offset, position.before[-_REMEMBERED:])
+        return cls(path, position.identity, position.offset, position.before[-_PLACE_BYTES:])
 
 
 def _common(one: bytes, other: bytes) -> int:
