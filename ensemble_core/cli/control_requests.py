@@ -91,8 +91,10 @@ def _note_about(lock: Lock) -> Callable[[], None]:
 
     def note() -> None:
         nonlocal due
+        if due is None or time.monotonic() <= due:
+            return
         controller = lock.controller()
-        if due is not None and controller is not None and time.monotonic() > due:
+        if controller is not None:
             due = None
             click.echo(
                 f"waiting for the controller of run {lock.path.parent.name} "
