@@ -62,10 +62,9 @@ class Lease:
         renewed = self._clock()
         # Some seconds without an operator are better than two operators at a time.
         while (left := renewed + self._renew - self._clock()) > 0:
-            pause = min(self._retry, left)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(self._retry, left))
             began = self._clock()
-            if await self._try(left - pause):
+            if await self._try(renewed + self._renew - began):
                 renewed = began
         _log.error("lost the Lease %s: another operator may take over", self._name)
 

@@ -56,6 +56,22 @@ def test_an_operator_stops_before_its_lease_ends_for_others(slow: float, good: i
         loop.close()
 
 
+def test_an_operator_that_was_stopped_for_longer_than_its_lease_ends_at_once() -> None:
+    """Its machine was frozen, so another operator may be active. The API server is slow."""
+    loop, frozen = QuickLoop(), [0.0]
+
+    async def api(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        await asyncio.sleep(3600)
+
+    lease = Lease(cast(Api, api), "default", "me", clock=lambda: loop.time() + frozen[0])
+    try:
+        loop.call_later(1.0, lambda: frozen.__setitem__(0, 60.0))
+        loop.run_until_complete(lease.hold())
+        assert loop.time() == 2.0
+    finally:
+        loop.close()
+
+
 def test_an_operator_that_has_lost_its_lease_does_nothing_more(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
