@@ -115,12 +115,13 @@ class _StandardFields:
                 given = {name: getattr(each, name) for name in _ATTRIBUTES}
                 given = {name: value for name, value in given.items() if value is not MISSING}
                 entries.append((each.name, object, dataclasses.field(**given)))
-            # The bases have checked the order of the fields.
+            # Without a constructor, the order of the fields does not matter.
             options: dict[str, Any] = {"init": False, "repr": False, "eq": False}
             options["namespace"] = {"__doc__": "Otherwise, its signature is computed."}
-            self._made = dataclasses.make_dataclass("_Fields", entries, **options).__dict__[_FIELDS]
+            made = dataclasses.make_dataclass("_Fields", entries, **options).__dict__[_FIELDS]
             for each in self.own.values():
-                self._made[each.name].type = each.type
+                made[each.name].type = each.type
+            self._made = made
         return self._made
 
 

@@ -239,7 +239,7 @@ def check_resumes(story: Story, handled: list[Handled], seed: int, snapshots: fl
     assert again.report() == story.engine.report()
 
 
-def check_adoption(story: Story, text: str) -> None:
+def check_the_same_file(story: Story, text: str) -> None:
     """Check that a run that continues with the same file keeps its counts and rules."""
     engine = Engine(story.ensemble)
     for event in story.events[: len(story.events) // 2]:
@@ -272,7 +272,7 @@ def test_every_law_holds_in_random_stories(text: str, seed: int) -> None:
     check_submits(story)
     handled = replayed(story)
     check_resumes(story, handled, seed, snapshots=4)
-    check_adoption(story, text)
+    check_the_same_file(story, text)
     check_tracers(story, handled)
 
 

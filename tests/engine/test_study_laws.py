@@ -524,8 +524,8 @@ def check_gauges(story: Watched, seed: int) -> None:
     assert dict(late.snapshot()) == dict(often.snapshot())
 
 
-def check_snapshots_and_adoption(story: Watched, drawn: Spec, seed: int) -> None:
-    """Check that neither snapshots nor adopting the same file change a decision."""
+def check_snapshots_and_the_same_file(story: Watched, drawn: Spec, seed: int) -> None:
+    """Check that neither snapshots nor continuing with the same file change a decision."""
     chance, again = random.Random(seed), Engine(story.ensemble)
     joined = any(one.type == "add-rule" for one in story.decisions)
     for event, text in zip(story.events, story.texts, strict=True):
@@ -547,7 +547,7 @@ def test_laws_of_attempts_indices_and_slices_hold(drawn: Spec, seed: int) -> Non
     check_retries_and_variations(story)
     check_replay(story)
     check_gauges(story, seed)
-    check_snapshots_and_adoption(story, drawn, seed)
+    check_snapshots_and_the_same_file(story, drawn, seed)
 
 
 @settings(suppress_health_check=list(HealthCheck))
