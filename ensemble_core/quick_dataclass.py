@@ -27,7 +27,7 @@ _Some = TypeVar("_Some")
 #: How many objects of a class are made before its constructor is compiled, which takes as long as
 #: twenty of them. In a run of one job, three classes of four have no more.
 _UNCOMPILED = 2
-#: Attributes of the decorated classes, as of those of the standard library.
+#: Attributes of a decorated class, named as in the standard library.
 _FIELDS, _PARAMS = "__dataclass_fields__", "__dataclass_params__"
 
 if not TYPE_CHECKING:
