@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ensemble_core.engine import chain_limit
 from ensemble_core.engine.firing_records import Match, Origin
 from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.past_submits import PastSubmit, added, keys, pairs, same_sweep
@@ -201,7 +202,7 @@ def _complete_submit(
         state.sources[jobs[0].id] = entries
         message = f"{_shown(jobs)}: added to the earlier submit of {name}, as the file says now"
         state.out.append(Log(rule=past.rule, firing=past.firing, message=message))
-        link = state.extend(past.rule or "", None)
+        link = chain_limit.extend(state, past.rule or "", None)
         origin = Origin(None, past.firing, link, Match(event), {})  # type: ignore[arg-type]
         decision = Submit(rule=past.rule, firing=past.firing, group=name, jobs=tuple(jobs))
         submission.submit(origin, decision)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ensemble_core.engine import chain_limit
 from ensemble_core.engine.end_of_run import EndOfRun
 from ensemble_core.engine.firing_records import Origin, PendingRequest
 from ensemble_core.engine.rule_index import RuleState
@@ -71,9 +72,13 @@ class Effects:
                 self.submission.retry(origin.match.record.index, decision)
             return
         elif isinstance(decision, Call):
-            link = origin.link if state.via is None else state.extend(origin.rule, state.via)
+            link = (
+                origin.link
+                if state.via is None
+                else chain_limit.extend(state, origin.rule, state.via)
+            )
             if link.depth > state.ensemble.limits.chain:
-                state.cut_chain(origin.rule_state, origin.rule_state.main, link)
+                chain_limit.cut(state, origin.rule_state, origin.rule_state.main, link)
                 return
             state.calls[decision.call] = PendingRequest(origin, link, decision)
             if origin.match.record is not None:

@@ -95,13 +95,13 @@ from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
 from ensemble_core.engine.job_events import apply_job_event, end_unsubmitted
 from ensemble_core.engine.job_record import JobRecord
-from ensemble_core.engine.job_results import check_result, compute_result
 from ensemble_core.engine.job_states import ATTEMPT, NOT_HANDED_OVER
 from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.repeated_rows import report_repeated_rows
 from ensemble_core.engine.report_builder import report_of
 from ensemble_core.engine.report_records import Report
 from ensemble_core.engine.requests import carry_out
+from ensemble_core.engine.result_and_fail_if import check_result, compute_result
 from ensemble_core.engine.result_tables import Tables
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
 from ensemble_core.engine.rule_index import RuleState

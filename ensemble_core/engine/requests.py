@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from ensemble_core.engine import chain_limit
 from ensemble_core.engine.action_decisions import EngineFiring
 from ensemble_core.engine.concurrency_slots import AT_ONCE
 from ensemble_core.engine.decision_effects import Effects, no_such_limit
@@ -286,7 +287,7 @@ def carry_out(
     ``settle`` begins the attempt for which an index waits.
     """
     state = effects.state
-    link = state.extend(f"request of {event.by}", None)
+    link = chain_limit.extend(state, f"request of {event.by}", None)
     # A request has no rule. Calls and resizes, which need a firing, are not in ACTIONS.
     origin = _RequestOrigin(None, 0, link, Match(event), {}, event.by)  # type: ignore[arg-type]
     state.link = state.deepest = link

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from ensemble_core.engine import chain_limit
 from ensemble_core.engine.action_decisions import EngineFiring
 from ensemble_core.engine.decision_effects import Effects
 from ensemble_core.engine.firing_records import Match, Origin
@@ -381,9 +382,9 @@ class RuleEvaluation:
         known: dict[str, Any] | None,
     ) -> None:
         state, rule = self.state, rule_state.rule
-        link = state.extend(rule.id, state.link)
+        link = chain_limit.extend(state, rule.id, state.link)
         if link.depth > state.ensemble.limits.chain:
-            state.cut_chain(rule_state, one, link)
+            chain_limit.cut(state, rule_state, one, link)
             self._report(rule_state, match, "cut", known)
             return
         if state.deepest is None or link.depth >= state.deepest.depth:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ensemble_core.engine.for_duration import TrueConditions
@@ -429,11 +429,3 @@ def _breadth(rule: BoundRule) -> int:
     if rule.each is not None:
         return 0
     return min(len(rule.groups), 2) or 3
-
-
-def chain_text(rules: Sequence[str]) -> str:
-    """Return the rules of a chain as text, without the middle of a long chain."""
-    shown = list(rules)
-    if len(shown) > 12:
-        shown = [*shown[:4], "…", *shown[-4:]]
-    return " → ".join(shown)

@@ -18,8 +18,8 @@ from ensemble_core.engine.past_submits import same_sweep
 from ensemble_core.engine.rate_limit import RateLimit
 from ensemble_core.engine.result_tables import Tables
 from ensemble_core.engine.rule_chain import Link
-from ensemble_core.engine.rule_index import RuleInstance, RuleState
-from ensemble_core.engine.rule_set import RuleSet, chain_text
+from ensemble_core.engine.rule_index import RuleState
+from ensemble_core.engine.rule_set import RuleSet
 from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.engine.shared_files import SharedFiles
 from ensemble_core.engine.silence import Silence
@@ -38,7 +38,6 @@ from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import (
     Call,
     Decision,
-    DisableRule,
     Log,
     Notify,
     Resize,
@@ -573,34 +572,6 @@ class State:
         return known
 
     # -- updates by other parts -----------------------------------------------------------------
-
-    def extend(self, rule: str, parent: Link | None) -> Link:
-        """Add a firing to the chain of ``parent``.
-
-        If a job has finished since, start a new chain.
-        """
-        finishes = self.table.finishes
-        depth = parent.depth + 1 if parent is not None and parent.finishes == finishes else 1
-        return Link(rule, parent if depth > 1 else None, depth, finishes)
-
-    def cut_chain(self, state: RuleState, one: RuleInstance, link: Link) -> None:
-        """Permanently switch off a rule or instance whose firing would exceed the limit on
-        chains.
-        """
-        self.limits_reported["chain"] = None
-        if one is state.main:
-            self.rules.cut(state)
-        else:
-            one.cut = state.version
-        self.end_check_due = True
-        self.error(
-            f"rule {state.rule.id!r} is switched off: {link.depth - 1} rule firings triggered "
-            f"each other without any job finishing\n  because: {chain_text(link.names())}\n  "
-            "hint: give one of these rules a condition or fewer repetitions, or raise "
-            "limits.chain"
-        )
-        if one is state.main:
-            self.out.append(DisableRule(rules=(state.rule.id,)))
 
     def check_soon(self, state: RuleState) -> None:
         """Have a newly added or enabled rule checked, because its metric may already satisfy it."""

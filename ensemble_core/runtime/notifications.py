@@ -75,7 +75,7 @@ class Notifier:
 
     def _deliver(self, address: str, notices: Sequence[Notify]) -> str:
         """Deliver messages, with up to three attempts. Return an empty text, or why this failed."""
-        from ensemble_core.runtime.delivery_attempt import Refused, deliver
+        from ensemble_core.runtime.message_delivery import Refused, deliver
 
         failed = ""
         for wait in (0.0, *_WAITS):

@@ -18,7 +18,7 @@ def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
     """
     from ensemble_core.model.notification_addresses import addresses, webhook_of
     from ensemble_core.plugin.executor import withhold
-    from ensemble_core.runtime.webhooks import webhook_url
+    from ensemble_core.runtime.webhook_url import webhook_url
 
     found: dict[str, UsageError] = {}
     inherited = {name for group in ensemble.groups.values() for name in group.environment_from}

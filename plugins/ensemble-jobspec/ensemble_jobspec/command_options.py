@@ -16,7 +16,7 @@ from ensemble_core import UsageError, shared_storage
 from ensemble_core.cli.toolkit import ExecutorChoice, Registry, print_warning, read_file
 
 if TYPE_CHECKING:
-    from ensemble_jobspec.options import Converted, Options
+    from ensemble_jobspec.conversion_options import Converted, Options
     from ensemble_jobspec.workload import Workload
 
 _LETTERS = {"A": "flux", "B": "transform", "C": "nextgen"}

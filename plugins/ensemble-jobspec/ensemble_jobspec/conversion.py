@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ensemble_core import UsageError, escape_braces
-from ensemble_jobspec.options import Converted, Options
+from ensemble_jobspec.conversion_options import Converted, Options
 from ensemble_jobspec.options_by_executor import broker_words, literal, queue_options, run_once
 from ensemble_jobspec.resource_shapes import Shape, choose_shape, shape_gauges
 from ensemble_jobspec.scripts import script_words

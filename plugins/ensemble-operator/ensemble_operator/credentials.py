@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from .credential_renewal import renewal, renewal_time
 from .object_names import Object, child
 from .resource import Ensemble
 from .service_objects import address, tls_secret, tokens_secret
@@ -21,8 +22,6 @@ from .token_holders import (
     belongs_to,
     holders,
     is_recorded,
-    renewal,
-    renewal_time,
     token_lines,
     value,
 )

@@ -25,6 +25,7 @@ from .changes import (
     Patch,
     Plan,
 )
+from .credential_renewal import needs_secrets
 from .member_objects import RUNNER, member_objects, run_objects, token_secret
 from .member_reconcile import BEAT, members_leave, plan_part
 from .member_restrictions import privilege_problems
@@ -43,7 +44,7 @@ from .status import (
     transitions,
 )
 from .times import format_time, seconds
-from .token_holders import holders, needs_secrets, needs_user, secret_names, value
+from .token_holders import holders, needs_user, secret_names, value
 from .withdrawal import can_withdraw
 
 #: Seconds between two writes of the status that only change figures.

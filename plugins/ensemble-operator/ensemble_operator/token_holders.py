@@ -22,8 +22,6 @@ FILES = ("ca.crt", "ca.key", "server.crt", "server.key")
 #: Suffixes of further keys in a Secret with a token: the next token, until the service certainly
 #: knows it, and the id of the previous token, which stays valid until it expires.
 NEXT, LAST = ".next", ".last"
-#: Seconds until a changed Secret is visible in all pods that mount it.
-_SPREAD = 600.0
 #: Owner of the operator's token.
 VIEWER = "viewer"
 
@@ -85,10 +83,11 @@ def token_lines(secrets: Secrets, ensemble: Ensemble) -> list[dict[str, Any]]:
 
 def is_recorded(lines: list[dict[str, Any]], holder: Holder, text: str) -> bool:
     """Return whether a token is recorded for this holder."""
-    return _line(lines, holder, text) is not None
+    return token_line(lines, holder, text) is not None
 
 
-def _line(lines: list[dict[str, Any]], holder: Holder, text: str) -> dict[str, Any] | None:
+def token_line(lines: list[dict[str, Any]], holder: Holder, text: str) -> dict[str, Any] | None:
+    """Return the line of a holder's token in the file of tokens, or ``None``."""
     found = (line for line in lines if str(line.get("id")) == text[9:17] and _matches(line, holder))
     return next(found, None) if text else None
 
@@ -103,47 +102,3 @@ def belongs_to(line: dict[str, Any], holder: Holder, secrets: Secrets) -> bool:
     secret, key = secrets.get(holder.secret), holder.key
     ids = [value(secret, key)[9:17], value(secret, key + NEXT)[9:17], value(secret, key + LAST)]
     return _matches(line, holder) and str(line.get("id")) in ids
-
-
-def renewal(
-    lines: list[dict[str, Any]], holder: Holder, secrets: Secrets, now: float
-) -> Literal["", "make", "use"]:
-    """Return the step of a token's renewal that is due: ``make`` a new token, or ``use`` it."""
-    # A token is renewed at two thirds of its lifetime. The new token is used once the service has
-    # its hash.
-    secret = secrets.get(holder.secret)
-    coming = _line(lines, holder, value(secret, holder.key + NEXT))
-    if coming is not None:
-        return "use" if now >= coming.get("created", 0.0) + _SPREAD else ""
-    own = _line(lines, holder, value(secret, holder.key)) or {}
-    created, expires = own.get("created", 0.0), own.get("expires", 0.0)
-    return "make" if expires and now >= created + (expires - created) * 2 / 3 else ""
-
-
-def needs_secrets(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:
-    """Return whether a Secret is missing, wrong, or due for renewal."""
-    tls = secrets.get(tls_secret(ensemble))
-    if not ensemble.sidecar.tls_secret and (
-        not all(value(tls, key) for key in FILES) or now >= renewal_time(tls)
-    ):
-        return True
-    lines = token_lines(secrets, ensemble)
-    everybody = holders(ensemble)
-    authority = value(tls, "ca.crt")
-    return not all(
-        any(belongs_to(line, each, secrets) for each in everybody) for line in lines
-    ) or not all(
-        is_recorded(lines, each, value(secrets.get(each.secret), each.key))
-        and value(secrets.get(each.secret), "ca.crt") == authority
-        and not renewal(lines, each, secrets, now)
-        for each in everybody
-    )
-
-
-def renewal_time(secret: Object | None) -> float:
-    """Return when a Secret's certificate must be renewed; 0 if unknown."""
-    noted = ((secret or {}).get("metadata") or {}).get("annotations") or {}
-    try:
-        return float(noted.get(RENEW, 0))
-    except ValueError:
-        return 0.0

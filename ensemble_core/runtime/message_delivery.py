@@ -21,7 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from ensemble_core.model.decisions import Notify
 from ensemble_core.model.notification_addresses import webhook_of
-from ensemble_core.runtime.webhooks import webhook_url
+from ensemble_core.runtime.webhook_url import webhook_url
 
 #: Timeout of one attempt in seconds.
 TIMEOUT = 10.0
