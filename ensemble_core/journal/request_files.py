@@ -62,12 +62,14 @@ def ask(
         ) from error
     try:
         while True:
-            gone = lock.controller() != controller  # before reading the answer
+            now = lock.controller()  # before reading the answer
             waiting()
             if answer.exists():
                 return _read_answer(answer)
-            if gone:
-                raise _not_live(folder) if question.exists() else _unanswered(folder)
+            if now is None and question.exists():
+                raise _not_live(folder)
+            if now != controller:
+                raise _unanswered(folder)
             time.sleep(_LOOK)
     finally:
         for path in (question, answer):
