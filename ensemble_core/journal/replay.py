@@ -71,6 +71,8 @@ class Replay:
         #: before a change of the file at the same event.
         self._texts = [text for text in texts[1:] if text.seq >= after]
         self.seq = after
+        #: Number of events that were replayed.
+        self.replayed = 0
         if engine is None:
             if not texts:
                 raise JournalError(
@@ -106,6 +108,7 @@ class Replay:
                 if decided != row.decisions:
                     raise Difference(row, decided, _versions_at(self._journal, row.seq))
             self.seq = row.seq
+            self.replayed += 1
             yield row, event, decisions
         while pending and self._texts and (until is None or self._texts[0].seq <= until):
             self._reconfigure(self._texts.pop(0))

@@ -63,6 +63,7 @@ class Figures:
     jobs: int
     failed: int
     cancelled: int
+    events: int
     used: float  # core-seconds of the jobs
     offered: float  # core-seconds of the cluster
     #: Resources used, as ``limits`` counts them.
@@ -171,6 +172,7 @@ def play(study: Study, seed: int) -> Figures:
         jobs=sum(group.submitted for group in groups),
         failed=sum(group.failed for group in groups),
         cancelled=sum(group.cancelled for group in groups),
+        events=outcome.report.events,
         used=simulator.used,
         offered=simulator.offered,
         node_hours=used.get("node_hours", 0.0),

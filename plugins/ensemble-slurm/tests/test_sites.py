@@ -46,7 +46,9 @@ def test_a_job_that_may_be_requeued_by_its_exit_code_waits_again_and_ends_once(
             session.wait(session.problems, "a warning")
             assert f"scontrol release {id_}" in session.problems()[0]
             cluster.run("scontrol", "release", id_)
-        cluster.run("scontrol", "update", f"jobid={id_}", "starttime=now")  # not in two minutes
+        # Not in two minutes, but later than in the second of the end: a node refuses to start a job
+        # whose credential is as old ("Job credential revoked", exit code 1).
+        cluster.run("scontrol", "update", f"jobid={id_}", "starttime=now+3")
         session.wait_clean(job)
         assert session.context(job, "finish")["status"] == 0
         assert session.names(job).count("finish") == 1
