@@ -217,6 +217,7 @@ def test_at_sigterm_only_the_exit_code_0_is_a_jobs_own_end(tmp_path: Path) -> No
     assert reading.quit is not None
     assert not any(map(alive, (failed_pid, deaf_pid, killed_pid)))
     assert not pilot.has_run(waiting)
+    wait_until(pilot.lost)
     (lost,) = pilot.lost()
     assert lost.drained
     pilot.session.executor.close()

@@ -223,7 +223,8 @@ class Inquiry:
             else:
                 self._count_miss(life, row, asked)
             polled.still_in_queue(life, row)
-            key = f"{life.job.rpartition('.')[0]} {re.sub('[0-9]+', '', row.note)}"
+            note = re.sub("[0-9]+", "", row.note.replace(row.id, ""))
+            key = f"{life.job.rpartition('.')[0]} {note}"
             stuck = row.state == "stuck" or (row.state == "held" and not life.holds)
             if stuck and key not in self._warned:
                 self._warned.add(key)
