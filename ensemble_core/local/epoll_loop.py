@@ -48,7 +48,8 @@ class Poller(Generic[T]):
         self._timers: list[tuple[float, int, PollerTimer]] = []
         self._most = _FEW
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
+        #: Reentrant: the handler of a signal may call :meth:`wake` while its thread holds it.
+        self._lock = threading.RLock()
         self._awake = False
         self._open = True
 

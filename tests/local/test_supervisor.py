@@ -23,6 +23,7 @@ from ensemble_testing.processes import process_files
 from ensemble_testing.session import Session, alive, wait_until
 
 from ensemble_core.errors import ExecutorError
+from ensemble_core.local.epoll_loop import Poller
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.ledger_lines import with_checksum
 from ensemble_core.local.supervisor_start import SECRET, StartedSupervisor, address
@@ -458,6 +459,34 @@ def test_a_supervisor_drains_at_a_signal_that_ends_an_allocation(stage: Stage, n
         assert session.executor.reattach({waiting.id: 1.0}) == {waiting.id: True}
         session.wait_clean(waiting)
         assert session.context(waiting, "finish")["status"] == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_that_arrives_while_a_supervisor_closes_does_not_stop_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It hung for ever, and its process stayed."""
+    poller: Poller[str] = Poller()
+    signals: list[int] = []
+
+    def on_signal(number: int, _frame: object) -> None:
+        poller.wake()
+        signals.append(number)
+
+    close = os.close
+
+    def signalled(fd: int) -> None:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        close(fd)
+
+    before = signal.signal(signal.SIGUSR2, on_signal)
+    try:
+        monkeypatch.setattr("ensemble_core.local.epoll_loop.os.close", signalled)
+        poller.close()
+    finally:
+        monkeypatch.undo()
+        signal.signal(signal.SIGUSR2, before)
+    assert signals
 
 
 def test_a_job_that_exits_as_its_supervisor_starts_to_drain_ends_normally(stage: Stage) -> None:
