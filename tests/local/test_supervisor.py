@@ -465,7 +465,7 @@ def test_a_supervisor_drains_at_a_signal_that_ends_an_allocation(stage: Stage, n
 def test_a_signal_that_arrives_while_a_supervisor_closes_does_not_stop_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It hung for ever, and its process stayed."""
+    """The handler of the signal waited for a lock of its own thread, so the process never ended."""
     poller: Poller[str] = Poller()
     signals: list[int] = []
 

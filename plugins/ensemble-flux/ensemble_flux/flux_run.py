@@ -30,7 +30,7 @@ from ensemble_flux.eventlog_watcher import EventlogWatcher
 from ensemble_flux.idle_queue import IdleQueue
 from ensemble_flux.instance import Instance, ends_with, read_instance, survives_power_cut
 from ensemble_flux.instance_gauges import Gauges
-from ensemble_flux.interrupted_jobs import AllocationEnd
+from ensemble_flux.interrupted_jobs import InterruptedJobs
 from ensemble_flux.jobspec import Jobspecs, files_of, tag_of
 from ensemble_flux.journal_stream import JournalStream
 from ensemble_flux.node_usage import Nodes
@@ -83,7 +83,7 @@ class FluxRun:
         self._reactor = Reactor(
             flux, uri, opened=self._on_open, idle=self._flush, lost=self._report_lost
         )
-        self._end = AllocationEnd(self._reactor, self._tell)
+        self._end = InterruptedJobs(self._reactor, self._tell)
         self._fetcher = Fetcher(flux, self._reactor, self._add_events, self._problem)
         self._gauges = Gauges(self._reactor, nodes, self._journal, self._problem)
         self._idle_queue = IdleQueue(self._reactor, self._journal, nodes, self._problem)

@@ -29,7 +29,7 @@ _STATUSES = frozenset({*_SIGNALS, *((128 + number) << 8 for number in _SIGNALS)}
 _NODE_CAUSES = ("node-failure", "lost")
 
 
-class AllocationEnd:
+class InterruptedJobs:
     """Passes events on. Some wait; more do in an instance that ends with its allocation.
 
     The callback ``tell`` receives them later.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from ensemble_flux.interrupted_jobs import AllocationEnd
+from ensemble_flux.interrupted_jobs import InterruptedJobs
 
 from ensemble_core import JobEvent
 
@@ -43,8 +43,8 @@ def told() -> list[JobEvent]:
 
 
 @pytest.fixture
-def end(broker: Broker, told: list[JobEvent]) -> AllocationEnd:
-    return AllocationEnd(cast("Reactor", broker), told.extend)
+def end(broker: Broker, told: list[JobEvent]) -> InterruptedJobs:
+    return InterruptedJobs(cast("Reactor", broker), told.extend)
 
 
 def event(name: str, job: str = "a.0", **context: Any) -> JobEvent:
@@ -61,7 +61,7 @@ def causes(events: Sequence[JobEvent]) -> list[str]:
 
 
 def test_a_job_that_others_cancelled_stays_cancelled_if_its_allocation_ends_before_it(
-    end: AllocationEnd, broker: Broker, told: list[JobEvent]
+    end: InterruptedJobs, broker: Broker, told: list[JobEvent]
 ) -> None:
     """It was also interrupted, so a resume ran it again."""
     end.temporary = True
@@ -76,7 +76,7 @@ def test_a_job_that_others_cancelled_stays_cancelled_if_its_allocation_ends_befo
 
 
 def test_a_job_that_others_and_then_the_run_cancelled_was_not_interrupted(
-    end: AllocationEnd, broker: Broker, told: list[JobEvent]
+    end: InterruptedJobs, broker: Broker, told: list[JobEvent]
 ) -> None:
     """``flux cancel --all``, and a rule that cancels all jobs after the first one."""
     told += end.pass_on([cancel("a.0"), cancel("a.1")])
@@ -90,7 +90,7 @@ def test_a_job_that_others_and_then_the_run_cancelled_was_not_interrupted(
 
 
 def test_a_job_that_an_ending_instance_cancelled_was_interrupted(
-    end: AllocationEnd, broker: Broker, told: list[JobEvent]
+    end: InterruptedJobs, broker: Broker, told: list[JobEvent]
 ) -> None:
     told += end.pass_on([cancel()])
     broker.answer("cleanup")

@@ -92,7 +92,8 @@ def newest_checkpoint(
 ) -> tuple[Search, str]:
     """Return what ``find`` finds in the job's folder, and the newest checkpoint.
 
-    Raises :class:`EnsembleError` if there is none. Its message calls a checkpoint ``what``.
+    Raises :class:`EnsembleError` if there is none. ``what`` is the word for a checkpoint in its
+    message.
     """
     workdir = job.get("workdir")
     if not workdir:
