@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # most runs have no pilots
     from ensemble_core.local.fence import Fence
 
 #: For how many seconds events are collected into one message while jobs wait for slots.
-_GATHER = 0.005
+_GATHER = 0.002
 
 
 class SupervisorLoop:
