@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ import traceback
 import xml.etree.ElementTree as ET
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
@@ -97,6 +98,8 @@ SLOW: Mapping[str, int] = {
     "ensemble-testing/tests/test_crash_rounds.py": 15_000,
     "ensemble-testing/tests/test_leftovers.py": 30_000,
 }
+#: Seconds without output after which a command is stopped: more than a single test may take.
+SILENCE = 1_200.0
 #: The last line of pytest, with or without its frame.
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+ in [\d.]+s.*?|no tests ran in .*?) ?=*$")
 
@@ -106,6 +109,10 @@ class Results:
     """The results that the last section shows."""
 
     failed: list[str] = field(default_factory=list)
+    #: Processes that commands left behind.
+    left: list[str] = field(default_factory=list)
+    #: What the running parts have printed, if several run at a time.
+    running: dict[str, list[str]] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
     #: CPU seconds of each part's commands and their children.
     cpu: Counter[str] = field(default_factory=Counter)
@@ -152,20 +159,71 @@ def show(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
     )
-    assert process.stdout is not None
     lines = []
-    for line in process.stdout:
-        lines.append(line.rstrip("\n"))
-        say(lines[-1])
+    for line in output(process):
+        lines.append(line)
+        say(line)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = code = os.waitstatus_to_exitcode(status)
     RESULTS.cpu[_PART.get()] += round(used.ru_utime + used.ru_stime)
     if code:
         say(f"exit code {code}: {Path(command[0]).name} {' '.join(map(str, command[1:]))}")
     return code, lines
+
+
+def output(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """Yield the lines that a command prints, until it ends; stop it if it prints nothing for long.
+
+    A process that it leaves behind may keep the pipe open, so the end of the pipe is not awaited.
+    Such a process is shown: a test of a run that ends must not leave any.
+    """
+    assert process.stdout is not None
+    pipe = process.stdout.fileno()
+    name = os.readlink(f"/proc/self/fd/{pipe}") if sys.platform == "linux" else ""
+    rest, printed, stopped = b"", time.monotonic(), False
+    while True:
+        # A process that has ended is asked for first: what it printed is then in the pipe.
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if select.select([pipe], [], [], 1)[0]:
+            if not (read := os.read(pipe, 1 << 16)):
+                break
+            printed = time.monotonic()
+            *lines, rest = (rest + read).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines)
+        elif ended:
+            RESULTS.left.extend(processes(name))
+            yield "processes that this command left hold its output:"
+            yield from RESULTS.left
+            break
+        elif time.monotonic() - printed > (10 if stopped else SILENCE):
+            yield f"stopped: nothing was printed for {time.monotonic() - printed:.0f} s"
+            yield from processes(name)
+            # The fault handler of Python shows what each thread does.
+            process.send_signal(signal.SIGKILL if stopped else signal.SIGABRT)
+            printed, stopped = time.monotonic(), True
+    process.stdout.close()
+    if rest:
+        yield rest.decode(errors="replace")
+
+
+def processes(pipe: str = "") -> Iterator[str]:
+    """Yield a line about each descendant of this process, or of those that have a pipe open."""
+    parents, shown, us = {}, set(), os.getpid()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            pid = int(folder.name)
+            parents[pid] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if pipe and pid != us and any(os.readlink(fd) == pipe for fd in folder.glob("fd/*")):
+                shown.add(pid)
+    above = shown if pipe else {us}
+    while more := {pid for pid, parent in parents.items() if parent in above} - shown:
+        above = shown = shown | more
+    for pid in sorted(shown):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            state = Path(f"/proc/{pid}/wchan").read_text()
+            yield f"  {pid} of {parents[pid]}, in {state}: {words[:300]}"
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> None:
@@ -469,6 +527,8 @@ def last_section(whole: float) -> None:
     if RESULTS.closing:
         skips(missing)
     print()
+    if RESULTS.left:
+        print("FAILED: commands left processes", *RESULTS.left, sep="\n")
     if not RESULTS.failed:
         cpu = f"{RESULTS.cpu.total()} s of CPU on {len(os.sched_getaffinity(0))} cores"
         print(f"all {len(RESULTS.took)} parts passed in {whole:.0f} s, with {cpu}")
@@ -511,10 +571,11 @@ def together(wanted: Mapping[str, tuple[str, Callable[[], object]]]) -> None:
     longest = sorted(wanted, key=lambda name: (*LONGEST, name).index(name))
 
     def kept(name: str) -> str:
-        sink: list[str] = []
+        sink = RESULTS.running[name] = []
         _SINK.set(sink)
         print(f"… {name}: {wanted[name][0]}", flush=True)
         perform(name, *wanted[name])
+        del RESULTS.running[name]
         if name in RESULTS.failed:
             return "\n".join(sink)
         return f"passed  {name} in {RESULTS.took[name]:.0f} s: {RESULTS.closing.get(name, '')}"
@@ -522,6 +583,14 @@ def together(wanted: Mapping[str, tuple[str, Callable[[], object]]]) -> None:
     with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
         for done in as_completed([pool.submit(kept, name) for name in longest]):
             print(done.result(), flush=True)
+
+
+def terminated(number: int, _frame: object) -> None:
+    """Show what still runs when a signal ends the checks, which took too long."""
+    for name, lines in RESULTS.running.items():
+        print(f"\nSTILL RUNNING: {name}", *lines[-12:], sep="\n    ")
+    print("\nProcesses:", *processes(), sep="\n", flush=True)
+    os._exit(128 + number)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -538,6 +607,7 @@ def main(arguments: Sequence[str]) -> int:
         # In the background of a shell, both are ignored; tests send them.
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, terminated)
     began = time.monotonic()
     try:
         if len(wanted) == 1 or not set(wanted).difference(LINT, {"build"}):
@@ -551,7 +621,7 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         shutil.rmtree(BUILD, ignore_errors=True)
     last_section(time.monotonic() - began)
-    return 1 if RESULTS.failed else 0
+    return 1 if RESULTS.failed or RESULTS.left else 0
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ from typing import Any, ClassVar
 import pytest
 
 from ensemble_core.quick_dataclass import dataclass as quick
-from ensemble_core.quick_dataclass import field as quick_field
-from ensemble_core.quick_dataclass import fields as quick_fields
 from ensemble_core.quick_dataclass import replace as quick_replace
 
 BOTH = pytest.mark.parametrize("dataclass", [dataclasses.dataclass, quick])
@@ -223,34 +221,3 @@ def test_record_can_be_pickled() -> None:
     assert (again.a, again.b) == (3, "b")
     with pytest.raises(FrozenInstanceError):
         again.a = 4
-
-
-@BOTH
-@VARIANTS
-def test_our_functions_know_the_fields_of_both(dataclass: Any, options: dict[str, Any]) -> None:
-    _, derived = classes(dataclass, options)
-    ours = {each.name: each for each in quick_fields(derived)}
-    assert [*ours] == [each.name for each in fields(derived)] == ["a", "b", "c", "d"]
-    assert [each.type for each in ours.values()] == ["int", "list[int]", "str", "int"]
-    assert [each.kw_only for each in ours.values()] == [False, False, True, True]
-    assert (ours["b"].default_factory, ours["c"].default) == (list, "c")
-    assert quick_fields(derived(1, d=4)) == quick_fields(derived)
-    for of in (quick_fields, fields):
-        with pytest.raises(TypeError):
-            of(int)
-
-
-def test_our_fields_are_those_of_the_standard_library_for_others() -> None:
-    @quick(frozen=True)
-    class Some:
-        a: int = quick_field(default=1, compare=False)
-        b: list[int] = quick_field(default_factory=list, kw_only=True)
-
-    assert dataclasses.is_dataclass(Some)
-    assert dataclasses.asdict(Some(2, b=[3])) == {"a": 2, "b": [3]}
-    assert Some(1) == Some(2)
-    first, second = fields(Some)
-    assert (first.default, first.compare, first.kw_only) == (1, False, False)
-    assert (second.default, second.kw_only) == (dataclasses.MISSING, True)
-    with pytest.raises(ValueError, match="default_factory"):
-        quick()(type("Shared", (), {"__annotations__": {"a": "list"}, "a": []}))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+#: Seconds after which a process that is to be killed has to be.
+_LONGEST = 600.0
 
 
 def process_files(name: str) -> Iterator[tuple[int, bytes]]:
@@ -35,15 +39,22 @@ def processes_of_session(session: int) -> list[int]:
 
 
 def run_and_kill(control: Callable[[], None], trace: Path) -> None:
-    """Run ``control`` in a separate process and kill it."""
-    child = os.fork()
-    if child == 0:
-        try:
-            control()
-        except BaseException:  # also pytest's own exceptions: nothing may leave this function
-            with contextlib.suppress(Exception):
-                trace.write_text(traceback.format_exc())
-        finally:
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
-    assert not trace.exists(), trace.read_text()
+    """Run ``control`` in a separate process and kill it.
+
+    A fork can hang: a lock that another thread of this process held stays locked in it. After ten
+    minutes it shows what its threads do, and ends. Raises :class:`AssertionError`.
+    """
+    with trace.open("w") as errors:
+        child = os.fork()
+        if child == 0:
+            try:
+                faulthandler.dump_traceback_later(_LONGEST, exit=True, file=errors)
+                control()
+            except BaseException:  # also pytest's own exceptions: nothing may leave this function
+                with contextlib.suppress(Exception):
+                    traceback.print_exc(file=errors)
+                    errors.flush()
+            finally:
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert not (shown := trace.read_text()), shown
