@@ -1,128 +1,32 @@
 """Decorator ``dataclass`` whose classes compile their constructor when it is called for the third
-time and share their other methods, and the functions ``field``, ``fields`` and ``replace``.
+time and share their other methods, and a fast ``replace``.
 
-Otherwise the classes are those of ``dataclasses``. That module compiles up to six methods for each
-class that is imported, and imports ``inspect``: it took a quarter of the whole time of a run of one
-job, although most of the classes were never instantiated. ``InitVar``, ``KW_ONLY``, a default of a
-field that is no parameter, and the options ``order`` and ``unsafe_hash`` are not supported. A
-subclass that inherits these methods compares and shows its own fields, too.
+Otherwise the classes are those of ``dataclasses.dataclass``, which compiles up to six methods for
+each class that is imported, and parses the annotation of each field. That took a quarter of the
+whole time of a run of one job, although most of the classes were never instantiated. ``InitVar``,
+a default of a field that is no parameter, and the options ``order`` and ``unsafe_hash`` are not
+supported. A subclass that inherits these methods compares and shows its own fields, too.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, FrozenInstanceError, fields
 from functools import cache
 from operator import attrgetter
 from reprlib import recursive_repr
-from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-if TYPE_CHECKING:
-    from dataclasses import MISSING, Field, dataclass, field, fields
-
-__all__ = ["MISSING", "dataclass", "field", "fields", "replace"]
+__all__ = ["dataclass", "replace"]
 
 _Some = TypeVar("_Some")
 
 #: How many objects of a class are made before its constructor is compiled, which takes as long as
 #: twenty of them. In a run of one job, three classes of four have no more.
 _UNCOMPILED = 2
-#: Attributes of a decorated class, named as in the standard library.
-_FIELDS, _PARAMS = "__dataclass_fields__", "__dataclass_params__"
-
-if not TYPE_CHECKING:
-
-    class _Missing:
-        def __repr__(self):
-            return "MISSING"
-
-    #: Default of a field that has none.
-    MISSING = _Missing()
-
-    class Field:
-        """A field of a class, with the attributes of ``dataclasses.Field``."""
-
-        __slots__ = (
-            *("name", "type", "default", "default_factory"),
-            *("init", "repr", "hash", "compare", "kw_only"),
-        )
-
-        def __init__(self, default, default_factory, init, repr, hash, compare, kw_only):  # noqa: A002
-            self.default, self.default_factory = default, default_factory
-            self.init, self.repr, self.hash, self.compare = init, repr, hash, compare
-            self.kw_only = kw_only
-
-    def field(
-        *,
-        default=MISSING,
-        default_factory=MISSING,
-        init=True,
-        repr=True,  # noqa: A002
-        hash=None,  # noqa: A002
-        compare=True,
-        kw_only=MISSING,
-    ):
-        """Return the value that describes a field in the body of a class."""
-        return Field(default, default_factory, init, repr, hash, compare, kw_only)
-
-    def fields(of):
-        """Return the fields of a class or of an object, also of the standard library's."""
-        return (*_fields_by_name(of if isinstance(of, type) else type(of)).values(),)
-
-
-@cache
-def _fields_by_name(cls: type[Any]) -> dict[str, Field[Any]]:
-    held = next((vars(each)[_FIELDS] for each in cls.__mro__ if _FIELDS in vars(each)), None)
-    if held is None:
-        raise TypeError(f"{cls.__qualname__} is no dataclass")
-    if isinstance(held, _StandardFields):
-        return held.own
-    from dataclasses import fields as standard
-
-    found = {each.name: _own_field(each) for each in standard(cls)}
-    for each in standard(cls):
-        found[each.name].name, found[each.name].type = each.name, each.type
-    return found
-
-
-def _own_field(standard: Any) -> Field[Any]:
-    """Return a field of the standard library as one of ours."""
-    import dataclasses
-
-    given = {name: getattr(standard, name) for name in _ATTRIBUTES}
-    own: Field[Any] = field(**{k: v for k, v in given.items() if v is not dataclasses.MISSING})
-    return own
-
-
-_ATTRIBUTES = ("default", "default_factory", "init", "repr", "hash", "compare", "kw_only")
-
-
-class _StandardFields:
-    """Attribute ``__dataclass_fields__``. The fields of the standard library are made when it, or a
-    subclass that it makes, needs them.
-    """
-
-    def __init__(self, own: dict[str, Field[Any]]) -> None:
-        self.own = own
-        self._made: dict[str, Any] | None = None
-
-    def __get__(self, instance: object, owner: type[Any]) -> dict[str, Any]:
-        if self._made is None:
-            import dataclasses
-
-            entries = []
-            for each in self.own.values():
-                given = {name: getattr(each, name) for name in _ATTRIBUTES}
-                given = {name: value for name, value in given.items() if value is not MISSING}
-                entries.append((each.name, object, dataclasses.field(**given)))
-            # Without a constructor, the order of the fields does not matter.
-            options: dict[str, Any] = {"init": False, "repr": False, "eq": False}
-            options["namespace"] = {"__doc__": "Otherwise, its signature is computed."}
-            made = dataclasses.make_dataclass("_Fields", entries, **options).__dict__[_FIELDS]
-            for each in self.own.values():
-                made[each.name].type = each.type
-            self._made = made
-        return self._made
 
 
 def _set(self: Any, name: str, value: object) -> None:
@@ -137,9 +41,7 @@ def _delete(self: Any, name: str) -> None:
 
 def _check_not_frozen(self: Any, name: str, what: str) -> None:
     cls = type(self)
-    if _FIELDS in vars(cls) or name in [each.name for each in fields(cls)]:
-        from dataclasses import FrozenInstanceError
-
+    if "__dataclass_fields__" in vars(cls) or name in cls.__dataclass_fields__:
         raise FrozenInstanceError(f"cannot {what} field {name!r}")
 
 
@@ -189,6 +91,12 @@ def _equal_fields(self: Any, other: object) -> Any:
 def _hash_of_fields(self: Any) -> int:
     """Return the hash of the fields."""
     return (_hashed(type(self))[1](self),).__hash__()
+
+
+def _is_special(annotation: object) -> bool:
+    """Return whether an annotation may be one that makes no field, or one that is no text."""
+    words = ("ClassVar", "InitVar", "KW_ONLY")
+    return not isinstance(annotation, str) or any(word in annotation for word in words)
 
 
 def _opened(cls: type[Any]) -> type[Any]:
@@ -298,99 +206,68 @@ def replace(value: _Some, /, **changes: Any) -> _Some:
     return type(value)(**{**dict(zip(names, values(value), strict=True)), **changes})
 
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    _lock = threading.Lock()
 
-    def dataclass(*, frozen=False, eq=True, slots=False, repr=True, kw_only=False):  # noqa: A002
+    def dataclass(*, frozen=False, eq=True, slots=False, **options):
         """Return the decorator. The arguments are those of ``dataclasses.dataclass``."""
 
         def decorate(cls):
             own = vars(cls)
+            if "__init__" in own:
+                return dataclasses.dataclass(cls, frozen=frozen, eq=eq, slots=slots, **options)
             if frozen and ("__setattr__" in own or "__delattr__" in own):
                 raise TypeError(f"{cls.__qualname__} is frozen, so it has no method for changes")
-            by_name, defaults = {}, {}
-            for base in cls.__mro__[-1:0:-1]:
-                if _FIELDS in vars(base):
-                    if vars(base)[_PARAMS].frozen != frozen:
-                        raise TypeError(
-                            f"{cls.__qualname__} and its bases: all or none must be frozen"
-                        )
-                    by_name.update(_fields_by_name(base))
-            for name, annotation in own.get("__annotations__", {}).items():
-                if _is_of_class(annotation):
-                    continue
-                default = own.get(name, MISSING)
-                if type(default) is Field:
-                    each = default
-                elif type(default).__name__ == "Field":
-                    each = _own_field(default)
-                else:
-                    each = field(default=default)
-                if each.kw_only is MISSING:
-                    each.kw_only = kw_only
-                if each.default.__class__.__hash__ is None:
-                    raise ValueError(
-                        f"the default of the field {name!r} can be changed: give a default_factory"
-                    )
-                each.name, each.type = name, annotation
-                defaults[name] = each.default
-                by_name[name] = each
-            made = {
-                _FIELDS: _StandardFields(by_name),
-                _PARAMS: SimpleNamespace(
-                    init=True, repr=repr, eq=eq, order=False, unsafe_hash=False, frozen=frozen
-                ),
-                "__match_args__": tuple(
-                    [e.name for e in by_name.values() if e.init and not e.kw_only]
-                ),
-            }
-            if repr and "__repr__" not in own:
-                made["__repr__"] = _repr_of_fields
+            bases = [vars(each).get("__dataclass_params__") for each in cls.__mro__[1:]]
+            bases = [each for each in bases if each is not None]
+            if any(each.frozen != frozen for each in bases):
+                raise TypeError(f"{cls.__qualname__} and its bases: all or none must be frozen")
+            # For a frozen class, the standard library would compile two methods that reject
+            # changes; it rejects a class that is not frozen if its bases are.
+            given = {**options, "init": False, "eq": False, "repr": False, "slots": slots}
+            # In each annotation that is text, it would search for the special types.
+            annotations = own.get("__annotations__", {})
+            texts = {name: text for name, text in annotations.items() if not _is_special(text)}
+            with _lock:  # another thread may import a module with a class of the same bases
+                for each in bases:
+                    each.frozen = False
+                annotations.update(dict.fromkeys(texts, object))
+                try:
+                    made = dataclasses.dataclass(cls, **given)
+                finally:
+                    annotations.update(texts)
+                    for each in bases:
+                        each.frozen = frozen
+            for name, text in texts.items():
+                made.__dataclass_fields__[name].type = text
+            made.__dataclass_params__.init = True
+            made.__dataclass_params__.frozen = frozen
+            made.__dataclass_params__.eq = eq
+            made.__dataclass_params__.repr = options.get("repr", True)
+            if made.__dataclass_params__.repr and "__repr__" not in own:
+                made.__repr__ = _repr_of_fields
             if eq:
                 # A class that defines only __eq__ has the hash None.
                 hashed = own.get("__hash__") or ("__hash__" in own and "__eq__" not in own)
                 if not hashed:
-                    made["__hash__"] = _hash_of_fields if frozen else None
+                    made.__hash__ = _hash_of_fields if frozen else None
                 if "__eq__" not in own:
-                    made["__eq__"] = _equal_fields
+                    made.__eq__ = _equal_fields
             if frozen:
-                made["__setattr__"], made["__delattr__"] = _set, _delete
-                if slots and "__getstate__" not in own:
-                    made["__getstate__"], made["__setstate__"] = _get_state, _set_state
-            if "__init__" not in own:
-                uncompiled = iter(range(_UNCOMPILED))
+                made.__setattr__, made.__delattr__ = _set, _delete
+                if slots and "__getstate__" not in vars(made):
+                    made.__getstate__, made.__setstate__ = _get_state, _set_state
 
-                def __init__(self, *arguments, **named):  # noqa: N807
-                    if next(uncompiled, None) is None or not _fill(cls, self, arguments, named):
-                        cls.__init__ = _constructor(cls, frozen)
-                        cls.__init__(self, *arguments, **named)
+            uncompiled = iter(range(_UNCOMPILED))
 
-                made["__init__"] = __init__
-            if slots:
-                inherited = {name for base in cls.__mro__[1:] for name in _slots_of(base)}
-                body = {name: value for name, value in own.items() if name not in by_name}
-                body.pop("__dict__", None), body.pop("__weakref__", None)
-                body["__slots__"] = tuple([name for name in by_name if name not in inherited])
-                name = cls.__qualname__
-                cls = type(cls)(cls.__name__, cls.__bases__, {**body, **made})
-                cls.__qualname__ = name
-                return cls
-            for name, default in defaults.items():
-                if default is not MISSING:
-                    made[name] = default
-                elif name in own:
-                    delattr(cls, name)
-            for name, value in made.items():
-                setattr(cls, name, value)
-            return cls
+            def __init__(self, *arguments, **named):  # noqa: N807
+                if next(uncompiled, None) is None or not _fill(made, self, arguments, named):
+                    made.__init__ = _constructor(made, frozen)
+                    made.__init__(self, *arguments, **named)
+
+            made.__init__ = __init__
+            return made
 
         return decorate
-
-    def _slots_of(base):
-        slots = vars(base).get("__slots__", ())
-        return (slots,) if isinstance(slots, str) else slots
-
-    def _is_of_class(annotation):
-        """Return whether an attribute belongs to the class, and is no field of objects."""
-        if isinstance(annotation, str):
-            return annotation.partition("[")[0].endswith("ClassVar")
-        return annotation is ClassVar or getattr(annotation, "__origin__", None) is ClassVar

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, field, fields
 from typing import Any
 
 from ensemble_core.config.document import Path, spelled
@@ -17,7 +18,7 @@ from ensemble_core.model.expressions import Expression
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.plugin.program import Program
-from ensemble_core.quick_dataclass import MISSING, dataclass, field, fields
+from ensemble_core.quick_dataclass import dataclass
 
 _DEEPEST = 64
 #: Fields of a :class:`JobGroup` that are not keys of an ensemble file.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core.display.text_style import count_of, format_duration, format_times
@@ -12,7 +13,7 @@ from ensemble_core.engine.rule_trace import Kind, RuleTracer, Verdict, trace_rul
 from ensemble_core.model.decisions import Decision, DisableRule, EnableRule, Switch
 from ensemble_core.model.events import Event, Requested
 from ensemble_core.model.rules import UNLIMITED, BoundRule
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ensemble_core.journal.replay import Replay

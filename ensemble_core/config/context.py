@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,7 +53,7 @@ from ensemble_core.plugin.hookspecs import (
     TriggerPlugin,
 )
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any
 
 from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.model.plain_numbers import as_text
 from ensemble_core.model.rules import Action, Rule
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 Path = tuple[str | int, ...]
 

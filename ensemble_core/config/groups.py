@@ -6,6 +6,8 @@ import glob
 import os
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING
+from dataclasses import fields as dataclass_fields
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -28,8 +30,6 @@ from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.byte_sizes import memory_bytes
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.job_group import SIZE, JobGroup
-from ensemble_core.quick_dataclass import MISSING
-from ensemble_core.quick_dataclass import fields as dataclass_fields
 
 #: Fields that are mappings. A change of a group is merged with them.
 MAPPINGS = ("environment", "options", "parameters", "warn")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ensemble_core.config.document import Document, Path
@@ -15,7 +16,6 @@ from ensemble_core.model.ensemble import Limits
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.option_values import leaves
 from ensemble_core.model.plain_numbers import whole
-from ensemble_core.quick_dataclass import fields
 
 __all__ = ["BUILT_IN", "ResolvedValue", "leaves", "resolved_values"]
 

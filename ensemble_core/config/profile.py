@@ -10,6 +10,7 @@ where it was written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 from ensemble_core.config.context import Context, Known
@@ -22,7 +23,7 @@ from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.option_values import merged, nodes
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.quick_dataclass import dataclass, field, replace
+from ensemble_core.quick_dataclass import dataclass, replace
 
 #: The name that switches profiles off.
 NO_PROFILE = "none"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,7 +19,7 @@ from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.plugin.hookspecs import ActionPlugin, StatisticPlugin, TriggerPlugin
 from ensemble_core.plugin.option_schemas import required_options
 from ensemble_core.plugin.registry import Registry
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 _NAMES = {
     "group": "Job group of the jobs. Default: all jobs of this ensemble.",

@@ -8,11 +8,12 @@ unless the job's own value differed from that of the group.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
-from ensemble_core.quick_dataclass import fields, replace
+from ensemble_core.quick_dataclass import replace
 
 #: Fields that are about the values of a job's rows.
 _VALUES = ("result", "fail_if", "retry")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from itertools import islice
 from typing import Any
 
 from ensemble_core.model.jobs import Job
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: A row of a table: values by name.
 TableRow = dict[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ensemble_core.engine.job_record import JobRecord
@@ -12,7 +13,7 @@ from ensemble_core.engine.scopes import Scope
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, Resize, Terminate
 from ensemble_core.model.events import Event
-from ensemble_core.quick_dataclass import dataclass, field, replace
+from ensemble_core.quick_dataclass import dataclass, replace
 
 Asked = TypeVar("Asked", Call, Resize)
 

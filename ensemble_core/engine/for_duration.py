@@ -7,11 +7,12 @@ index only considers the rule if the condition becomes false, or when the timer 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from ensemble_core.engine.firing_records import Match
 from ensemble_core.engine.rule_index import RuleInstance, RuleState
 from ensemble_core.engine.timers import Timers
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: After a resume, a condition whose time is over is looked at again after this many seconds at the
 #: earliest (or after its whole time), because rows that jobs printed meanwhile have to be read.

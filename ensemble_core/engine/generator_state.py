@@ -6,12 +6,13 @@ A point is a set of parameters that the generator suggested.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
 from typing import Any
 
 from ensemble_core.metrics.store import GENERATOR
 from ensemble_core.model.decisions import Call
 from ensemble_core.model.generators import Exchange, Point, Reading, Vocs, dominates
-from ensemble_core.quick_dataclass import dataclass, field, replace
+from ensemble_core.quick_dataclass import dataclass, replace
 
 #: The gauges of a generator by name, except ``best.OBJECTIVE``.
 _GAUGES: Mapping[str, Callable[[GeneratorState], float]] = {

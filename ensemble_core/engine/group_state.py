@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field, fields
 from typing import Any, Literal
 
 from ensemble_core.engine.job_record import JobRecord
@@ -14,7 +15,7 @@ from ensemble_core.engine.scopes import Reads, SliceTable
 from ensemble_core.engine.submitted_combinations import Replicas
 from ensemble_core.metrics.store import counted, split_filter
 from ensemble_core.model.job_group import JobGroup
-from ensemble_core.quick_dataclass import dataclass, field, fields, replace
+from ensemble_core.quick_dataclass import dataclass, replace
 
 #: Fields of a group that can be set during a run. Those in one tuple belong together.
 _SETTABLE: tuple[tuple[str, ...], ...] = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any
 
 from ensemble_core.engine.job_states import (
@@ -27,7 +28,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Retry
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job, JobState
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: Values of ``JobRecord.cancelled_by``: the run asked for the cancel, or the canceller is unknown.
 BY_RUN, BY_OTHERS = "run", "others"

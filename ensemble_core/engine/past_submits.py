@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from typing import Any
 
 from ensemble_core.model.codec import dumps
 from ensemble_core.model.job_group import JobGroup
-from ensemble_core.quick_dataclass import dataclass, field, replace
+from ensemble_core.quick_dataclass import dataclass, replace
 
 #: How many different submits of a group are remembered. A rule that submits the group for each job
 #: of another group sets other values each time.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, TypeVar
 
 from ensemble_core.metrics.series import UNREADABLE, Series
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: At least so many of the newest rows of a job can be withdrawn.
 KEPT_ROWS = 1000

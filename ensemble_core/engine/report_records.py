@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, ClassVar, Literal
 
 from ensemble_core.model.codec import NOTHING, Record
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: Whether a rule fired, or the reason why it did not.
 FiringState = Literal["fired", "never triggered", "condition false", "held back", "disabled", "cut"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from ensemble_core.engine.job_states import events_of
 from ensemble_core.metrics.series import Series
 from ensemble_core.metrics.store import GAUGES, MetricPath, MetricStore
 from ensemble_core.model.rules import BoundRule
-from ensemble_core.quick_dataclass import dataclass, field, replace
+from ensemble_core.quick_dataclass import dataclass, replace
 
 #: Why a rule is not in the index: permanently switched off (cut), disabled, or exhausted.
 InactiveReason = Literal["cut", "disabled", "exhausted"]

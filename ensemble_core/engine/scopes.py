@@ -8,12 +8,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from typing import NamedTuple
 
 from ensemble_core.engine.rule_index import RuleInstance
 from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.metrics.store import KEPT, counted, split_filter
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: The statistics that a scope keeps, by variable. A counter (``count.done``) is a key without
 #: statistics.

@@ -6,10 +6,11 @@ A job is reported once per attempt.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import field
 
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.timers import Timers
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 
 @dataclass(slots=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from ensemble_core.engine import stored_job_data
@@ -50,7 +51,7 @@ from ensemble_core.model.filters import ALL
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import INTERRUPTIONS
 from ensemble_core.model.rules import BoundRule, group_path
-from ensemble_core.quick_dataclass import fields, replace
+from ensemble_core.quick_dataclass import replace
 
 
 def _may_read_any_metric(ensemble: Ensemble) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 
 from ensemble_core.model.jobs import Job
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: Digest (16 bytes) of a combination of parameters.
 Combination = bytes

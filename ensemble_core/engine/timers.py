@@ -6,9 +6,10 @@ The runtime asks when the next timer is due, and sends the event ``TimerElapsed`
 from __future__ import annotations
 
 import heapq
+from dataclasses import field
 from typing import Literal, NamedTuple
 
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 Kind = Literal["heartbeat", "interval", "pace", "retry", "attempt", "silent", "for", "within"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 from ensemble_core.engine.engine import Engine
@@ -16,7 +17,7 @@ from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.replay import Loading, Replay
 from ensemble_core.model.causes import cause_of, reported_cause
 from ensemble_core.model.running_time import RunningTime
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: How many rows are written to the database at a time, and how many are read at a time.
 _BATCH, _PORTION = 1000, 20_000

@@ -9,6 +9,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.model.identity import parts_of
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.running_time import RunningTime
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: How many jobs are written to the database at a time.
 _BATCH = 1000

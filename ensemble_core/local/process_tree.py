@@ -17,10 +17,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import Generic, TypeVar
 
 from ensemble_core.local.launch import LINEAGE
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 _SET_CHILD_SUBREAPER = 36
 

@@ -18,11 +18,12 @@ import stat
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import fields
 
 from ensemble_core.local.cores import Topology
 from ensemble_core.local.slots import Slots
 from ensemble_core.model.jobs import Job
-from ensemble_core.quick_dataclass import dataclass, fields
+from ensemble_core.quick_dataclass import dataclass
 
 #: Positions of the bytes to lock: the first one for cores, the first one for GPUs, and the one that
 #: a supervisor locks while it chooses jobs. All are far beyond the content of the file.

@@ -5,8 +5,9 @@ ten minutes.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from dataclasses import field
 
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: What the filter of such a count begins with.
 WITHIN = "within "

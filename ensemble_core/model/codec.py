@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
 from functools import cache
 from itertools import compress
 from operator import attrgetter, is_not
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
-
-from ensemble_core.quick_dataclass import MISSING, fields
 
 #: Default value of fields that are mappings.
 NOTHING: Mapping[str, Any] = MappingProxyType({})

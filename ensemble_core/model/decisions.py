@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, ClassVar, Literal
 
 from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.model.jobs import Job
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: What to do with jobs on nodes that are to be released; see :class:`Resize`.
 WhenBusy = Literal["wait", "skip", "force"]

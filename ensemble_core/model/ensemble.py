@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core.errors import EnsembleError
@@ -12,7 +13,7 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table
-from ensemble_core.quick_dataclass import dataclass, field, replace
+from ensemble_core.quick_dataclass import dataclass, replace
 
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import field, fields
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -28,7 +29,7 @@ from ensemble_core.model.placeholders import (
 )
 from ensemble_core.model.plain_numbers import whole
 from ensemble_core.model.sweep_values import rounded, without_noise
-from ensemble_core.quick_dataclass import dataclass, field, fields
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = [
     "FUNCTIONS",

@@ -9,13 +9,14 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.filters import filter_of
 from ensemble_core.model.sweep_values import Range
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ensemble_core.model.conditions import Condition

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.model.codec import NOTHING
@@ -13,7 +14,7 @@ from ensemble_core.model.option_values import fill_options, has_braces
 from ensemble_core.model.placeholders import fill, placeholders
 from ensemble_core.model.signals import SIGNALS
 from ensemble_core.model.sweep_values import GivenBy
-from ensemble_core.quick_dataclass import dataclass, field, replace
+from ensemble_core.quick_dataclass import dataclass, replace
 
 if TYPE_CHECKING:
     from ensemble_core.model.conditions import Condition

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, ClassVar
 
 from ensemble_core.model.codec import NOTHING, Record
 from ensemble_core.model.placeholders import REQUESTS, fill
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: Names of job events in Flux RFC 21. Executors of other queues use the same names.
 RFC21_EVENTS: tuple[str, ...] = (

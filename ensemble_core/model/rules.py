@@ -7,13 +7,14 @@ ready for the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ensemble_core.errors import Location
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.placeholders import fill_message
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:  # keeps `ensemble validate` fast
     from ensemble_core.model.decisions import Decision, WhenBusy

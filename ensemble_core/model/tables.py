@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from typing import Any
 
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
 from ensemble_core.model.expressions import Expression
 from ensemble_core.model.placeholders import index_label
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: Fields of each done job, in addition to its parameters and results. ``duration`` (seconds) and
 #: ``attempt`` (from 0) are those of the successful attempt. ``reused`` is the job of an earlier run

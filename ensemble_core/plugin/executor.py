@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.causes import Cause
 from ensemble_core.model.jobs import Job
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:  # not needed to check a file, which must be fast
     from ensemble_core.model.decisions import WhenBusy

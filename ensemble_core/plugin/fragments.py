@@ -8,11 +8,12 @@ fragments.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 from ensemble_core.errors import Location
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 

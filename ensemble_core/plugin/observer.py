@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from typing import ClassVar, Literal
 
 from ensemble_core.metrics.series import UNREADABLE
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 __all__ = ["UNREADABLE", "Observer", "Row"]
 

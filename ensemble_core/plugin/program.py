@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -16,7 +17,7 @@ from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.record_validation import check_records
 from ensemble_core.plugin.records import ActionPlugin, StatisticPlugin, TriggerPlugin
 from ensemble_core.plugin.registry import LoadedPlugin, Named, Registry
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: Schema of the options of a callable, which are not checked.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields
 from types import FunctionType
 from typing import Any
 
@@ -32,7 +33,6 @@ from ensemble_core.plugin.option_schemas import (
     required_options,
 )
 from ensemble_core.plugin.records import ABOUT
-from ensemble_core.quick_dataclass import fields
 
 #: All capabilities that an executor can have.
 CAPABILITIES = frozenset({"submit", "cancel", "avoid", "resize", "signal", "reattach", "detach"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -19,7 +20,7 @@ from ensemble_core.model.events import (
     Requested,
     Resources,
 )
-from ensemble_core.quick_dataclass import fields, replace
+from ensemble_core.quick_dataclass import replace
 
 #: Latest time that is accepted, in seconds since the epoch (in the year 5138).
 _LATEST = 1e11

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from stat import S_ISDIR, S_ISREG
 from typing import Any
 
@@ -21,7 +22,7 @@ from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: Seconds until the first further look at a job's files, and the longest pause between two looks.
 _FIRST, _LONGEST = 0.05, 1.0

@@ -94,13 +94,6 @@ def test_a_command_loads_only_what_it_needs(
     assert set(json.loads(done.stdout.splitlines()[-1])) & needless == set()
 
 
-def test_the_supervisor_of_jobs_loads_no_inspection_of_code() -> None:
-    slow = {"ast", "dataclasses", "inspect", "tokenize"}
-    # The second module is that of the pool, which runs use unless another is configured.
-    code = "import ensemble_core.local.supervisor, ensemble_core.local.shared_slots"
-    assert not loaded(code) & slow
-
-
 def test_discovery_does_not_load_river() -> None:
     assert not loaded("from ensemble_core.plugin.discovery import discover; discover()") & {
         "river",

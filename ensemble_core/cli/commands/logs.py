@@ -8,6 +8,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +26,7 @@ from ensemble_core.display.text_style import (
     style_of,
 )
 from ensemble_core.journal.ownership import RunFiles
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 #: How many files and how many bytes are printed at most. If there are more, the files are listed.
 _MOST_FILES, _MOST_BYTES = 24, 64_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 from functools import partial
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.options import load_plugins, plugin_option
 from ensemble_core.display.text_style import count_of, format_table, printable, style_of
 from ensemble_core.errors import UsageError, call_plugin, raised_at
-from ensemble_core.quick_dataclass import dataclass, field
+from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ensemble_core.cli.pattern_proposals import LineKinds, Proposal
