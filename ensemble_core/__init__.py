@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from ensemble_core.model.job_group import JobGroup as JobGroup
     from ensemble_core.model.jobs import Job as Job
     from ensemble_core.model.jobs import JobState as JobState
+    from ensemble_core.model.numbers import as_text as as_text
     from ensemble_core.model.numbers import read_number as read_number
     from ensemble_core.model.placeholders import escape_braces as escape_braces
     from ensemble_core.model.placeholders import unescape_braces as unescape_braces
-    from ensemble_core.model.plain_numbers import as_text as as_text
     from ensemble_core.model.rules import Action as Action
     from ensemble_core.model.rules import Firing as Firing
     from ensemble_core.model.rules import Rule as Rule
@@ -123,9 +123,8 @@ else:
         "model.generators": "Constraint Exchange Generator Point Reading Variable Vocs",
         "model.job_group": "JobGroup",
         "model.jobs": "Job JobState",
-        "model.numbers": "read_number",
+        "model.numbers": "as_text read_number",
         "model.placeholders": "escape_braces unescape_braces",
-        "model.plain_numbers": "as_text",
         "model.rules": "Action Firing Rule Trigger",
         "plugin.discovery": "executor_record observer_record",
         "plugin.executor": (

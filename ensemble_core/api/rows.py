@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.display.column_types import import_library, in_columns
 from ensemble_core.display.text_style import format_time
 from ensemble_core.errors import UsageError
-from ensemble_core.model.plain_numbers import format_number
+from ensemble_core.model.numbers import format_number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,10 +11,10 @@ from ensemble_core.builtin.submit_next import SUBMIT_NEXT
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.expressions import evaluate_options
+from ensemble_core.model.jobs import SIGNALS
 from ensemble_core.model.placeholders import fill_message
 from ensemble_core.model.retry_policy import changed_fields
 from ensemble_core.model.rules import Firing
-from ensemble_core.model.signals import SIGNALS
 from ensemble_core.plugin.hookspecs import ActionPlugin, hookimpl
 
 if TYPE_CHECKING:  # not needed to check a file, which must be fast

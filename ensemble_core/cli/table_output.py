@@ -27,7 +27,7 @@ from ensemble_core.display.text_style import (
     style_of,
 )
 from ensemble_core.errors import EnsembleError, UsageError
-from ensemble_core.model.plain_numbers import format_number, whole
+from ensemble_core.model.numbers import format_number, whole
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

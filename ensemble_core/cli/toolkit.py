@@ -128,8 +128,8 @@ if TYPE_CHECKING:
     from ensemble_core.model.decisions import Submit as Submit
     from ensemble_core.model.durations import seconds
     from ensemble_core.model.ensemble import Ensemble as Ensemble
+    from ensemble_core.model.jobs import RunningTime as RunningTime
     from ensemble_core.model.rules import BoundRule as BoundRule
-    from ensemble_core.model.running_time import RunningTime as RunningTime
     from ensemble_core.plugin.named_code import Purpose as Purpose
     from ensemble_core.plugin.named_code import require_code as require_code
     from ensemble_core.plugin.registry import Registry as Registry
@@ -177,7 +177,7 @@ else:
         "ensemble_core.model.durations": "parse_duration=seconds",
         "ensemble_core.model.ensemble": "Ensemble",
         "ensemble_core.model.rules": "BoundRule",
-        "ensemble_core.model.running_time": "RunningTime",
+        "ensemble_core.model.jobs": "RunningTime",
         "ensemble_core.model.byte_sizes": "parse_size=memory_bytes",
         "ensemble_core.plugin.named_code": "Purpose require_code",
         "ensemble_core.plugin.registry": "Registry",

@@ -19,8 +19,7 @@ from ensemble_core.errors import EnsembleError, did_you_mean
 from ensemble_core.metrics.store import AWAY, BACKLOG, FIRINGS, MetricPath
 from ensemble_core.model import conditions
 from ensemble_core.model.causes import CAUSES
-from ensemble_core.model.conditions import Condition
-from ensemble_core.model.constant_conditions import contradiction, tautology
+from ensemble_core.model.conditions import Condition, contradiction, tautology
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.filters import split_name
 

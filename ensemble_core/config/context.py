@@ -30,8 +30,8 @@ from ensemble_core.metrics.store import (
     parse_path,
     split_filter,
 )
-from ensemble_core.model.conditions import Condition
-from ensemble_core.model.constant_conditions import (
+from ensemble_core.model.conditions import (
+    Condition,
     kind_of,
     misspelt_value,
     unlike_comparison,

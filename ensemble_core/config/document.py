@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any
 
 from ensemble_core.errors import EnsembleError, Location
-from ensemble_core.model.plain_numbers import as_text
+from ensemble_core.model.numbers import as_text
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.quick_dataclass import dataclass
 

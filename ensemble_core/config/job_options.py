@@ -9,8 +9,8 @@ from typing import Any
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path, plain
 from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.numbers import whole
 from ensemble_core.model.option_values import OptionText, converted, has_braces
-from ensemble_core.model.plain_numbers import whole
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.quick_dataclass import replace
 

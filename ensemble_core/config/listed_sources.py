@@ -14,8 +14,8 @@ from ensemble_core.config.document import Document, Path
 from ensemble_core.config.schema import PROFILE_FIELDS
 from ensemble_core.model.ensemble import Limits
 from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.numbers import whole
 from ensemble_core.model.option_values import leaves
-from ensemble_core.model.plain_numbers import whole
 
 __all__ = ["BUILT_IN", "ResolvedValue", "leaves", "resolved_values"]
 

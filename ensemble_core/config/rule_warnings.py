@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ensemble_core.config.context import Context
 from ensemble_core.metrics.store import parse_path
-from ensemble_core.model.constant_conditions import contradiction
+from ensemble_core.model.conditions import contradiction
 from ensemble_core.model.rules import BoundAction, BoundRule
 
 #: Counts that are at most 1 for a single job, however often it is retried.

@@ -12,7 +12,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.points_file import read_columns
 from ensemble_core.config.sweeps import MOST_COUNTED
 from ensemble_core.errors import EnsembleError
-from ensemble_core.model.constant_conditions import misspelt_value
+from ensemble_core.model.conditions import misspelt_value
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.filters import filter_of
 from ensemble_core.model.generators import EarlierPoints, Variable, Vocs

@@ -58,7 +58,7 @@ from ensemble_core.model.events import (
     TimerElapsed,
 )
 from ensemble_core.model.jobs import INTERRUPTIONS, Job
-from ensemble_core.model.plain_numbers import format_number
+from ensemble_core.model.numbers import format_number
 from ensemble_core.model.rules import UNLIMITED
 from ensemble_core.quick_dataclass import dataclass
 

@@ -27,7 +27,7 @@ from ensemble_core.engine.report_records import (
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.model.ensemble import amount
-from ensemble_core.model.plain_numbers import format_number
+from ensemble_core.model.numbers import format_number
 
 if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine

@@ -10,8 +10,8 @@ from dataclasses import field
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
+from ensemble_core.model.numbers import as_text
 from ensemble_core.model.placeholders import fill, placeholders
-from ensemble_core.model.plain_numbers import as_text
 from ensemble_core.quick_dataclass import dataclass
 
 #: Placeholders that differ between the jobs of a group: ``{id}`` and ``{index}`` with ``{group}``

@@ -16,7 +16,7 @@ from ensemble_core.journal.job_rows import FIELDS, with_interruption
 from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.replay import Loading, Replay
 from ensemble_core.model.causes import cause_of, reported_cause
-from ensemble_core.model.running_time import RunningTime
+from ensemble_core.model.jobs import RunningTime
 from ensemble_core.quick_dataclass import dataclass
 
 #: How many rows are written to the database at a time, and how many are read at a time.

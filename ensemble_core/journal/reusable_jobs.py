@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.model.identity import parts_of
-from ensemble_core.model.jobs import Job
-from ensemble_core.model.running_time import RunningTime
+from ensemble_core.model.jobs import Job, RunningTime
 from ensemble_core.quick_dataclass import dataclass
 
 #: How many jobs are written to the database at a time.

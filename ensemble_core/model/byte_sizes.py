@@ -7,7 +7,7 @@ import re
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.late_pattern import late_pattern
-from ensemble_core.model.plain_numbers import whole
+from ensemble_core.model.numbers import whole
 
 _MEBI = 1 << 20
 #: As in Slurm, PBS and Grid Engine, units are powers of 1024.

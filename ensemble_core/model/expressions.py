@@ -21,13 +21,13 @@ from ensemble_core.model.formula_compiler import (
     refused,
 )
 from ensemble_core.model.formula_parser import LONGEST, called, parse_formula
+from ensemble_core.model.numbers import whole
 from ensemble_core.model.placeholders import (
     FIELD_PLACEHOLDER,
     fill,
     is_format,
     placeholders,
 )
-from ensemble_core.model.plain_numbers import whole
 from ensemble_core.model.sweep_values import rounded, without_noise
 from ensemble_core.quick_dataclass import dataclass
 

@@ -9,10 +9,9 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.model.codec import NOTHING
-from ensemble_core.model.jobs import Job
+from ensemble_core.model.jobs import SIGNALS, Job
 from ensemble_core.model.option_values import fill_options, has_braces
 from ensemble_core.model.placeholders import fill, placeholders
-from ensemble_core.model.signals import SIGNALS
 from ensemble_core.model.sweep_values import GivenBy
 from ensemble_core.quick_dataclass import dataclass, replace
 

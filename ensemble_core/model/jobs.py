@@ -1,4 +1,4 @@
-"""Jobs and job states. The job states are those of Flux (RFC 21)."""
+"""Jobs, their states and events (those of Flux, RFC 21), their running time and their signals."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ INTERRUPTIONS: tuple[str, ...] = ("suspend", "unsuspend", "requeue")
 
 #: Names of all job events.
 JOB_EVENTS: tuple[str, ...] = RFC21_EVENTS + INTERRUPTIONS
+
+#: The signals that users can send to jobs, without ``SIG``. Other signals either end, stop or
+#: continue a process whatever the program does, or have a meaning of their own. PBS lets jobs
+#: ignore SIGHUP.
+SIGNALS = ("USR1", "USR2", "INT", "TERM", "QUIT")
 
 
 class JobState(enum.IntEnum):
@@ -183,3 +188,37 @@ JOB_FIELDS = frozenset(
         "stderr", *REQUESTS, "duration", "urgency", "executor",
     }
 )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class RunningTime:
+    """The seconds that an attempt ran, without the time in which it was suspended or requeued.
+
+    For readers of events. The engine keeps the same sums in ``JobRecord``.
+
+    >>> ran = RunningTime()
+    >>> for name, time in [("start", 10), ("suspend", 14), ("unsuspend", 20), ("finish", 23)]:
+    ...     ran.take(name, time)
+    >>> ran.first, ran.seconds
+    (10, 7.0)
+    """
+
+    first: float | None = None  #: The first start.
+    since: float | None = None  #: Since when it runs; ``None``: it does not run.
+    seconds: float = 0.0  #: How long it ran until then.
+    suspended: bool = False
+
+    def take(self, name: str, time: float) -> None:
+        """Take an event of the attempt into account."""
+        if name == "start" or (name == "unsuspend" and self.suspended):
+            self.first = time if self.first is None else self.first
+            self.since, self.suspended = time, False
+        elif name in ("suspend", "requeue", "finish"):
+            self.suspended = name == "suspend" and self.since is not None
+            if self.since is not None:
+                self.seconds += time - self.since
+                self.since = None
+
+    def until(self, time: float) -> float:
+        """Return the seconds that the attempt ran until this time, its newest."""
+        return self.seconds + (0.0 if self.since is None else time - self.since)

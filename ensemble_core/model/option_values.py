@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from ensemble_core.model.numbers import as_text, whole
 from ensemble_core.model.placeholders import fill, placeholders
-from ensemble_core.model.plain_numbers import as_text, whole
 
 _BOOLEANS = {"true": True, "false": False, 1: True, 0: False}
 

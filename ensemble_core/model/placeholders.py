@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ensemble_core.late_pattern import late_pattern
-from ensemble_core.model.plain_numbers import as_text, format_number, whole
+from ensemble_core.model.numbers import as_text, format_number, whole
 
 _NAME = r"[A-Za-z_]\w*"
 #: A column such as ``c_msd[4]`` or ``PotEng.error``, or a statistic with a filter:

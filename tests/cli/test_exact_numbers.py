@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from ensemble_core import open_run
 from ensemble_core.cli.main import main
-from ensemble_core.model.plain_numbers import format_number
+from ensemble_core.model.numbers import format_number
 
 #: Printed by the job: the largest whole number that a float has with all its neighbours, and more
 #: digits than a table shows. ``POINT`` is suggested by the generator.

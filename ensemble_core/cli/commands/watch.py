@@ -33,7 +33,7 @@ from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.tags import new_tag
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, Resources
-from ensemble_core.model.plain_numbers import format_number
+from ensemble_core.model.numbers import format_number
 from ensemble_core.plugin.executor import Executor, Run
 from ensemble_core.session.executor_choice import build_executor, choose_executor
 from ensemble_core.session.executor_options import read_options

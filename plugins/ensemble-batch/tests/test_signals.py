@@ -16,7 +16,7 @@ from ensemble_batch.job_script import report_script_of, script_of
 from ensemble_testing import wait_until
 
 from ensemble_core import Job
-from ensemble_core.model.signals import SIGNALS
+from ensemble_core.model.jobs import SIGNALS
 
 Kind = Literal["claims", "reports"]
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.model.jobs import Job
-from ensemble_core.model.signals import SIGNALS
+from ensemble_core.model.jobs import SIGNALS, Job
 from ensemble_testing.executor_settings import ExecutorKnobs
 from ensemble_testing.session import Session, wait_until
 

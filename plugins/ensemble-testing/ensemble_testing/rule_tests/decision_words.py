@@ -30,7 +30,7 @@ from ensemble_core.model.decisions import (
     Switch,
     Terminate,
 )
-from ensemble_core.model.signals import SIGNALS
+from ensemble_core.model.jobs import SIGNALS
 
 #: Maximum number of jobs to list; more jobs are only counted.
 _NAMED = 4
