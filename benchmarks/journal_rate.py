@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ensemble_core.config import load_text
-from ensemble_core.journal.filesystem import shared_storage
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import recover
 from ensemble_core.journal.writer import JournalWriter
@@ -29,6 +28,7 @@ from ensemble_core.model.events import Event, JobEvent
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Emit, Executor, Run
+from ensemble_core.posix import shared_storage
 from ensemble_core.runtime.controller import Runtime, Watcher
 
 REGISTRY = discover()

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ensemble_core.errors import did_you_mean as did_you_mean
     from ensemble_core.errors import no_such as no_such
     from ensemble_core.errors import raised_at as raised_at
-    from ensemble_core.journal.filesystem import private_folder as private_folder
-    from ensemble_core.journal.filesystem import shared_storage as shared_storage
     from ensemble_core.metrics.series import Statistic as Statistic
     from ensemble_core.metrics.series import TimedStatistic as TimedStatistic
     from ensemble_core.metrics.store import MetricsView as MetricsView
@@ -98,6 +96,8 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.virtual_pilots import VirtualAnswer as VirtualAnswer
     from ensemble_core.plugin.virtual_pilots import VirtualPilots as VirtualPilots
     from ensemble_core.plugin.virtual_pilots import VirtualTurn as VirtualTurn
+    from ensemble_core.posix import private_folder as private_folder
+    from ensemble_core.posix import shared_storage as shared_storage
 
     __version__: str
 else:
@@ -111,7 +111,7 @@ else:
             "EnsembleError ExecutorError FileErrors Location PluginError UsageError closest "
             "did_you_mean no_such raised_at"
         ),
-        "journal.filesystem": "private_folder shared_storage",
+        "posix": "private_folder shared_storage",
         "metrics.series": "Statistic TimedStatistic",
         "metrics.store": "MetricsView",
         "model.causes": "CAUSES ENVIRONMENT_FAILED Cause",

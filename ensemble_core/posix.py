@@ -1,5 +1,5 @@
-"""Locks, durable folders, and the identity of this boot and container, for journals and for the
-ledgers of local jobs.
+"""The operating system: locks, durable and private folders, network file systems, and the identity
+of this boot and container.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import time
+from pathlib import Path
 
 
 def lock_within(seconds: float, descriptor: int) -> None:
@@ -40,6 +41,21 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
             os.close(descriptor)
 
 
+def private_folder(folder: Path) -> None:
+    """Create a folder and its missing parents. Other users cannot enter them, whatever the umask.
+
+    Existing folders keep their modes. Raises :class:`OSError` if a folder cannot be created.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileNotFoundError:
+        private_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+
+
 def boot_id() -> str:
     """Return the boot id of this machine, new at each boot, or an empty text if unknown."""
     try:
@@ -55,3 +71,41 @@ def pid_namespace() -> str:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
+
+
+#: Types of file systems that several machines can share.
+_NETWORK = frozenset(
+    {
+        "9p", "afs", "beegfs", "ceph", "cifs", "daos", "dvs", "gpfs", "lustre", "ncpfs", "nfs",
+        "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "vast", "virtiofs", "wekafs",
+    }
+)  # fmt: skip
+
+
+def filesystem(path: str | os.PathLike[str], mounts: str = "/proc/self/mounts") -> str:
+    """Return the type of the file system that contains a path, or an empty text if unknown."""
+    path = os.path.realpath(path)
+    best, kind = "", ""
+    try:
+        lines = Path(mounts).read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind
+
+
+def shared_storage(path: str | os.PathLike[str]) -> str | None:
+    """Return the type of file system if a path is on a network file system, otherwise ``None``.
+
+    User-space file systems (``fuse.…``) count as network file systems, because they are less
+    reliable than a disk.
+    """
+    kind = filesystem(path)
+    return kind if kind in _NETWORK or kind.startswith("fuse.") else None

@@ -309,7 +309,7 @@ class EnsembleRun:
                 task.stop(reason, how="leave" if again else "stop")
             return
         from ensemble_core.journal.request_files import post_request
-        from ensemble_core.journal.run_store import HALT
+        from ensemble_core.journal.run_folder import HALT
 
         if self.folder is not None and self.state == "running":
             post_request(self.folder, HALT, word=reason)

@@ -85,7 +85,7 @@ def wait_for_controller_exit(lock: Lock) -> None:
 
 def _note_about(lock: Lock) -> Callable[[], None]:
     """Return a function that says once, after some time, which controller a command waits for."""
-    from ensemble_core.journal.lock_owner import describe_owner
+    from ensemble_core.journal.lock import describe_owner
 
     due: float | None = time.monotonic() + _PATIENCE
 

@@ -11,8 +11,7 @@ import click
 
 from ensemble_core import config
 from ensemble_core.cli.options import Display
-from ensemble_core.journal.run_store import state_folder
-from ensemble_core.journal.tags import fit, new_tag
+from ensemble_core.journal.run_store import fit, new_tag, state_folder
 from ensemble_core.session.environment_check import check_environment
 from ensemble_core.session.executor_choice import ExecutorChoice
 from ensemble_core.session.new_run import new_run

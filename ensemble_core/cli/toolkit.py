@@ -110,14 +110,13 @@ if TYPE_CHECKING:
     from ensemble_core.config.yaml_reader import read_text
     from ensemble_core.config.yaml_writer import write_yaml as write_yaml
     from ensemble_core.journal.event_encoding import JournalRow as JournalRow
-    from ensemble_core.journal.ownership import is_private as is_private
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
     from ensemble_core.journal.replay import Replay as Replay
-    from ensemble_core.journal.run_store import find, folders
+    from ensemble_core.journal.run_folder import is_private as is_private
+    from ensemble_core.journal.run_store import find, fit, folders
+    from ensemble_core.journal.run_store import new_tag as new_tag
     from ensemble_core.journal.run_store import state_folder as state_folder
-    from ensemble_core.journal.tags import fit
-    from ensemble_core.journal.tags import new_tag as new_tag
     from ensemble_core.metrics.store import parse_path as parse_path
     from ensemble_core.model.byte_sizes import memory_bytes
     from ensemble_core.model.decisions import AddRule as AddRule
@@ -166,11 +165,12 @@ else:
         "ensemble_core.config.file_text": "read_file=read",
         "ensemble_core.config.yaml_writer": "write_yaml",
         "ensemble_core.journal.event_encoding": "JournalRow",
-        "ensemble_core.journal.ownership": "is_private",
+        "ensemble_core.journal.run_folder": "is_private",
         "ensemble_core.journal.reader": "Journal JournalError",
         "ensemble_core.journal.replay": "Replay",
-        "ensemble_core.journal.run_store": "find_run=find run_folders=folders state_folder",
-        "ensemble_core.journal.tags": "fit_tag=fit new_tag",
+        "ensemble_core.journal.run_store": (
+            "find_run=find fit_tag=fit new_tag run_folders=folders state_folder"
+        ),
         "ensemble_core.session.inspection": "Inspection",
         "ensemble_core.metrics.store": "parse_path",
         "ensemble_core.model.decisions": "AddRule Call Cancel Fail Fired Submit",

@@ -1,8 +1,9 @@
-"""SQLite database of a journal, one file per run: its tables and their format."""
+"""SQLite database of a journal, one file per run: its tables, its SQL views, and their format."""
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Mapping
@@ -13,11 +14,10 @@ from typing import NamedTuple
 from zlib import crc32
 
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
-from ensemble_core.journal.file_names import NAME, PERFORMED, JournalError
-from ensemble_core.journal.filesystem import read_note, shared_storage
-from ensemble_core.journal.job_rows import TABLES
-from ensemble_core.journal.lock_owner import LOCK, describe_owner, holder, is_this_process, may_live
-from ensemble_core.journal.views import VIEWS
+from ensemble_core.journal.job_rows import FIELDS, FIRST_OWN, INTERRUPTED, TABLES
+from ensemble_core.journal.lock import describe_owner, holder, is_this_process, may_live
+from ensemble_core.journal.run_folder import LOCK, NAME, PERFORMED, JournalError, read_note
+from ensemble_core.posix import shared_storage
 
 __all__ = [
     "DAMAGED",
@@ -41,6 +41,63 @@ _APPLICATION = 0x456E7365
 #: Version of the format, in ``PRAGMA user_version``.
 FORMAT = 6
 
+
+def _object(part: int) -> str:
+    """Return SQL for a JSON object of a job's parameters (part 0), result (1) or columns (2).
+
+    With a path that is given twice, ``json_extract`` returns a list with two copies of the value as
+    it stands in the text. As a number, it would keep 15 digits only.
+    """
+    first = (FIRST_OWN, "own", "own+json_array_length(names,'$[1]')")[part]
+    return (
+        "(SELECT json_group_object(n,json(substr(t,2,length(t)/2-1))) FROM"
+        " (SELECT n, json_extract(row,p,p) t FROM"
+        f" (SELECT value n, '$['||({first}+key)||']' p FROM json_each(names,'$[{part}]'))))"
+    )
+
+
+def _valid(text: str, before: str) -> str:
+    """Return SQL for a text as valid JSON: nan and infinity become null.
+
+    SQLite before 3.42 does not read them. ``before`` has the signs that may stand before one. Such
+    words in a string stay as they are, unless one of these signs is directly before them.
+    """
+    valid = text
+    for sign in before:
+        for word in ("NaN", "Infinity", "-Infinity"):
+            valid = f"replace({valid},'{sign}{word}','{sign}null')"
+    return f"CASE WHEN json_valid({text}) THEN {text} ELSE {valid} END"
+
+
+_JOB_FIELDS = ", ".join(
+    f"json_extract(row,'$[{place}]') {name}"
+    for place, name in enumerate(name for name in FIELDS[2:] if name != "duration")
+)
+#: The views are for SQLite clients (``docs/sql.md``), which must not depend on the tables. Ensemble
+#: itself does not read them.
+_PLAIN_VIEWS = f"""
+    CREATE VIEW events (seq, time, type, job, name, data, decisions, more) AS
+        SELECT first + key, {", ".join(f"json_extract(value,'$[{place}]')" for place in range(7))}
+        FROM event_lists, json_each({_valid("list", ":,[")});
+    CREATE VIEW jobs AS
+        SELECT "group", "index", {", ".join(FIELDS[2:-2])},
+            finished - started - coalesce(json_extract(columns,'$.{INTERRUPTED}'), 0) duration,
+            core_hours, parameters, result, columns
+        FROM (SELECT name AS "group", number AS "index", {_JOB_FIELDS}, {_object(0)} parameters,
+                {_object(1)} result, {_object(2)} columns
+            FROM (SELECT name, number, layout, {_valid("row", ",")} AS row FROM job_rows)
+                JOIN (SELECT number AS layout, layout AS names,
+                    {FIRST_OWN} + json_array_length(layout,'$[0]') own FROM job_layouts)
+                USING (layout));
+    CREATE VIEW failures AS SELECT * FROM jobs WHERE outcome = 'failed';
+    CREATE VIEW firings (seq, time, rule, job) AS
+        SELECT seq, time, json_extract(value,'$.rule'), job FROM events, json_each(decisions)
+        WHERE json_extract(value,'$.type') = 'fired';
+"""
+#: SQL statements that create the views. They use only functions of SQLite 3.31. They are short: if
+#: the schema fits in the first page of the file (4 KB), a truncated journal keeps its tables.
+_VIEWS = re.sub(r" ?([(),=+-]) ?", r"\1", " ".join(_PLAIN_VIEWS.split()))
+
 #: SQL statements that create a journal. The indexes are of the few events that contain firings or
 #: observed values.
 _SCHEMA = f"""
@@ -60,7 +117,7 @@ _SCHEMA = f"""
     CREATE INDEX fired_events ON event_lists (first) WHERE instr(list, '"type":"fired"');
     CREATE INDEX observed_events ON event_lists (first) WHERE instr(list, '"observed"');
     {TABLES}
-    {VIEWS}
+    {_VIEWS}
     PRAGMA user_version={FORMAT};
     PRAGMA application_id={_APPLICATION};
 """

@@ -1,4 +1,4 @@
-"""Passes requests to a live run as files in its folder.
+"""Passes requests to a live run as files in its folder: actions, a stop, the end of the run.
 
 A command writes ``requests/NUMBER.json`` and waits for ``NUMBER.answer``. The controller removes
 the file before it carries out the request, so no request is carried out twice.
@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
-from ensemble_core.journal.filesystem import read_note
-from ensemble_core.journal.lock import Lock
-from ensemble_core.journal.lock_owner import is_suspended
-from ensemble_core.journal.ownership import require_own
+from ensemble_core.journal.lock import Lock, is_suspended
+from ensemble_core.journal.run_folder import HALT, LEAVE, STOP, read_note, require_own
 from ensemble_core.journal.run_store import read_info
 from ensemble_core.model.decisions import Decision
 
@@ -154,7 +152,7 @@ def requester() -> str:
 def post_request(folder: Path, *names: str, word: str | None = None) -> None:
     """Request that the controller stops, ends or leaves the run.
 
-    This writes the files ``names`` into the run's folder, for example ``run_store.STOP``. They
+    This writes the files ``names`` into the run's folder, for example ``run_folder.STOP``. They
     contain ``word``, or else the user's name. Raises :class:`EnsembleError` if the run belongs to
     another user, the controller is suspended, or the files cannot be written.
     """
@@ -170,6 +168,28 @@ def post_request(folder: Path, *names: str, word: str | None = None) -> None:
             hint="send SIGTERM to the controller; 'ensemble status' shows its process",
             code="unwritable",
         ) from error
+
+
+def end_requester(folder: Path) -> str | None:
+    """Return the user who has requested the end of this run, or ``None``."""
+    return _requester_in(folder / STOP)
+
+
+def stop_requester(folder: Path) -> str | None:
+    """Return the user who has requested a stop of this run, or ``None``."""
+    return _requester_in(folder / HALT)
+
+
+def _requester_in(file: Path) -> str | None:
+    try:
+        return read_note(file).decode().strip() or "unknown user"
+    except (OSError, ValueError):
+        return None
+
+
+def is_leave_requested(folder: Path) -> bool:
+    """Return True if the controller should not wait for jobs that cannot be cancelled now."""
+    return os.path.exists(folder / LEAVE)
 
 
 class RequestInbox:

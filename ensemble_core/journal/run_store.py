@@ -1,4 +1,4 @@
-"""Run store: the folders of all runs, look-up of a run by name, and the lock of a run's controller.
+"""Run store: the folders of all runs, their tags, look-up of a run by name, and the state of each.
 
 The folder of a run is ``STATE/runs/TAG``.
 """
@@ -17,44 +17,11 @@ from typing import Any, Literal
 from zlib import crc32
 
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
-from ensemble_core.journal.file_names import NAME, PERFORMED, JournalError
-from ensemble_core.journal.filesystem import private_folder, read_note
 from ensemble_core.journal.lock import Lock, taken_error
-from ensemble_core.journal.lock_owner import LOCK
+from ensemble_core.journal.run_folder import BEGAN, NAME, PERFORMED, JournalError, read_note
+from ensemble_core.late_pattern import late_pattern
+from ensemble_core.posix import private_folder
 from ensemble_core.quick_dataclass import dataclass
-
-__all__ = [
-    "BEGAN",
-    "HALT",
-    "LEAVE",
-    "LEFT",
-    "LOCK",
-    "STOP",
-    "RunInfo",
-    "began",
-    "end_requester",
-    "find",
-    "folders",
-    "has_performed",
-    "is_leave_requested",
-    "is_taken",
-    "new_folder",
-    "read_info",
-    "state_folder",
-    "stop_requester",
-    "write_began",
-]
-
-#: Name of the file with the start time of a run. Lists of runs can read it quickly, and even if the
-#: journal is damaged.
-BEGAN = "began"
-
-#: Name of the file that requests the end of a run.
-STOP = "stop"
-#: Name of the file that requests a stop, after which the run can be resumed.
-HALT = "halt"
-#: Name of the file that requests that the controller exits even if jobs cannot be cancelled now.
-LEAVE = "leave"
 
 
 def state_folder(given: str | os.PathLike[str] | None) -> Path:
@@ -89,30 +56,6 @@ def new_folder(state: Path, tag: str) -> Path:
         ) from error
     return folder
 
-
-def end_requester(folder: Path) -> str | None:
-    """Return the user who has requested the end of this run, or ``None``."""
-    return _requester_in(folder / STOP)
-
-
-def stop_requester(folder: Path) -> str | None:
-    """Return the user who has requested a stop of this run, or ``None``."""
-    return _requester_in(folder / HALT)
-
-
-def _requester_in(file: Path) -> str | None:
-    try:
-        return read_note(file).decode().strip() or "unknown user"
-    except (OSError, ValueError):
-        return None
-
-
-def is_leave_requested(folder: Path) -> bool:
-    """Return True if the controller should not wait for jobs that cannot be cancelled now."""
-    return os.path.exists(folder / LEAVE)
-
-
-# -- finding runs ----------------------------------------------------------------------------------
 
 State = Literal["running", "ended", "stopped", "limited", "interrupted", "new", "unreadable"]
 
@@ -349,3 +292,18 @@ def find(state: Path, name: str) -> Path:
     names, form = [run.name for run in runs], "did you mean {}?"
     hint = did_you_mean(name, names, "'ensemble runs' lists all runs", form=form)
     raise UsageError(f"there is no run {name!r} in {state / 'runs'}", hint=hint, code="no-such-run")
+
+
+_UNFIT = late_pattern(r"[^A-Za-z0-9._-]+")
+
+
+def fit(name: str) -> str:
+    """Convert the name of an ensemble to a valid name for a folder."""
+    return _UNFIT.sub("-", name).strip(".-") or "run"
+
+
+def new_tag(name: str) -> str:
+    """Return a unique name for a run, from the ensemble's name, the time and some random digits."""
+    now = time.time()
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(now))
+    return f"{name}-{stamp}-{int(now % 1 * 1000):03x}{os.urandom(2).hex()}"

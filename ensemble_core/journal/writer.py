@@ -37,9 +37,9 @@ from ensemble_core.journal.database import (
     storable,
 )
 from ensemble_core.journal.event_encoding import event_text, list_text
-from ensemble_core.journal.file_names import STOP_MARK
 from ensemble_core.journal.job_rows import JobRow, JobRowWriter, read_layouts
 from ensemble_core.journal.reader import FileVersion, Snapshot, digest
+from ensemble_core.journal.run_folder import STOP_MARK
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 from ensemble_core.posix import sync_folder

@@ -18,7 +18,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import ExecutorError
 from ensemble_core.journal.job_rows import row_of
 from ensemble_core.journal.reader import JournalError
-from ensemble_core.journal.tags import new_tag
+from ensemble_core.journal.run_store import new_tag
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import (

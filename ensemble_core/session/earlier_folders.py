@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.file_names import NAME
+from ensemble_core.journal.run_folder import NAME
 from ensemble_core.journal.run_store import folders
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.job_group import JobGroup

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.job_record import JobRecord
     from ensemble_core.engine.report_records import Report
-    from ensemble_core.journal.job_rows_reader import StoredJobs
+    from ensemble_core.journal.job_history import StoredJobs
     from ensemble_core.journal.replay import Replay
     from ensemble_core.session.jobs_in_memory import JobColumns
     from ensemble_core.session.kept_run import KeptRun
@@ -239,8 +239,8 @@ class Inspection:
 
         The rows of active jobs and of jobs in ``over`` come from the engine.
         """
+        from ensemble_core.journal.job_history import StoredJobs
         from ensemble_core.journal.job_rows import row_of
-        from ensemble_core.journal.job_rows_reader import StoredJobs
 
         engine = self._engine
         if engine is None or self.problem:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from ensemble_core.journal.run_store import end_requester, is_leave_requested, stop_requester
+from ensemble_core.journal.request_files import end_requester, is_leave_requested, stop_requester
 from ensemble_core.runtime.controller import STOPPED
 
 #: ``stop``: stop the run so that it can be resumed. ``drain``: do the same; if the run is in an

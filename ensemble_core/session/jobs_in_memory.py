@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.journal.job_rows import FIELDS, KINDS, TIMES
 
 if TYPE_CHECKING:
-    from ensemble_core.journal.job_history import Jobs
-    from ensemble_core.journal.job_rows_reader import StoredJobs
+    from ensemble_core.journal.job_history import Jobs, StoredJobs
 
 #: Columns in which text is not searched: times, costs, and the group and index, which are part of
 #: the job's name.

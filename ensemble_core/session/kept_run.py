@@ -56,8 +56,8 @@ class KeptRun:
         whole: bool = False,
         program: Program | None = None,
     ) -> None:
-        from ensemble_core.journal.ownership import RunFiles
         from ensemble_core.journal.reader import NAME, Journal
+        from ensemble_core.journal.run_folder import RunFiles
         from ensemble_core.journal.run_store import find, state_folder
 
         self.folder: Path = find(state_folder(state), run)
@@ -226,8 +226,8 @@ class KeptRun:
             from ensemble_core.journal.job_history import Attempts
 
             return Attempts(self.journal, self.loading)
+        from ensemble_core.journal.job_history import StoredJobs
         from ensemble_core.journal.job_rows import row_of
-        from ensemble_core.journal.job_rows_reader import StoredJobs
 
         sessions = self.journal.sessions()
         outcome = sessions[-1].outcome if sessions else None

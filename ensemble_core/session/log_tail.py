@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ensemble_core.journal.ownership import RunFiles
+from ensemble_core.journal.run_folder import RunFiles
 
 
 def log_tail(start: Mapping[str, Any], stream: str, most: int, files: RunFiles) -> dict[str, Any]:

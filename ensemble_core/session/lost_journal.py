@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ensemble_core.errors import call_plugin
-from ensemble_core.journal.ownership import is_own
 from ensemble_core.journal.reader import JournalError
+from ensemble_core.journal.run_folder import is_own
 from ensemble_core.journal.run_store import has_performed
 from ensemble_core.session.run_control import EXECUTOR
 

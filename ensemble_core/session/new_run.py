@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.journal.ownership import is_own
-from ensemble_core.journal.tags import fit, new_tag
+from ensemble_core.journal.run_folder import is_own
+from ensemble_core.journal.run_store import fit, new_tag
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.plugin.executor import new_run_id
 from ensemble_core.quick_dataclass import replace

@@ -108,7 +108,7 @@ def _require_trusted(path: Path) -> None:
 
     Its environment variables and options decide what jobs execute.
     """
-    from ensemble_core.journal.ownership import is_trusted
+    from ensemble_core.journal.run_folder import is_trusted
 
     real = Path(os.path.realpath(path))
     for each in dict.fromkeys((real, real.parent, path.parent)):

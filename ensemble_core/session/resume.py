@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ensemble_core.engine.job_states import NOT_HANDED_OVER
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.database import complete
-from ensemble_core.journal.earlier_results import results_of
 from ensemble_core.journal.lock import Lock
-from ensemble_core.journal.ownership import require_own
 from ensemble_core.journal.reader import NAME, FileVersion, Journal, JournalError
-from ensemble_core.journal.replay import reconfigure
+from ensemble_core.journal.replay import reconfigure, results_of
 from ensemble_core.journal.request_files import forget_requests
-from ensemble_core.journal.run_store import HALT, LEAVE, STOP
+from ensemble_core.journal.run_folder import HALT, LEAVE, STOP, require_own
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Resumed, StopRequested

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from ensemble_core.engine.submitted_combinations import combination
 from ensemble_core.errors import UsageError
-from ensemble_core.journal.ownership import require_own
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.reusable_jobs import EarlierJobs, identities
+from ensemble_core.journal.run_folder import require_own
 from ensemble_core.journal.run_store import find, read_info
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.identity import Source, parts_of

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.file_names import NAME
-from ensemble_core.journal.filesystem import shared_storage
 from ensemble_core.journal.lock import Lock
+from ensemble_core.journal.run_folder import NAME
 from ensemble_core.journal.run_store import new_folder, write_began
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
+from ensemble_core.posix import shared_storage
 from ensemble_core.session.kept_run import versions
 
 if TYPE_CHECKING:  # these are loaded while the executor prepares itself

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.lock import Lock
-from ensemble_core.journal.ownership import is_own
 from ensemble_core.journal.reader import NAME, Journal, JournalError
-from ensemble_core.journal.removal import remove
+from ensemble_core.journal.run_folder import is_own, remove
 from ensemble_core.journal.run_store import is_taken, state_folder
 from ensemble_core.session.lost_journal import check_not_lost
 

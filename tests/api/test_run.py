@@ -17,7 +17,7 @@ import pytest
 from ensemble_testing import wait_until
 
 import ensemble_core as ensemble
-from ensemble_core.journal.run_store import HALT
+from ensemble_core.journal.run_folder import HALT
 
 STUDY = """
 jobs:

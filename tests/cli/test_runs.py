@@ -25,11 +25,12 @@ from ensemble_core import open_run, run
 from ensemble_core.cli.main import main
 from ensemble_core.cli.options import KeptRun, complete_runs
 from ensemble_core.display.text_style import format_size
-from ensemble_core.journal import ownership
+from ensemble_core.journal import run_folder
 from ensemble_core.journal.checksums import WRITE_ALL, add_functions
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME, Snapshot, digest
-from ensemble_core.journal.run_store import BEGAN, new_folder, write_began
+from ensemble_core.journal.run_folder import BEGAN
+from ensemble_core.journal.run_store import new_folder, write_began
 from ensemble_core.plugin.discovery import discover
 
 REGISTRY = discover()
@@ -825,7 +826,7 @@ def test_run_on_a_file_system_without_owners_warns(
     )
     words = ["run", str(tmp_path / "e.yaml"), "--executor", "local", "--state", str(tmp_path)]
     assert "others may write" not in CliRunner().invoke(main, words).output
-    monkeypatch.setattr(ownership, "is_private", lambda path, **_: False)
+    monkeypatch.setattr(run_folder, "is_private", lambda path, **_: False)
     said = CliRunner().invoke(main, words)
     assert said.exit_code == 0
     assert "others may write in the run's folder" in said.output

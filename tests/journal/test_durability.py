@@ -22,7 +22,8 @@ from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.reader import NAME, FileVersion, Journal
 from ensemble_core.journal.replay import recover
-from ensemble_core.journal.run_store import STOP, end_requester, is_leave_requested
+from ensemble_core.journal.request_files import end_requester, is_leave_requested
+from ensemble_core.journal.run_folder import STOP
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.local.protocol import VERSION, encode_event, line
 from ensemble_core.local.supervisor_client import SupervisorClient

@@ -16,8 +16,9 @@ import pytest
 from ensemble_core.journal import database as journal_module
 from ensemble_core.journal.database import FORMAT, NAME, JournalError, complete, connect
 from ensemble_core.journal.event_encoding import decisions_text, event_text, to_list
-from ensemble_core.journal.lock_owner import LOCK, this_process
+from ensemble_core.journal.lock import this_process
 from ensemble_core.journal.reader import Journal
+from ensemble_core.journal.run_folder import LOCK
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import JobEvent, PluginEvent, Started

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.journal import filesystem as storage
-from ensemble_core.journal.filesystem import filesystem, private_folder, shared_storage
+from ensemble_core import posix
 from ensemble_core.journal.run_store import new_folder
+from ensemble_core.posix import filesystem, private_folder, shared_storage
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0
@@ -58,7 +58,7 @@ def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(
 def test_shared_file_systems_are_recognised(
     kind: str, shared: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "filesystem", lambda path: kind)
+    monkeypatch.setattr(posix, "filesystem", lambda path: kind)
     assert shared_storage("/any") == shared
 
 

@@ -14,23 +14,15 @@ from pathlib import Path
 import pytest
 
 from ensemble_core.errors import UsageError
-from ensemble_core.journal.ownership import RunFiles, is_own
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
-from ensemble_core.journal.removal import is_run
-from ensemble_core.journal.request_files import post_request, requester
-from ensemble_core.journal.run_store import (
-    BEGAN,
-    HALT,
-    LOCK,
-    STOP,
-    Lock,
+from ensemble_core.journal.request_files import (
     end_requester,
-    find,
-    folders,
-    is_taken,
-    read_info,
+    post_request,
+    requester,
     stop_requester,
 )
+from ensemble_core.journal.run_folder import BEGAN, HALT, LOCK, STOP, RunFiles, is_own, is_run
+from ensemble_core.journal.run_store import Lock, find, folders, is_taken, read_info
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.session.kept_run import KeptRun

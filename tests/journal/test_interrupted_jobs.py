@@ -10,9 +10,8 @@ from ensemble_testing import FakeExecutor
 
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
-from ensemble_core.journal.job_history import Attempts, Jobs
+from ensemble_core.journal.job_history import Attempts, Jobs, StoredJobs
 from ensemble_core.journal.job_rows import row_of
-from ensemble_core.journal.job_rows_reader import StoredJobs
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import recover
 from ensemble_core.journal.reusable_jobs import EarlierJobs

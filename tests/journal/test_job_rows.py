@@ -17,9 +17,8 @@ import ensemble_core as ensemble
 from ensemble_core.cli.options import KeptRun
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
-from ensemble_core.journal.job_history import Attempts
+from ensemble_core.journal.job_history import Attempts, StoredJobs
 from ensemble_core.journal.job_rows import JobRow, JobRowWriter, layout_of, row_of
-from ensemble_core.journal.job_rows_reader import StoredJobs
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import (

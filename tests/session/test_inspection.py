@@ -16,8 +16,8 @@ from ensemble_core.cli.options import KeptRun
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import UsageError
+from ensemble_core.journal.job_history import StoredJobs
 from ensemble_core.journal.job_rows import row_of
-from ensemble_core.journal.job_rows_reader import StoredJobs
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Event, Resources, Started

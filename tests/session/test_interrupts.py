@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.journal.run_store import HALT, STOP
+from ensemble_core.journal.run_folder import HALT, STOP
 from ensemble_core.session.interrupts import Interrupts
 
 BLOCKED = """

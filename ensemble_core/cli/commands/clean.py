@@ -22,9 +22,8 @@ from ensemble_core.cli.options import (
 from ensemble_core.display.text_style import count_of, format_size, in_one_line, print_line
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.lock import Lock
-from ensemble_core.journal.ownership import is_own
 from ensemble_core.journal.reader import NAME
-from ensemble_core.journal.removal import is_run, remove
+from ensemble_core.journal.run_folder import is_own, is_run, remove
 from ensemble_core.journal.run_store import RunInfo, find, folders, read_info, state_folder
 from ensemble_core.model.durations import seconds
 from ensemble_core.quick_dataclass import dataclass

@@ -25,7 +25,7 @@ from ensemble_core.display.text_style import (
     printable,
     style_of,
 )
-from ensemble_core.journal.ownership import RunFiles
+from ensemble_core.journal.run_folder import RunFiles
 from ensemble_core.quick_dataclass import dataclass
 
 #: How many files and how many bytes are printed at most. If there are more, the files are listed.

@@ -29,7 +29,7 @@ from ensemble_core.display.text_style import (
 )
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.lock_owner import is_suspended
+from ensemble_core.journal.lock import is_suspended
 from ensemble_core.journal.reader import Session
 from ensemble_core.journal.run_store import RunInfo, read_info
 from ensemble_core.session.queue_status import queue_status

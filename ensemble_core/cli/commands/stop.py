@@ -12,7 +12,8 @@ from ensemble_core.cli.options import Display, json_option, run_argument, state_
 from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import post_request, requester
-from ensemble_core.journal.run_store import HALT, LEFT, RunInfo, find, read_info, state_folder
+from ensemble_core.journal.run_folder import HALT
+from ensemble_core.journal.run_store import LEFT, RunInfo, find, read_info, state_folder
 
 
 @click.command(cls=CommandWithFlags)

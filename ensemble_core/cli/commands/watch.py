@@ -30,7 +30,7 @@ from ensemble_core.display.text_style import (
     style_of,
 )
 from ensemble_core.errors import EnsembleError, UsageError
-from ensemble_core.journal.tags import new_tag
+from ensemble_core.journal.run_store import new_tag
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, Resources
 from ensemble_core.model.numbers import format_number

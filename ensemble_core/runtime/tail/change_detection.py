@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ensemble_core.journal.filesystem import filesystem
+from ensemble_core.posix import filesystem
 from ensemble_core.runtime.tail.output_file import File
 from ensemble_core.runtime.tail.poll_interval import CACHING, LOCAL, PollInterval
 
