@@ -25,6 +25,8 @@ _ZEROS = late_pattern(r"[-+]?0[0-9]")
 #: A text such as ``2D1``: a name, or an exponent of Fortran. Programs print a point
 #: before it, or a sign after it.
 _NAME_OR_NUMBER = late_pattern(r"[-+]?[0-9]+[dDqQ][0-9]+")
+#: A whole number, at most as long as those in an ensemble file.
+_WHOLE = late_pattern(r"[-+]?[0-9]{1,300}")
 #: A number with a decimal comma.
 _COMMA = late_pattern(r"[-+]?[0-9]+,[0-9]+")
 #: Suffixes of points files.
@@ -205,6 +207,8 @@ def _column(cells: list[str], decimal: str) -> tuple[object, ...]:
     numbers = [
         None
         if _ZEROS.match(cell) or _NAME_OR_NUMBER.fullmatch(cell)
+        else int(cell)  # exactly, for example a seed of 64 bits
+        if _WHOLE.fullmatch(cell)
         else read_number(cell, decimal)
         for cell in cells
     ]

@@ -210,6 +210,15 @@ def test_column_of_points_is_numeric_if_all_cells_are() -> None:
     assert jobs[1].parameters == {"a": 2, "b": -300.0, "c": "8", "d": "1", "e": ""}
 
 
+def test_seed_of_64_bits_in_points_keeps_all_its_digits() -> None:
+    text = "seed,T\n9007199254740993,1\n-18446744073709551615,1.5\n+7,2\n"
+    assert commands("command: '{seed} {T}', points: p.csv", p_csv=text) == [
+        "9007199254740993 1",
+        "-18446744073709551615 1.5",
+        "7 2",
+    ]
+
+
 def test_points_may_use_some_columns_of_a_file() -> None:
     text = "name,E (eV),n\nx,1,2\ny,3,4\n"
     fields = "command: '{name} {n}', points: {file: p.csv, columns: [n, name]}"
