@@ -21,9 +21,10 @@ from ensemble_core.model.formula_compiler import (
     refused,
 )
 from ensemble_core.model.formula_parser import LONGEST, called, parse_formula
-from ensemble_core.model.numbers import whole
+from ensemble_core.model.numbers import as_text, whole
 from ensemble_core.model.placeholders import (
     FIELD_PLACEHOLDER,
+    JOB_PLACEHOLDER,
     fill,
     is_format,
     placeholders,
@@ -38,6 +39,7 @@ __all__ = [
     "check_names",
     "evaluate_options",
     "expression",
+    "fill_command",
 ]
 
 _EXPRESSION_HINT = 'write arithmetic over the event\'s fields and metric("path"), such as "= 2 * T"'
@@ -194,8 +196,25 @@ def _filled(text: str, fields: Mapping[str, Any], pattern: re.Pattern[str]) -> A
                 raise EnsembleError(
                     f"the value of {text!r} is not a finite number", code="no-value"
                 )
-            return whole(found)
+            if not isinstance(found, str):
+                return whole(found)
     return fill(text, fields, pattern)
+
+
+def fill_command(command: str, fields: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command in which ``{job.NAME}`` is filled in.
+
+    As in a job group, the command is split first, so that a value with a blank or a quote, such as
+    the path of a folder, stays one word.
+
+    >>> fill_command("ls '-l' {job.workdir}", {"job.workdir": "/data/my study"})
+    ['ls', '-l', '/data/my study']
+    """
+    import shlex
+
+    lexer = shlex.shlex(command, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    return [as_text(_filled(word, fields, JOB_PLACEHOLDER)) for word in lexer]
 
 
 @lru_cache(maxsize=1024)

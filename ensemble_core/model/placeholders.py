@@ -160,7 +160,13 @@ def fill(
     if "{" not in text:
         return text
     parts = _parts(text, pattern)
-    return "".join([p if isinstance(p, str) else _filled(p, values, shown) for p in parts])
+    filled = [p if isinstance(p, str) else _filled(p, values, shown) for p in parts]
+    if pattern is JOB_PLACEHOLDER:  # the text will be filled in again, but not these values
+        filled = [
+            new if isinstance(p, str) or p.name not in values else escape_braces(new)
+            for p, new in zip(parts, filled, strict=True)
+        ]
+    return "".join(filled)
 
 
 def _filled(one: Placeholder, values: Mapping[str, object], shown: Callable[[object], str]) -> str:

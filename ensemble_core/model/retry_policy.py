@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
-from ensemble_core.model.expressions import evaluate_options
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER
+from ensemble_core.model.expressions import evaluate_options, fill_command
+from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER, placeholders
 from ensemble_core.quick_dataclass import dataclass
 
 #: Fields whose texts never contain expressions, because they hold patterns or columns of files.
@@ -76,6 +76,8 @@ def changed_fields(
     return {
         key: value
         if key in LITERAL_FIELDS
+        else fill_command(value, known)
+        if key == "command" and _names_job(value)
         else evaluate_options(
             value,
             anywhere if key == "avoid" else known,
@@ -84,3 +86,12 @@ def changed_fields(
         )
         for key, value in fields.items()
     }
+
+
+def _names_job(command: object) -> bool:
+    """Return True for a command with ``{job.NAME}`` that is not an expression or a list."""
+    return (
+        isinstance(command, str)
+        and not command.startswith("=")
+        and next(placeholders(command, JOB_PLACEHOLDER), None) is not None
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -153,6 +154,32 @@ def test_changes_of_a_retry_apply_to_later_attempts() -> None:
     assert (second.parameters["d"], second.duration) == (0.125, 200)
     assert first.parameters["T"] == second.parameters["T"] == 2.0
     assert first.environment["FROM"] == "/story/runs/1"
+
+
+@pytest.mark.parametrize("name", ["my study", "it's", 'a"b', "c\\d", "{id}", "{{T}}", "{", ""])
+def test_value_of_the_events_job_is_one_word_and_is_not_filled_in_again(name: str) -> None:
+    told = Story(
+        f"""
+        jobs:
+          - {{name: sim, command: "x {{n}}", parameters: {{n: {json.dumps(name)}}}}}
+          - {{name: post, command: y, workdir: w}}
+        rules:
+          - {{trigger: start, action: {{name: submit, label: sim}}}}
+          - trigger: job-success
+            name: sim
+            action:
+              name: submit
+              label: post
+              with:
+                command: sh -c "ls 1" - {{job.n}} p{{job.n}} {{index}}
+                workdir: "w{{job.n}}/{{index}}"
+                environment: {{NAME: "{{job.n}}"}}
+        """
+    )
+    told.start()
+    (job,) = jobs(told.play("sim.0"))
+    assert job.command == ("sh", "-c", "ls 1", "-", name, f"p{name}", "0")
+    assert (job.workdir, job.environment["NAME"]) == (f"w{name}/0", name)
 
 
 def test_wait_of_a_retry_may_be_an_expression() -> None:
