@@ -1,6 +1,7 @@
 """Base class of observers that read a job's output line by line.
 
-A carriage return ends a line, too, as in progress bars. Sequences for colours are removed.
+A carriage return ends a line, too, as in progress bars, and so does a cursor movement. Sequences
+for colours are removed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ SURVEYED = 1000
 #: If most lines have rows, searching for them is a waste: it is tried only at each so many pieces.
 _PROBED = 16
 
-#: Control sequences of terminals: colours and cursor movements, titles, and other escapes.
+#: Cursor movements of terminals. Those to the right, or to a further column, leave a gap.
+_GAP = late_pattern(rb"\x1b\[(?:[0-9]*[CaI]|(?:[2-9]|[1-9][0-9]+)[G`])")
+_MOVE = late_pattern(rb"\x1b(?:\[[0-9;]*[ABDEFGHZdefjk`]|[78DEM]|\[[su])")
+#: Control sequences of terminals: colours, titles, and other escapes.
 _COLOURS = late_pattern(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[@-Z\\^_])"
 )
@@ -240,7 +244,11 @@ class LineObserver(Observer):
             self._long += 1
             return ()
         if b"\x1b" in line:
-            line = _COLOURS.sub(b"", line)
+            moved = _MOVE.split(_GAP.sub(b" ", line))
+            if len(moved) > 1:  # as after a carriage return, other text follows
+                self._line_number -= 1
+                return [row for piece in moved for row in self._whole_line(piece)]
+            line = _COLOURS.sub(b"", moved[0])
         if not line or line.isspace():
             return ()
         self._lines += 1

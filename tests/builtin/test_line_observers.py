@@ -305,6 +305,15 @@ def test_label_within_a_longer_label_is_another_one() -> None:
     assert [row.values for row in rows(observer, text)] == [{"e": 2.0}]
 
 
+def test_digits_on_both_sides_of_a_cursor_movement_are_not_one_number() -> None:
+    for move in ("[1G", "[G", "[3D", "[A", "[2F", "[1;1H", "[H", "[7;2f", "8", "M", "[u"):
+        text = f"E=6\x1b{move}7\nE=12\x1b[2K\x1b{move}E=34\n"
+        assert column(KeyValue(), text) == [6, 12, 34], move
+        assert column(Patterns({"E": r"E=(\S+)"}), text) == [6, 12, 34], move
+    text = "E:\x1b[20G7\nE=1\x1b[C2\nE=\x1b[1m3\x1b[0m\x1b[K4\n"
+    assert column(KeyValue(), text) == [7, 1, 34]
+
+
 def test_sequences_that_reset_a_terminal_are_removed() -> None:
     assert column(KeyValue(), "\x1b(B\x1b[mE=0.5\n") == [0.5]
     assert column(JsonLines(), '\x1b(B\x1b[m{"E": 0.5}\n') == [0.5]
