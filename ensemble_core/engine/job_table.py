@@ -127,8 +127,15 @@ class JobTable:
                             f"{each!r} of the job group {name!r} has changed between column and "
                             "result: its statistics still contain the earlier values"
                         )
-        for name in before.keys() - groups.keys():
-            left = self.groups[name].open
+        for name in [name for name in before if name not in groups]:
+            left, counts = self.groups[name].open, self.groups[name].counts
+            over = counts["done"] + counts["lost"]
+            if over:
+                jobs = "1 job that is" if over == 1 else f"{over} jobs that are"
+                self.metrics.warn(
+                    f"the file no longer has the job group {name!r}: its {jobs} over stay"
+                    f"{'s' * (over == 1)}, but no table or rule of the file covers them"
+                )
             if left:
                 jobs = "1 job that is" if left == 1 else f"{left} jobs that are"
                 self.metrics.warn(

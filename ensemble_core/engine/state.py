@@ -261,7 +261,7 @@ class State:
                         f"the generator {name!r} submits {new} job{'s' * (new != 1)} for each "
                         f"further point: its earlier points ({len(generator.points)}) keep {old}"
                     )
-        for name in before.generators.keys() - ensemble.generators.keys():
+        for name in [name for name in before.generators if name not in ensemble.generators]:
             if points := len(self.generators[name].points):
                 self.metrics.warn(
                     f"the file no longer has the generator {name!r}: its points ({points}) are not "

@@ -419,6 +419,26 @@ def test_jobs_of_a_group_that_the_file_has_lost_are_named() -> None:
     )
 
 
+def test_ended_jobs_of_a_group_that_was_renamed_in_the_file_are_named() -> None:
+    decided = change(
+        ended(), FILE.replace("name: sim", "name: md").replace("label: sim", "label: md")
+    )
+    assert (
+        "the file no longer has the job group 'sim': its 3 jobs that are over stay, but no table "
+        "or rule of the file covers them" in said(decided)
+    )
+
+
+def test_groups_that_the_file_has_lost_are_named_in_its_order() -> None:
+    # The order of a set differs from process to process, so a replay would decide otherwise.
+    names = [f"group-{number}" for number in range(8)]
+    groups = "".join(f"\n  - {{name: {name}, command: x}}" for name in names)
+    text = f"jobs:{groups}\nrules: [{{trigger: start, action: {{name: submit}}}}]"
+    decided = change(ended(text), text.replace("group-", "other-"))
+    lost = [line for line in said(decided).splitlines() if "no longer has" in line]
+    assert [line.split("'")[1] for line in lost] == names
+
+
 SET = """
 jobs:
   - {name: sim, command: "x {T}", parameters: {T: [1, 2, 3]}, at_once: 1, environment: {A: a}}
