@@ -20,7 +20,7 @@ from ensemble_core.session.installed_plugins import FindPlugins, find_plugins
 if TYPE_CHECKING:
     from ensemble_core.api.background_run import Task
     from ensemble_core.engine.engine import Engine
-    from ensemble_core.engine.report_records import Report
+    from ensemble_core.engine.report import Report
     from ensemble_core.journal.run_store import RunInfo
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.program import Program

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ensemble_core.display.text_style import format_duration
 
 if TYPE_CHECKING:
-    from ensemble_core.engine.report_records import Report
+    from ensemble_core.engine.report import Report
 
 _COLUMNS = ("submitted", "waiting", "running", "success", "failed", "cancelled")
 #: Columns that are shown only if a group has such jobs.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ensemble_core.display.console import is_relevant
 from ensemble_core.display.output_thread import Output
-from ensemble_core.engine.report_records import Report
+from ensemble_core.engine.report import Report
 from ensemble_core.model.decisions import Decision, Submit
 from ensemble_core.model.events import Event, JobEvent, StopRequested
 from ensemble_core.runtime.watcher import Watcher

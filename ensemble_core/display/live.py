@@ -9,7 +9,7 @@ from typing import TextIO
 
 from ensemble_core.display.summary import cost_text, group_table, progress_text
 from ensemble_core.display.text_style import TextStyle, format_duration, is_terminal, shorten
-from ensemble_core.engine.report_records import Report
+from ensemble_core.engine.report import Report
 from ensemble_core.late_pattern import late_pattern
 
 _STYLE = late_pattern(r"\x1b\[[0-9;]*m")

@@ -17,7 +17,7 @@ from ensemble_core.display.text_style import (
     shorten,
 )
 from ensemble_core.display.verdict_words import held_back_words
-from ensemble_core.engine.report_records import (
+from ensemble_core.engine.report import (
     GroupReport,
     InstanceReport,
     Progress,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ensemble_core.engine.rule_chain import Link
+from ensemble_core.engine.job_record import Link
 from ensemble_core.engine.rule_index import RuleInstance, RuleState
 from ensemble_core.engine.state import State
 from ensemble_core.model.decisions import DisableRule

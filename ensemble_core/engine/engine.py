@@ -90,6 +90,7 @@ from ensemble_core.engine import added_sweep_values
 from ensemble_core.engine.agenda import Agenda
 from ensemble_core.engine.decision_answers import Answers
 from ensemble_core.engine.done_jobs import DoneJobs, TableRow
+from ensemble_core.engine.end_of_run import Stopping
 from ensemble_core.engine.firing_records import Match, Steps
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
 from ensemble_core.engine.job_completion import JobCompletion
@@ -97,16 +98,13 @@ from ensemble_core.engine.job_events import apply_job_event, end_unsubmitted
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, NOT_HANDED_OVER
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.repeated_rows import report_repeated_rows
-from ensemble_core.engine.report_builder import report_of
-from ensemble_core.engine.report_records import Report
+from ensemble_core.engine.report import Report, report_of
 from ensemble_core.engine.requests import carry_out
 from ensemble_core.engine.result_and_fail_if import check_result, compute_result
 from ensemble_core.engine.result_tables import Tables
 from ensemble_core.engine.rule_evaluation import RuleEvaluation, RuleObserver
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.state import State
-from ensemble_core.engine.stopping import Stopping
 from ensemble_core.engine.timers import Timer
 from ensemble_core.errors import no_such
 from ensemble_core.metrics.store import MetricsView
@@ -468,8 +466,7 @@ class Engine:
             if record.index_record is not None and record.index_record.repeats(
                 event.observer, event.clock
             ):
-                replaced = samples.repeat(record, event, event.timestamp)
-                report_repeated_rows(self.state, record, event, replaced)
+                self.state.out += samples.repeat(record, event, event.timestamp)
                 return
             samples.observe(record, event, event.timestamp)
             if record.clocks is None:

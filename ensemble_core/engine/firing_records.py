@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from ensemble_core.engine.job_record import JobRecord
-from ensemble_core.engine.rule_chain import Link
+from ensemble_core.engine.job_record import JobRecord, Link
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.scopes import Scope
 from ensemble_core.model.codec import NOTHING

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.past_submits import PastSubmits, of_entries, pairs, same_sweep
+from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.rule_index import Watch
 from ensemble_core.engine.scopes import Reads, SliceTable
-from ensemble_core.engine.submitted_combinations import Replicas
 from ensemble_core.metrics.store import counted, split_filter
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.quick_dataclass import dataclass, replace

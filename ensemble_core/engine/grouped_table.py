@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 from ensemble_core.engine.done_jobs import DoneJob, DoneJobs, TableRow
 from ensemble_core.engine.table_rows import (
+    AppendOnlyValues,
     ComputedTable,
     FilteredColumn,
+    Values,
     filtered_column,
+    is_number,
     no_metric,
 )
-from ensemble_core.engine.table_values import AppendOnlyValues, Values, is_number
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.store import split_filter
 from ensemble_core.model.codec import NOTHING

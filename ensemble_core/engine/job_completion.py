@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from ensemble_core.engine.concurrency_slots import AT_ONCE
+from ensemble_core.engine.at_once import AT_ONCE
 from ensemble_core.engine.firing_records import Match, Step, Steps
-from ensemble_core.engine.generator_jobs import PointJobs
-from ensemble_core.engine.job_record import BY_OTHERS, IndexRecord, JobRecord
+from ensemble_core.engine.generator_scheduler import PointJobs
+from ensemble_core.engine.job_record import BY_OTHERS, IndexRecord, JobRecord, Link
 from ensemble_core.engine.name_values import JobFields, host_of, named_fields
 from ensemble_core.engine.retry_on_request import open_again
-from ensemble_core.engine.rule_chain import Link
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.scopes import Slice

@@ -11,15 +11,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from ensemble_core.engine.job_states import (
-    CANCEL,
-    AttemptState,
-    CancelState,
-    IndexState,
-    Outcome,
-)
-from ensemble_core.engine.recent_rows import RecentRows, without_discarded
-from ensemble_core.engine.rule_chain import Link
+from ensemble_core.engine.job_states import CANCEL, AttemptState, CancelState, IndexState, Outcome
+from ensemble_core.engine.repeated_rows import RecentRows, without_discarded
 from ensemble_core.engine.scopes import Reads, Scope, Slice
 from ensemble_core.metrics.series import Series, StatisticSpec
 from ensemble_core.metrics.store import VARIABLES, split_filter
@@ -32,8 +25,6 @@ from ensemble_core.quick_dataclass import dataclass
 
 #: Values of ``JobRecord.cancelled_by``: the run asked for the cancel, or the canceller is unknown.
 BY_RUN, BY_OTHERS = "run", "others"
-
-
 #: For how many rows of one job ``submit-rows`` can submit jobs at most.
 MOST_ROWS = 10_000
 
@@ -313,6 +304,27 @@ class IndexRecord(Scope):
         attempt = self.record.job.attempt
         if self.printed is not None:
             self.printed = [row for row in self.printed if row[:2] != (attempt, observer)]
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """A firing in a chain, in which each firing caused the next one."""
+
+    rule: str
+    parent: Link | None
+    #: Position in the chain, counted since a job last finished.
+    depth: int
+    #: Number of jobs that had finished when the rule fired.
+    finishes: int
+
+    def names(self) -> list[str]:
+        """Return the rules in the chain, first to last."""
+        link: Link | None = self
+        found: list[str] = []
+        while link is not None and link.finishes == self.finishes:
+            found.append(link.rule)
+            link = link.parent
+        return found[::-1]
 
 
 def _no_column(variable: str) -> bool:

@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
+from ensemble_core.engine.at_once import ConcurrencySlots
 from ensemble_core.engine.budget import Budget, Usage
-from ensemble_core.engine.concurrency_slots import ConcurrencySlots
 from ensemble_core.engine.group_state import GroupState
-from ensemble_core.engine.job_gauges import JobGauges
+from ensemble_core.engine.job_metrics import JobGauges
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, HANDED_OVER, AttemptState
 from ensemble_core.model.jobs import Job

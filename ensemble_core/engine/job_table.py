@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from ensemble_core.engine.at_once import AT_ONCE, ConcurrencySlots
 from ensemble_core.engine.budget import JOBS, Budget, Usage
 from ensemble_core.engine.changed_jobs import (
     changed_fields,
@@ -17,12 +18,10 @@ from ensemble_core.engine.changed_jobs import (
     recreated_job,
     with_old_values,
 )
-from ensemble_core.engine.concurrency_slots import AT_ONCE, ConcurrencySlots
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.group_state import Change, GroupState
-from ensemble_core.engine.job_counters import Counters
-from ensemble_core.engine.job_gauges import JobGauges
-from ensemble_core.engine.job_record import IndexRecord, JobRecord
+from ensemble_core.engine.job_metrics import Counters, JobGauges, Samples
+from ensemble_core.engine.job_record import IndexRecord, JobRecord, Link
 from ensemble_core.engine.job_state_changes import MOVES
 from ensemble_core.engine.job_states import (
     HANDED_OVER,
@@ -31,9 +30,7 @@ from ensemble_core.engine.job_states import (
     ImpossibleMove,
     IndexState,
 )
-from ensemble_core.engine.job_statistics import Samples
 from ensemble_core.engine.rate_limit import HeldJob
-from ensemble_core.engine.rule_chain import Link
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.engine.scopes import Slice, SliceKey, SliceTable
 from ensemble_core.errors import EnsembleError

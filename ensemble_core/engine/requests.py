@@ -11,7 +11,7 @@ from typing import Any
 
 from ensemble_core.engine import chain_limit
 from ensemble_core.engine.action_decisions import EngineFiring
-from ensemble_core.engine.concurrency_slots import AT_ONCE
+from ensemble_core.engine.at_once import AT_ONCE
 from ensemble_core.engine.decision_effects import Effects, no_such_limit
 from ensemble_core.engine.firing_records import Match, Origin, Step, Steps
 from ensemble_core.engine.job_record import IndexRecord

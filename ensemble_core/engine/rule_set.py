@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ensemble_core.engine.for_duration import TrueConditions
-from ensemble_core.engine.report_records import FiringState, InstanceReport, RuleReport
 from ensemble_core.engine.rule_index import AlgorithmInstance, RuleIndex, RuleInstance, RuleState
 from ensemble_core.engine.timers import Timers
 from ensemble_core.errors import EnsembleError
@@ -354,72 +353,6 @@ class RuleSet:
             if not path.group and shared:
                 return True
         return False
-
-    def report(self, now: float) -> tuple[RuleReport, ...]:
-        """Return a report on every rule."""
-        for watch in self.index.watches.values():
-            if watch.unread:
-                watch.last, watch.unread = watch.read(now), False
-        self.true_conditions.measure(now)
-        return tuple(self._report(state) for state in self.states.values())
-
-    def report_instances(self) -> tuple[InstanceReport, ...]:
-        """Return a report on every instance of an algorithm."""
-        found = []
-        for name, one in self.instances.items():
-            made, members = self._ensemble.instances[name], self.members(name)
-            found.append(
-                InstanceReport(
-                    name=name,
-                    algorithm=made.algorithm,
-                    version=made.version,
-                    on=one.on,
-                    first=made.enabled,
-                    rules=len(members),
-                    fired=sum(each.fired for each in members),
-                    switched=tuple(one.switched),
-                )
-            )
-        return tuple(found)
-
-    def _report(self, state: RuleState) -> RuleReport:
-        rule = state.rule
-        triggered = state.times_triggered
-        return RuleReport(
-            id=rule.id,
-            label=rule.label or rule.id,
-            fired=state.fired,
-            repetitions=rule.repetitions,
-            triggered=triggered,
-            refused=state.refused,
-            passed_over=state.passed_over,
-            held_back=dict(state.held_back),
-            longest=state.longest,
-            checks=rule.checks,
-            lasts=rule.lasts,
-            last_value=state.value,
-            last_seen=state.last_seen,
-            when=rule.condition.text if rule.condition else "",
-            enabled=state.enabled and state.on,
-            instance=rule.instance,
-            state=self._firing_state(state, triggered),
-            cut=state.why_cut,
-            spec=rule.spec,
-        )
-
-    @staticmethod
-    def _firing_state(state: RuleState, triggered: int) -> FiringState:
-        if state.fired:
-            return "fired"
-        if state.cut:
-            return "cut"
-        if not state.enabled or not state.on:
-            return "disabled"
-        if not triggered:
-            return "never triggered"
-        # Without these verdicts, the condition was false, or its trigger did not match.
-        others = state.held_back.keys() - {"trigger", "no value"}
-        return "held back" if others else "condition false"
 
 
 def _breadth(rule: BoundRule) -> int:

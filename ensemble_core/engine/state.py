@@ -7,23 +7,22 @@ from dataclasses import fields
 from typing import Any
 
 from ensemble_core.engine import stored_job_data
+from ensemble_core.engine.bad_nodes import NodeFailures
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.firing_records import Match, Origin, PendingRequest, Stop
 from ensemble_core.engine.foreign_jobs import ForeignJobs
 from ensemble_core.engine.generator_state import GeneratorState
-from ensemble_core.engine.job_record import IndexRecord, JobRecord
+from ensemble_core.engine.job_record import IndexRecord, JobRecord, Link
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.name_values import all_fields, named_fields
-from ensemble_core.engine.node_failures import NodeFailures
 from ensemble_core.engine.past_submits import same_sweep
 from ensemble_core.engine.rate_limit import RateLimit
 from ensemble_core.engine.result_tables import Tables
-from ensemble_core.engine.rule_chain import Link
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.rule_set import RuleSet
 from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.engine.shared_files import SharedFiles
-from ensemble_core.engine.silence import Silence
+from ensemble_core.engine.silent_jobs import Silence
 from ensemble_core.engine.timers import Timers
 from ensemble_core.metrics.store import (
     COMMITTED,

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.job_table import JobTable
+from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.scopes import SliceKey, SliceTable, add_read
-from ensemble_core.engine.submitted_combinations import Replicas
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.rules import BoundAction, BoundRule
 from ensemble_core.model.tables import Table

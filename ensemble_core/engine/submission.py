@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.engine import stored_job_data
-from ensemble_core.engine.concurrency_slots import AT_ONCE
+from ensemble_core.engine.at_once import AT_ONCE
 from ensemble_core.engine.firing_records import Origin
 from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.job_events import end_unsubmitted
 from ensemble_core.engine.job_record import IndexRecord, JobRecord
 from ensemble_core.engine.rate_limit import HeldJob
+from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.state import State
-from ensemble_core.engine.submitted_combinations import Replicas
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Avoid, Cancel, Log, LookUp, Retry, Submit

@@ -8,9 +8,9 @@ from typing import Any
 
 from ensemble_core.engine.firing_records import Origin
 from ensemble_core.engine.group_state import GroupState
+from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.scopes import Slice
 from ensemble_core.engine.state import State
-from ensemble_core.engine.submitted_combinations import Replicas
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job

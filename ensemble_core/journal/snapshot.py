@@ -36,12 +36,11 @@ FORMAT = 32
 
 #: Modules that define the classes of the state.
 _MODULES = (
-    "engine.budget engine.concurrency_slots engine.job_counters engine.done_jobs "
-    "engine.firing_records engine.for_duration engine.foreign_jobs engine.generator_state "
-    "engine.group_state engine.job_gauges engine.job_record engine.job_statistics "
-    "engine.job_table engine.node_failures engine.past_submits engine.rate_limit "
-    "engine.recent_rows engine.rule_chain engine.rule_index engine.rule_set engine.scopes "
-    "engine.shared_files engine.silence engine.state engine.submitted_combinations engine.timers "
+    "engine.at_once engine.bad_nodes engine.budget engine.done_jobs engine.firing_records "
+    "engine.for_duration engine.foreign_jobs engine.generator_state engine.group_state "
+    "engine.job_metrics engine.job_record engine.job_table engine.past_submits "
+    "engine.rate_limit engine.repeated_rows engine.replicas engine.rule_index engine.rule_set "
+    "engine.scopes engine.shared_files engine.silent_jobs engine.state engine.timers "
     "metrics.recent_counts metrics.series metrics.store model.decisions model.events "
     "model.generators model.job_group model.jobs model.sweep_values"
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ensemble_core.engine.report_records import Report
+from ensemble_core.engine.report import Report
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.events import Event
 from ensemble_core.quick_dataclass import dataclass

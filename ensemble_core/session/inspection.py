@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.job_record import JobRecord
-    from ensemble_core.engine.report_records import Report
+    from ensemble_core.engine.report import Report
     from ensemble_core.journal.job_history import StoredJobs
     from ensemble_core.journal.replay import Replay
     from ensemble_core.session.jobs_in_memory import JobColumns

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ensemble_core.engine.submitted_combinations import combination
+from ensemble_core.engine.replicas import combination
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.reusable_jobs import EarlierJobs, identities

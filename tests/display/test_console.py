@@ -27,7 +27,7 @@ from ensemble_core.display.summary import (
     summary,
 )
 from ensemble_core.display.text_style import TextStyle, format_duration, printable, style_of
-from ensemble_core.engine.report_records import GroupReport, Report, RuleReport
+from ensemble_core.engine.report import GroupReport, Report, RuleReport
 from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.model.decisions import (
     AddRule,

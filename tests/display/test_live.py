@@ -16,7 +16,7 @@ from ensemble_core.display.console import OutputLine
 from ensemble_core.display.live import LiveTable, can_be_live
 from ensemble_core.display.output_thread import Output
 from ensemble_core.display.text_style import TextStyle
-from ensemble_core.engine.report_records import GroupReport, Report
+from ensemble_core.engine.report import GroupReport, Report
 from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import Event
 

@@ -14,7 +14,7 @@ from ensemble_core.config import load_text
 from ensemble_core.display.live import LiveTable
 from ensemble_core.display.text_style import TextStyle
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.report_records import GroupReport, Report
+from ensemble_core.engine.report import GroupReport, Report
 from ensemble_core.plugin.discovery import discover
 
 STUDY = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ensemble_testing import Story
 
-from ensemble_core.engine.report_records import GroupReport
+from ensemble_core.engine.report import GroupReport
 from ensemble_core.journal.snapshot import dump, load
 
 FILE = """

@@ -24,7 +24,7 @@ from ensemble_core.display.text_style import (
     style_of,
     terminal_width,
 )
-from ensemble_core.engine.report_records import InstanceReport
+from ensemble_core.engine.report import InstanceReport
 from ensemble_core.engine.rule_trace import INACTIVE, RuleTracer, Verdict, event_words
 from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.journal.replay import Difference, Replay

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, ClassVar
 
-from ensemble_core.engine.concurrency_slots import AT_ONCE
+from ensemble_core.engine.at_once import AT_ONCE
 from ensemble_core.engine.state import State
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Call, WhenBusy

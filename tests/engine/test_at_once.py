@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from ensemble_testing import Story
 
-from ensemble_core.engine.concurrency_slots import AT_ONCE
+from ensemble_core.engine.at_once import AT_ONCE
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal import snapshot
 from ensemble_core.model.decisions import Log

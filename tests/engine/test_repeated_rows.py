@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ensemble_testing import Story
 
-from ensemble_core.engine.recent_rows import KEPT_ROWS
+from ensemble_core.engine.repeated_rows import KEPT_ROWS
 from ensemble_core.journal.snapshot import dump, load
 from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.model.decisions import Log, Submit
