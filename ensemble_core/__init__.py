@@ -65,10 +65,15 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.discovery import observer_record as observer_record
     from ensemble_core.plugin.executor import Emit as Emit
     from ensemble_core.plugin.executor import Executor as Executor
+    from ensemble_core.plugin.executor import Rendered as Rendered
     from ensemble_core.plugin.executor import Run as Run
+    from ensemble_core.plugin.executor import VirtualAnswer as VirtualAnswer
     from ensemble_core.plugin.executor import VirtualExecutor as VirtualExecutor
+    from ensemble_core.plugin.executor import VirtualPilots as VirtualPilots
+    from ensemble_core.plugin.executor import VirtualTurn as VirtualTurn
     from ensemble_core.plugin.executor import check_new as check_new
     from ensemble_core.plugin.executor import job_environment as job_environment
+    from ensemble_core.plugin.executor import shell_line as shell_line
     from ensemble_core.plugin.executor import start_folder as start_folder
     from ensemble_core.plugin.executor import wrong_command as wrong_command
     from ensemble_core.plugin.hookspecs import ActionPlugin as ActionPlugin
@@ -89,13 +94,8 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.observer import UNREADABLE as UNREADABLE
     from ensemble_core.plugin.observer import Observer as Observer
     from ensemble_core.plugin.observer import Row as Row
-    from ensemble_core.plugin.rendering import Rendered as Rendered
-    from ensemble_core.plugin.rendering import shell_line as shell_line
     from ensemble_core.plugin.resizer import Resized as Resized
     from ensemble_core.plugin.resizer import Resizer as Resizer
-    from ensemble_core.plugin.virtual_pilots import VirtualAnswer as VirtualAnswer
-    from ensemble_core.plugin.virtual_pilots import VirtualPilots as VirtualPilots
-    from ensemble_core.plugin.virtual_pilots import VirtualTurn as VirtualTurn
     from ensemble_core.posix import private_folder as private_folder
     from ensemble_core.posix import shared_storage as shared_storage
 
@@ -111,7 +111,6 @@ else:
             "EnsembleError ExecutorError FileErrors Location PluginError UsageError closest "
             "did_you_mean no_such raised_at"
         ),
-        "posix": "private_folder shared_storage",
         "metrics.series": "Statistic TimedStatistic",
         "metrics.store": "MetricsView",
         "model.causes": "CAUSES ENVIRONMENT_FAILED Cause",
@@ -128,7 +127,8 @@ else:
         "model.rules": "Action Firing Rule Trigger",
         "plugin.discovery": "executor_record observer_record",
         "plugin.executor": (
-            "Emit Executor Run VirtualExecutor check_new job_environment start_folder wrong_command"
+            "Emit Executor Rendered Run VirtualAnswer VirtualExecutor VirtualPilots VirtualTurn "
+            "check_new job_environment shell_line start_folder wrong_command"
         ),
         "plugin.hookspecs": (
             "ActionPlugin AlgorithmPlugin AlgorithmView CallContext EnvironmentPlugin "
@@ -136,9 +136,8 @@ else:
             "SourcePlugin SourceView StatisticPlugin TriggerPlugin hookimpl"
         ),
         "plugin.observer": "UNREADABLE Observer Row",
-        "plugin.rendering": "Rendered shell_line",
         "plugin.resizer": "Resized Resizer",
-        "plugin.virtual_pilots": "VirtualAnswer VirtualPilots VirtualTurn",
+        "posix": "private_folder shared_storage",
     }
     _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
     __all__ = sorted([*_HOME, "__version__"])

@@ -441,8 +441,8 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "[Write an executor](executor-tutorial.md) is step by step."
         ),
         (
-            *("plugin.executor", "plugin.resizer", "plugin.rendering", "model.", "journal."),
-            "Emit",
+            *("plugin.executor", "plugin.resizer", "model."),
+            *("Emit", "private_folder", "shared_storage"),
         ),
     ),
     "api-plugins": (

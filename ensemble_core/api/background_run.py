@@ -18,7 +18,7 @@ from ensemble_core.display.text_style import TextStyle
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.request_files import RequestInbox
 from ensemble_core.plugin.discovery import use_registry
-from ensemble_core.plugin.program import Program
+from ensemble_core.plugin.python_callables import Program
 from ensemble_core.runtime.controller import STOPPED, Outcome
 from ensemble_core.session.interrupts import How, Interrupts
 from ensemble_core.session.prepared_run import PreparedRun

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ensemble_core.engine.report import Report
     from ensemble_core.journal.run_store import RunInfo
     from ensemble_core.model.ensemble import Ensemble
-    from ensemble_core.plugin.program import Program
+    from ensemble_core.plugin.python_callables import Program
     from ensemble_core.session.inspection import Inspection
     from ensemble_core.session.interrupts import How
     from ensemble_core.session.kept_run import KeptRun

@@ -17,7 +17,7 @@ from ensemble_core.errors import Location, UsageError
 from ensemble_core.model.expressions import Expression
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.rules import Action, Rule
-from ensemble_core.plugin.program import Program
+from ensemble_core.plugin.python_callables import Program
 from ensemble_core.quick_dataclass import dataclass
 
 _DEEPEST = 64

@@ -14,7 +14,7 @@ from ensemble_core.api.notebook import in_notebook
 from ensemble_core.config import load_text
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.run_store import find, state_folder
-from ensemble_core.plugin.program import Program
+from ensemble_core.plugin.python_callables import Program
 from ensemble_core.session.environment_check import check_environment
 from ensemble_core.session.executor_choice import choose_executor
 from ensemble_core.session.executor_options import profile_options, read_options
@@ -26,8 +26,8 @@ from ensemble_core.session.tag_check import check_tag
 if TYPE_CHECKING:
     from ensemble_core.config.profile import Profile
     from ensemble_core.model.ensemble import Ensemble
-    from ensemble_core.plugin.named_code import Purpose
     from ensemble_core.plugin.registry import Registry
+    from ensemble_core.plugin.untrusted_code import Purpose
 
 _Callables = Mapping[str, Callable[..., Any]]
 _None: Mapping[str, Any] = {}

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.builtin.notify import NOTIFY
-from ensemble_core.builtin.submit_best import SUBMIT_BEST
-from ensemble_core.builtin.submit_next import SUBMIT_NEXT
+from ensemble_core.builtin.submit_next_and_best import SUBMIT_BEST, SUBMIT_NEXT
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.expressions import evaluate_options

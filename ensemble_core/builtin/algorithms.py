@@ -7,9 +7,9 @@ from typing import Any
 
 from ensemble_core.builtin.actions import MOST_NODES
 from ensemble_core.builtin.learning_algorithms import AT_ONCE, GROUPS, LEARNING, after_each
-from ensemble_core.builtin.scaling import SCALING_OPTIONS, scaling
 from ensemble_core.builtin.triggers import NODE_OPTIONS
 from ensemble_core.errors import UsageError
+from ensemble_core.model.durations import seconds
 from ensemble_core.plugin.hookspecs import AlgorithmPlugin, AlgorithmView, Fragment, hookimpl
 
 _SEED = {"description": "Seed of a random order.", "type": "integer", "default": 0}
@@ -17,6 +17,94 @@ _SEED = {"description": "Seed of a random order.", "type": "integer", "default":
 
 def _sum(groups: Sequence[str], form: str) -> str:
     return " + ".join(f'metric("{form.format(group)}")' for group in groups)
+
+
+# -- growing and shrinking a cluster ----------------------------------------------------------
+
+_SCALING_OPTIONS: Mapping[str, Any] = {
+    "grow_by": {
+        "description": "Grow to the size of a waiting job (the next, the smallest, the largest, or "
+        "a random one), or by a fixed number of nodes.",
+        "anyOf": [
+            {"enum": ["next", "smallest", "largest", "random"]},
+            {"type": "integer", "minimum": 1},
+        ],
+        "default": "next",
+    },
+    "checks": {
+        "description": "Grow the cluster after this many consecutive checks in which jobs waited "
+        "and their number did not fall. Shrink it after two more checks than that in which nodes "
+        "were free and no job waited.",
+        "type": "integer",
+        "minimum": 1,
+        "default": 5,
+    },
+    "every": {
+        "description": "Time between checks: seconds or a duration.",
+        "type": ["number", "string"],
+        "exclusiveMinimum": 0,
+        "default": 10,
+        "x-ensemble": "duration",
+    },
+    "min": {
+        "description": "Minimum number of nodes.",
+        "type": "integer",
+        "minimum": 1,
+        "default": 1,
+    },
+    "max": {
+        "description": "Maximum number of nodes. Default: no limit.",
+        "type": "integer",
+        "minimum": 1,
+    },
+}
+
+
+def _scaling(options: Mapping[str, Any]) -> Fragment:
+    """Return rules that grow and shrink the cluster, one change of size at a time."""
+    checks, grow_by, most = options["checks"], options["grow_by"], options.get("max")
+    waits = "waiting.jobs > 0 and metric('fell.waiting.jobs') >= 0"
+    by = str(grow_by)
+    if isinstance(grow_by, str):
+        by = f"waiting.{grow_by} - nodes.free"
+        waits += f" and waiting.{grow_by} > nodes.free"
+    if most is not None:
+        by = f"min({by}, {most} - nodes.up)"
+        waits += f" and nodes.up < {most}"
+    quiet = {"name": "disable", "rules": ["grow", "shrink"]}
+    give_back = f"= min(nodes.free, nodes.up - {options['min']})"
+    rules: list[dict[str, Any]] = [
+        {
+            "id": "grow",
+            "trigger": "heartbeat",
+            "when": waits,
+            "for": checks,
+            "repetitions": "unlimited",
+            "action": [{"name": "grow", "value": f"= {by}"}, quiet],
+        },
+        {
+            "id": "shrink",
+            "trigger": "heartbeat",
+            "when": f"nodes.free > 0 and waiting.jobs == 0 and nodes.up > {options['min']}",
+            "for": checks + 2,
+            "repetitions": "unlimited",
+            "action": [{"name": "shrink", "value": give_back, "when_busy": "skip"}, quiet],
+        },
+    ]
+    rules += [
+        {
+            "id": answer,
+            "trigger": f"resize-{answer}",
+            "repetitions": "unlimited",
+            "action": {"name": "enable", "rules": ["grow", "shrink"]},
+        }
+        for answer in ("granted", "denied", "timeout")
+    ]
+    return Fragment(
+        rules=rules,
+        statistics={"fell": {"statistic": "change", "window": checks}},
+        heartbeat=seconds(options["every"]),
+    )
 
 
 # -- workload-demand ---------------------------------------------------------------------------
@@ -40,7 +128,7 @@ def _demand(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
         give_back = {"name": "shrink", "value": f"= nodes.up - {least}", "when_busy": "skip"}
         idle |= {"when": f"{idle['when']} and nodes.up > {least}", "action": give_back}
         idle |= {"id": "keep", "repetitions": "unlimited"}
-    grow = scaling(options)
+    grow = _scaling(options)
     return Fragment(
         rules=[{**every, "action": submit}, *grow.rules, idle],
         statistics=grow.statistics,
@@ -61,7 +149,7 @@ def _random(options: Mapping[str, Any], view: AlgorithmView) -> Fragment:
                 hint="remove 'scale', or choose another executor",
                 code="cannot-resize",
             )
-        grow = scaling(options)
+        grow = _scaling(options)
     active = _sum(groups, "count.{}.active")
     submit = {"name": "submit-next", "groups": groups, "order": "random", "seed": options["seed"]}
     submit["count"] = f"= {at_once} - ({active})"
@@ -205,7 +293,7 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
                 "default": "given",
             },
             seed=_SEED,
-            **SCALING_OPTIONS,
+            **_SCALING_OPTIONS,
             idle={
                 "description": "End the run after this many checks without any job left.",
                 "type": "integer",
@@ -236,7 +324,7 @@ def ensemble_algorithms() -> Iterable[AlgorithmPlugin]:
                 "type": "boolean",
                 "default": False,
             },
-            **SCALING_OPTIONS,
+            **_SCALING_OPTIONS,
         ),
         example=_RANDOM_EXAMPLE,
     )

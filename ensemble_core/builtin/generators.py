@@ -26,7 +26,7 @@ def _lazy(module: str, function: str) -> Callable[..., Any]:
     return called
 
 
-_points = partial(_lazy, "numbered_points")
+_points = partial(_lazy, "grid_random_sobol")
 
 
 @hookimpl

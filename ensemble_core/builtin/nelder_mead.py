@@ -8,7 +8,7 @@ from typing import Any
 
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.generators import Exchange, Generator, Point, Vocs
-from ensemble_core.plugin.known_plugins import known_provider
+from ensemble_core.plugin.distributions import known_provider
 
 #: Coordinates in the unit cube, in which all ranges have equal weight, even logarithmic ones.
 _Place = tuple[float, ...]

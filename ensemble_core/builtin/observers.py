@@ -8,7 +8,7 @@ from typing import Any
 from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.line_observer import MOST_FIELDS, LineObserver
-from ensemble_core.builtin.patterns import Patterns, compile_pattern
+from ensemble_core.builtin.regex import Patterns, compile_pattern
 from ensemble_core.builtin.table_blocks import PairsOfLines
 from ensemble_core.builtin.table_observer import Table
 from ensemble_core.errors import closest

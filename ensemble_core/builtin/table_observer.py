@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Literal
 
 from ensemble_core.builtin.line_observer import MOST_TOLD, Fields, LineObserver, count_of
-from ensemble_core.builtin.patterns import compile_pattern
+from ensemble_core.builtin.regex import compile_pattern
 from ensemble_core.builtin.table_names import (
     below_others,
     divided,

@@ -95,7 +95,7 @@ class EnsembleGroup(CommandGroup):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def hint(self, name: str, known: Sequence[str]) -> str:
-        from ensemble_core.plugin.known_plugins import known_provider
+        from ensemble_core.plugin.distributions import known_provider
 
         if name.endswith((".yaml", ".yml")):
             return f"Did you mean 'ensemble run {name}'?"

@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 import click
 
 from ensemble_core.errors import PluginError, is_interrupt
-from ensemble_core.plugin.entry_points import EntryPoint, entry_points
+from ensemble_core.plugin.distributions import EntryPoint, entry_points
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, PluginRecords
 
 #: Name of the entry-point group.
@@ -62,7 +62,7 @@ def load_command(point: EntryPoint) -> click.Command:
     try:
         if point.error is not None:
             raise PluginError(point.error)
-        from ensemble_core.plugin.stdout_guard import stdout_to_stderr
+        from ensemble_core.plugin.discovery import stdout_to_stderr
 
         with stdout_to_stderr():
             command: object = point.load()

@@ -129,9 +129,9 @@ if TYPE_CHECKING:
     from ensemble_core.model.ensemble import Ensemble as Ensemble
     from ensemble_core.model.jobs import RunningTime as RunningTime
     from ensemble_core.model.rules import BoundRule as BoundRule
-    from ensemble_core.plugin.named_code import Purpose as Purpose
-    from ensemble_core.plugin.named_code import require_code as require_code
     from ensemble_core.plugin.registry import Registry as Registry
+    from ensemble_core.plugin.untrusted_code import Purpose as Purpose
+    from ensemble_core.plugin.untrusted_code import require_code as require_code
     from ensemble_core.runtime.watcher import Outcome as Outcome
     from ensemble_core.runtime.watcher import Watcher as Watcher
     from ensemble_core.session.inspection import Inspection as Inspection
@@ -179,7 +179,7 @@ else:
         "ensemble_core.model.rules": "BoundRule",
         "ensemble_core.model.jobs": "RunningTime",
         "ensemble_core.model.byte_sizes": "parse_size=memory_bytes",
-        "ensemble_core.plugin.named_code": "Purpose require_code",
+        "ensemble_core.plugin.untrusted_code": "Purpose require_code",
         "ensemble_core.plugin.registry": "Registry",
         "ensemble_core.runtime.watcher": "Outcome Watcher",
     }

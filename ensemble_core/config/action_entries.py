@@ -40,7 +40,7 @@ from ensemble_core.model.placeholders import (
 from ensemble_core.model.rules import BoundAction, BoundSpec
 from ensemble_core.model.tables import table_column
 from ensemble_core.plugin.hookspecs import ActionPlugin
-from ensemble_core.plugin.named_code import check_class
+from ensemble_core.plugin.untrusted_code import check_class
 
 #: Valid names of environment variables.
 _VARIABLE = late_pattern(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -57,7 +57,7 @@ from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec
-    from ensemble_core.plugin.named_code import Purpose
+    from ensemble_core.plugin.untrusted_code import Purpose
 
 _MANY = 50
 #: A duration at the end of a filter, such as ``last 10m``.

@@ -18,8 +18,8 @@ from ensemble_core.config.schema import defaults
 from ensemble_core.config.schema_check import check_shape
 from ensemble_core.errors import EnsembleError, FileErrors, Location, author_hint, kind_of
 from ensemble_core.model.durations import seconds
-from ensemble_core.plugin.fragments import Fragment, SourceView
-from ensemble_core.plugin.known_plugins import known_provider
+from ensemble_core.plugin.distributions import known_provider
+from ensemble_core.plugin.records import Fragment, SourceView
 from ensemble_core.plugin.registry import LoadedPlugin
 
 #: An expansion in the form in which it is stored: plain data.

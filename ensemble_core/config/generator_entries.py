@@ -30,9 +30,9 @@ from ensemble_core.model.generators import (
     Vocs,
 )
 from ensemble_core.model.job_group import JobGroup
+from ensemble_core.plugin.distributions import known_provider
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
-from ensemble_core.plugin.known_plugins import known_provider
-from ensemble_core.plugin.named_code import Purpose, build_generator, named_classes
+from ensemble_core.plugin.untrusted_code import Purpose, build_generator, named_classes
 
 _CONSTRAINT = re.compile(r"\s*(<=|>=|<|>)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*")
 #: Limits that can end a run whose generator never finishes.

@@ -59,8 +59,8 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.rules import BoundRule
 from ensemble_core.plugin.discovery import use_registry
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
-from ensemble_core.plugin.named_code import Purpose
 from ensemble_core.plugin.registry import Registry
+from ensemble_core.plugin.untrusted_code import Purpose
 from ensemble_core.quick_dataclass import replace
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ensemble_core.display.live import LiveTable
 from ensemble_core.display.text_style import close_quietly, encodable, is_terminal
 from ensemble_core.model.decisions import Decision, Log
 from ensemble_core.model.events import Event, Problem
-from ensemble_core.plugin.stdout_guard import STDOUT
+from ensemble_core.plugin.discovery import STDOUT
 
 #: Length of the queue at which back-pressure begins: lines are dropped, or the run waits.
 LIMIT = 200_000

@@ -97,7 +97,7 @@ if TYPE_CHECKING:  # imported when an executor is opened, so that checks are fas
     from ensemble_core.local.supervisor_client import SupervisorClient
     from ensemble_core.local.supervisor_start import StartedSupervisor
     from ensemble_core.model.decisions import WhenBusy
-    from ensemble_core.plugin.rendering import Rendered
+    from ensemble_core.plugin.executor import Rendered
 
 #: The pool if the option ``pool`` is not given.
 POOL_VARIABLE = "ENSEMBLE_POOL"
@@ -353,7 +353,7 @@ def _available() -> tuple[bool, str]:
 
 
 def _render(job: Job, _: Mapping[str, Any]) -> Rendered:
-    from ensemble_core.plugin.rendering import Rendered, shell_line
+    from ensemble_core.plugin.executor import Rendered, shell_line
 
     return Rendered(shell_line(job), "text/x-shellscript")
 

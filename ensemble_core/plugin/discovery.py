@@ -2,7 +2,7 @@
 
 Plugins come from the entry-point group ``ensemble`` of installed distributions, and from files that
 the user names. A broken installed plugin causes only a warning, because the user may not need it. A
-broken file is an error.
+broken file is an error. What a plugin prints while it is loaded goes to stderr.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import inspect
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -25,14 +26,17 @@ import pluggy
 
 from ensemble_core.errors import Location, PluginError, closest, did_you_mean, is_interrupt
 from ensemble_core.plugin import hookspecs
-from ensemble_core.plugin.entry_points import EntryPoint, entry_points, normalize
+from ensemble_core.plugin.distributions import EntryPoint, entry_points, normalize
 from ensemble_core.plugin.hookspecs import PROJECT, ExecutorPlugin, ObserverPlugin
 from ensemble_core.plugin.record_validation import HOOKS, check_records
 from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
-from ensemble_core.plugin.stdout_guard import stdout_to_stderr
 
 #: Name of the entry-point group.
 GROUP = "ensemble"
+
+#: Held while stdout is redirected. A thread that writes to stdout also holds it: its lines would
+#: otherwise go to stderr while another thread loads plugins.
+STDOUT = threading.RLock()
 
 
 def discover(files: Sequence[str | Path] = ()) -> Registry:
@@ -385,3 +389,33 @@ def explain_failure(error: BaseException, *, place: bool = True) -> str:
         and Path(frame.filename).parent != Path(__file__).parent
     ]
     return f"{reason} ({frames[-1].filename}:{frames[-1].lineno})" if frames else reason
+
+
+class StdoutReplacement:
+    """Replacement for ``sys.stdout`` that writes to stderr while a plugin is loaded."""
+
+    def __init__(self) -> None:
+        #: True once text was written.
+        self.anything = False
+
+    def write(self, text: str) -> int:
+        self.anything = self.anything or bool(text)
+        return sys.stderr.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[StdoutReplacement]:
+    """Redirect stdout to stderr, because a command's own output (``--json``) goes to stdout.
+
+    The file descriptor is redirected, to include the output of compiled code and child processes.
+    """
+    with STDOUT, contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # stdout may be closed
+            kept = os.dup(1)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, 1)
+            os.dup2(2, 1)
+        yield stack.enter_context(contextlib.redirect_stdout(StdoutReplacement()))

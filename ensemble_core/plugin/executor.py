@@ -1,4 +1,5 @@
-"""Interface of executors. An executor is the adapter to one queue.
+"""Interface of executors. An executor is the adapter to one queue. It may show the text that the
+queue would receive (:class:`Rendered`), and have allocations in a simulation.
 
 The docstring of :class:`Executor` is the contract. To test an executor, use the test suite
 ``ExecutorContract``.
@@ -7,20 +8,22 @@ The docstring of :class:`Executor` is the contract. To test an executor, use the
 from __future__ import annotations
 
 import os
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from ensemble_core.errors import ExecutorError
 from ensemble_core.model.causes import Cause
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
 
-if TYPE_CHECKING:  # not needed to check a file, which must be fast
+if TYPE_CHECKING:
     from ensemble_core.model.decisions import WhenBusy
     from ensemble_core.model.events import Event
+
 
 #: Function that passes events to the run. It may be called from any thread and never blocks. The
 #: events that one thread passes stay in order.
@@ -427,3 +430,87 @@ class VirtualExecutor(Executor):
     @abstractmethod
     def advance(self, now: float) -> None:
         """Emit all events up to the time ``now``, in order."""
+
+
+class VirtualAnswer(NamedTuple):
+    """Answer to a request for more or fewer nodes, as a ``ResizeOutcome`` without its time."""
+
+    request: str
+    outcome: str
+    size: int
+    reason: str
+
+
+class VirtualTurn(NamedTuple):
+    """Changes at one moment.
+
+    - ``lost``: jobs that end because their allocation ends
+    - ``started``: jobs that start, each with the number of its allocation
+    - ``answers``: answers to requests for more or fewer nodes
+    - ``said``: lines for the run's output, such as that an allocation is ready
+    """
+
+    lost: Sequence[str]
+    started: Sequence[tuple[str, int]]
+    answers: Sequence[VirtualAnswer]
+    said: Sequence[str] = ()
+
+
+class VirtualPilots(Protocol):
+    """Allocations that an executor requests for the jobs of a run. Times are in seconds.
+
+    Each change at a time takes effect in the next :meth:`advance` with that time.
+    """
+
+    def never(self, job: Job) -> str | None:
+        """Return why this job can never run, or ``None``."""
+
+    def add(self, job: Job) -> None:
+        """Add a waiting job."""
+
+    def remove(self, job: str) -> None:
+        """Remove a waiting job."""
+
+    def ended(self, job: str, now: float) -> None:
+        """Record the end of a job that had started."""
+
+    def resize(self, request: str, delta: int, when_busy: WhenBusy) -> None:
+        """Request more or fewer nodes. The answer is in a later turn."""
+
+    def due(self, now: float) -> float | None:
+        """Return the next time at which something changes by itself."""
+
+    def advance(self, now: float) -> VirtualTurn:
+        """Let everything happen that is due."""
+
+    def gauges(self, now: float) -> Mapping[str, float]:
+        """Return the gauges, with ``cores.up`` and ``cores.free``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The text that a queue would receive for a job."""
+
+    text: str
+    media_type: str = "text/x-shellscript"  #: ``application/json``, ``text/x-shellscript`` …
+
+
+def shell_line(job: Job, launcher: str = "") -> str:
+    """Return a job as a shell command line, with its folder, environment, command and output files.
+
+    >>> shell_line(Job(id="a.0", group="a", index=0, command=("echo", "a b"), stdout="out.txt"))
+    "echo 'a b' >>out.txt"
+    """
+    words = [f"cd {shlex.quote(job.workdir)} &&"] if job.workdir else []
+    if job.environment:
+        changes = (f"{name}={value}" for name, value in job.environment.items())
+        words.append(shlex.join(["env", *changes]))
+    if launcher:
+        words.append(launcher)
+    words.append(shlex.join(job.command))
+    if job.stdout is not None:
+        words.append(f">>{shlex.quote(job.stdout)}")
+    if job.stderr is not None:
+        same = job.stderr == job.stdout
+        words.append("2>&1" if same else f"2>>{shlex.quote(job.stderr)}")
+    return " ".join(words)

@@ -37,21 +37,19 @@ from typing import Any, TypeVar
 
 import pluggy
 
-from ensemble_core.plugin.fragments import (
-    AlgorithmPlugin,
-    AlgorithmView,
-    Fragment,
-    SourcePlugin,
-    SourceView,
-)
 from ensemble_core.plugin.records import (
     ActionPlugin,
+    AlgorithmPlugin,
+    AlgorithmView,
     CallContext,
     EnvironmentPlugin,
     ExecutorPlugin,
+    Fragment,
     GeneratorPlugin,
     ObserverPlugin,
     ResizerPlugin,
+    SourcePlugin,
+    SourceView,
     StatisticPlugin,
     TriggerPlugin,
 )

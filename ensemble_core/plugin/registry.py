@@ -16,18 +16,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from ensemble_core.errors import PluginError, closest
-from ensemble_core.plugin.entry_points import normalize
+from ensemble_core.plugin.distributions import normalize
 from ensemble_core.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from ensemble_core.plugin.fragments import AlgorithmPlugin, SourcePlugin
     from ensemble_core.plugin.records import (
         ActionPlugin,
+        AlgorithmPlugin,
         EnvironmentPlugin,
         ExecutorPlugin,
         GeneratorPlugin,
         ObserverPlugin,
         ResizerPlugin,
+        SourcePlugin,
         StatisticPlugin,
         TriggerPlugin,
     )
@@ -283,7 +284,7 @@ class Registry:
     def explain_missing(self, kind: str, name: str) -> str:
         """Return a hint for a name that no record has. The hint is never empty."""
 
-        from ensemble_core.plugin.known_plugins import known_provider
+        from ensemble_core.plugin.distributions import known_provider
 
         records = self._records[kind]
         clash = records.clash(name)

@@ -23,7 +23,7 @@ from ensemble_core.model.events import CallFailed, CallReturned, Event, JobEvent
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.model.sweep_values import without_noise
 from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
-from ensemble_core.plugin.named_code import Purpose, is_loaded, load_source, require
+from ensemble_core.plugin.untrusted_code import Purpose, is_loaded, load_source, require
 from ensemble_core.runtime.generator_calls import GeneratorCalls, MakeSuggestion
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ensemble_core.model.decisions import Call
 from ensemble_core.model.events import CallFailed, CallReturned, Event
 from ensemble_core.model.generators import Exchange, Generator, GeneratorSpec, Point
 from ensemble_core.plugin.first_points import FirstPoints
-from ensemble_core.plugin.named_code import Purpose
+from ensemble_core.plugin.untrusted_code import Purpose
 
 _Answer = tuple[Mapping[str, Any], ...]
 

@@ -17,10 +17,9 @@ from ensemble_core.session.executor_options import is_meant, plugin_name, read_o
 if TYPE_CHECKING:
     from ensemble_core.config.profile import Profile
     from ensemble_core.model.jobs import Job
-    from ensemble_core.plugin.executor import Executor
+    from ensemble_core.plugin.executor import Executor, Rendered
     from ensemble_core.plugin.records import ExecutorPlugin, ResizerPlugin
     from ensemble_core.plugin.registry import Registry
-    from ensemble_core.plugin.rendering import Rendered
     from ensemble_core.plugin.resizer import Resizer
 
 
@@ -194,7 +193,7 @@ def rendered(record: ExecutorPlugin, job: Job, options: Mapping[str, Any]) -> Re
 
     Raises :class:`PluginError` if the executor's ``render`` fails.
     """
-    from ensemble_core.plugin.rendering import Rendered
+    from ensemble_core.plugin.executor import Rendered
 
     assert record.render is not None
     whose = f"executor {record.name!r}"

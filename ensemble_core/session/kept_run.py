@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from ensemble_core.journal.reader import FileVersion, Journal, JournalError
     from ensemble_core.journal.replay import Replay
     from ensemble_core.model.ensemble import Ensemble
-    from ensemble_core.plugin.named_code import Purpose
-    from ensemble_core.plugin.program import Program
+    from ensemble_core.plugin.python_callables import Program
     from ensemble_core.plugin.registry import Registry
+    from ensemble_core.plugin.untrusted_code import Purpose
     from ensemble_core.session.installed_plugins import FindPlugins
 
 _Kept = TypeVar("_Kept", bound="KeptRun")
@@ -130,7 +130,7 @@ class KeptRun:
     def registry(self) -> Registry:
         """The installed plugins and the plugin files of the run."""
         if self._registry is None:
-            from ensemble_core.plugin.named_code import is_loaded
+            from ensemble_core.plugin.untrusted_code import is_loaded
 
             files = tuple(self.journal.about.get("plugins", ()))
             loaded = is_loaded("plugin", "look" if self.files.own else "check")
@@ -149,7 +149,7 @@ class KeptRun:
 
         In another program, only their names.
         """
-        from ensemble_core.plugin.program import Program
+        from ensemble_core.plugin.python_callables import Program
 
         if self._program is None:
             self._program = Program.absent(self.journal.about.get("program", {}))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # these are loaded while the executor prepares itself
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.model.events import StopRequested
     from ensemble_core.plugin.executor import Executor
-    from ensemble_core.plugin.program import Program
+    from ensemble_core.plugin.python_callables import Program
     from ensemble_core.plugin.registry import Registry
     from ensemble_core.runtime.controller import Runtime
     from ensemble_core.runtime.watcher import Watcher

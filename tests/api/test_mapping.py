@@ -12,7 +12,7 @@ import pytest
 
 import ensemble_core as ensemble
 from ensemble_core.api.mapping_source import source_of
-from ensemble_core.plugin.program import Program
+from ensemble_core.plugin.python_callables import Program
 
 START = {"trigger": "start", "action": {"name": "submit", "label": "sim"}}
 

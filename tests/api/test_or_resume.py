@@ -17,7 +17,7 @@ from ensemble_core.api.mapping_source import source_of
 from ensemble_core.api.resume_by_tag import _changed_text
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.writer import JournalWriter
-from ensemble_core.plugin.program import Program
+from ensemble_core.plugin.python_callables import Program
 
 PROGRAM = """
 import os, signal, sys, time

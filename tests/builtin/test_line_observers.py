@@ -13,7 +13,7 @@ from ensemble_core.builtin import json_lines
 from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.observers import ensemble_observers
-from ensemble_core.builtin.patterns import Patterns
+from ensemble_core.builtin.regex import Patterns
 from ensemble_core.builtin.table_observer import Table
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job

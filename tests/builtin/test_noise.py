@@ -10,7 +10,7 @@ import pytest
 from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.line_observer import LineObserver
-from ensemble_core.builtin.patterns import Patterns
+from ensemble_core.builtin.regex import Patterns
 
 MAKE: dict[str, Callable[[], LineObserver]] = {
     "json, listed": lambda: JsonLines(None, {"E": "a.E", "T": "T"}, "step"),

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from ensemble_core.cli.main import COMMANDS, main
 from ensemble_core.cli.plugin_commands import GROUP, load_command, summary_of
-from ensemble_core.plugin import known_plugins
-from ensemble_core.plugin.entry_points import entry_points
+from ensemble_core.plugin import distributions
+from ensemble_core.plugin.distributions import entry_points
 from ensemble_core.plugin.registry import KINDS
 
 COMMAND = '''"""Ring a bell."""
@@ -164,7 +164,7 @@ def test_known_command_that_is_not_installed_gets_an_install_hint(
     file.write_text(
         '{"ensemble-bell": {"install": "ensemble-core[bell]>=1.0", "command": ["bell"]}}'
     )
-    monkeypatch.setattr(known_plugins, "FILE", file)
+    monkeypatch.setattr(distributions, "FILE", file)
     result = ensemble("bell")
     assert result.exit_code == 2
     assert "It comes with ensemble-bell: pip install 'ensemble-core[bell]>=1.0'" in result.stderr
@@ -180,7 +180,7 @@ def test_missing_test_command_gets_an_install_hint(
 
 
 def test_known_distributions_match_this_repository() -> None:
-    for distribution, entry in json.loads(known_plugins.FILE.read_text()).items():
+    for distribution, entry in json.loads(Path(distributions.FILE).read_text()).items():
         assert entry["install"].startswith(("ensemble-core[", distribution))
         assert set(entry) <= {"install", "command", *KINDS}
         assert not set(entry.get("command", ())) & set(COMMANDS)

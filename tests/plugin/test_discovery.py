@@ -18,7 +18,7 @@ import pytest
 
 import ensemble_core
 from ensemble_core.errors import EnsembleError, PluginError
-from ensemble_core.plugin import known_plugins
+from ensemble_core.plugin import distributions
 from ensemble_core.plugin.discovery import discover, executor_record, use_registry
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
 
@@ -674,7 +674,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(
         '{"ensemble-cluster": {"install": "ensemble-cluster", "executor": ["cluster"]}}'
     )
-    monkeypatch.setattr(known_plugins, "FILE", file)
+    monkeypatch.setattr(distributions, "FILE", file)
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from ensemble_core.cli.main import main
-from ensemble_core.plugin import fragments, records
+from ensemble_core.plugin import records
 from ensemble_core.plugin.record_validation import _FUNCTIONS
 
 #: A plugin with one record, which has a faulty function ``odd``.
@@ -189,7 +189,7 @@ MAYBE_NONE |= {("executor", name) for name in ("never", "never_here", "check_kin
 
 
 def test_every_function_of_every_record_has_a_case() -> None:
-    known = {**vars(records), **vars(fragments)}
+    known = vars(records)
     classes = [known[name] for name in known if name.endswith("Plugin")]
     found = {
         (cls.__name__.removesuffix("Plugin").lower(), each.name)

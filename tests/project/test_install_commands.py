@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.plugin.known_plugins import FILE
+from ensemble_core.plugin.distributions import FILE
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -39,7 +39,7 @@ GUIDES = sorted(
     # Pages about all plugins: they need no "You need" line.
     if page.name not in ("install.md", "security.md") and page.parent.name != "examples"
 )
-KNOWN = json.loads(FILE.read_text("utf-8"))
+KNOWN = json.loads(Path(FILE).read_text("utf-8"))
 _NEEDS = re.compile(r"^You need (.*) \(\[install\]\([./]*(docs/)?install\.md\)\)\.", re.M)
 _CODE = re.compile(r"^ *```(?:console|sh)\n(.*?)^ *```|`([^`\n]+)`", re.M | re.S)
 

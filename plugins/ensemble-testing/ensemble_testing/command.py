@@ -25,7 +25,7 @@ from ensemble_core.cli.toolkit import (
 from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from ensemble_core.plugin.named_code import Purpose
+    from ensemble_core.plugin.untrusted_code import Purpose
 
 
 @click.command()

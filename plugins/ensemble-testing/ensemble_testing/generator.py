@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ensemble_core.cli.toolkit import option_defaults
 from ensemble_core.model.generators import Exchange, Generator, Point, Variable, Vocs
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
-from ensemble_core.plugin.named_code import build_generator
+from ensemble_core.plugin.untrusted_code import build_generator
 from ensemble_testing.options import RecordContract
 
 __all__ = ["GeneratorContract", "PlayedGenerator", "build_generator"]

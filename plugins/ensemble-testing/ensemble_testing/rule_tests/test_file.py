@@ -23,8 +23,8 @@ from ensemble_core.cli.toolkit import DocumentPath as Path
 from ensemble_core.errors import FileErrors, Location
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.plugin.named_code import Purpose, require
 from ensemble_core.plugin.registry import Registry
+from ensemble_core.plugin.untrusted_code import Purpose, require
 from ensemble_testing.rule_tests.expectations import KEYS, Expectation, read_expectation
 from ensemble_testing.rule_tests.given_steps import WORDS, Given
 from ensemble_testing.rule_tests.scripted_queue import Tell

@@ -24,9 +24,9 @@ from ensemble_core.config.loading import expanded, load_text
 from ensemble_core.config.schema import compose
 from ensemble_core.errors import EnsembleError
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.plugin.named_code import Kind, is_loaded
 from ensemble_core.plugin.option_schemas import ANNOTATIONS
 from ensemble_core.plugin.registry import Registry
+from ensemble_core.plugin.untrusted_code import Kind, is_loaded
 
 pytestmark = pytest.mark.checkout
 ROOT = Path(__file__).parents[2]
@@ -67,14 +67,14 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 # -- every option of the schema --------------------------------------------------------------------
 
-#: Annotations of options that name code: loaded by ``named_code``, or a function of ``custom:``,
-#: which ``named_code`` loads.
+#: Annotations of options that name code: loaded by ``untrusted_code``, or a function of ``custom:``,
+#: which ``untrusted_code`` loads.
 CODE: Mapping[str, Kind] = {"source": "source", "function": "source", "class": "class"}
 
 #: Options whose text is data: a name, the path of a data file, text for a queue or a job, or an
 #: expression. To add an option of the schema or a plugin here is to state that its value is never
 #: imported, executed or called. Options that name code are annotated instead ("x-ensemble":
-#: "class"), and ``named_code`` loads it.
+#: "class"), and ``untrusted_code`` loads it.
 PLAIN = """
 action-jobspec-files.files.content action-jobspec-files.files.name action-jobspec-files.files.source
   action-jobspec-files.folder action-jobspec-files.task

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ensemble_core.display.output_thread import Output
-from ensemble_core.plugin.stdout_guard import stdout_to_stderr
+from ensemble_core.plugin.discovery import stdout_to_stderr
 
 FILE = """
 jobs: [{name: work, command: "true"}]

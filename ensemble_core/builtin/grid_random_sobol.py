@@ -1,6 +1,7 @@
-"""Built-in generators in which a point depends only on its number and the options.
+"""The generators ``grid``, ``random``, ``sobol`` and ``latin-hypercube``.
 
-A resumed run therefore gets the same points as an uninterrupted one.
+A point depends only on its number and the options. A resumed run therefore gets the same points as
+an uninterrupted one.
 """
 
 from __future__ import annotations

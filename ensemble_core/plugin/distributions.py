@@ -1,4 +1,5 @@
-"""Reads the entry points of installed distributions from their metadata files.
+"""Plugin distributions: the entry points of those that are installed, and for a plugin that is
+missing, the known distribution that has it, with the command that installs it.
 
 ``importlib.metadata`` is used only for zip files and the like, because importing it is slow.
 """
@@ -9,7 +10,8 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -22,6 +24,9 @@ _CORE = "ensemble-core"
 _SIGNS = "~=!<>"
 _WIDTH = 6
 _FORM = late_pattern(r"([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\]\s*)?")
+
+#: Known distributions, with their plugins and how to install them.
+FILE = os.path.join(os.path.dirname(__file__), "known_distributions.json")
 
 
 class EntryPoint(NamedTuple):
@@ -196,3 +201,54 @@ def _meets(version: str, required: str) -> bool:
 def _release(version: str) -> list[int]:
     numbers = itertools.takewhile(str.isdigit, version.strip().split("."))
     return [int(number) for number in numbers]
+
+
+def known_provider(kind: str, name: str) -> tuple[str, str] | None:
+    """Return the distribution that has this plugin, and the command that installs it.
+
+    Return ``None`` if no known distribution has a plugin of this kind and name.
+    """
+    for distribution, entry in _load_known().items():
+        if name in entry.get(kind, ()):
+            return distribution, _install_command(distribution, entry["install"])
+    return None
+
+
+def _install_command(distribution: str, released: str) -> str:
+    """Return the command that installs a distribution.
+
+    If the core is installed from a checkout, so is the distribution. Otherwise, ``released`` is the
+    argument for ``pip install``.
+    """
+    import json
+    import shlex
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import distribution as installed
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    names = [released]
+    with suppress(PackageNotFoundError, OSError, ValueError, TypeError, AttributeError):
+        origin = json.loads(installed("ensemble-core").read_text("direct_url.json") or "{}")
+        url = urlsplit(origin.get("url", ""))
+        plugins = Path(unquote(url.path)) / "plugins"
+        if url.scheme == "file" and (plugins / distribution / "pyproject.toml").is_file():
+            text = (plugins / distribution / "pyproject.toml").read_text(encoding="utf-8")
+            # Also list the workspace packages that the distribution requires, because no package
+            # index has them.
+            others = re.findall(r"^(ensemble-\S+) = \{ workspace", text, re.MULTILINE)
+            parts = [plugins / name for name in (*others, distribution) if name != "ensemble-core"]
+            near = [os.path.relpath(part) for part in parts]
+            names = [
+                str(part) if there.startswith("..") else os.path.join(".", there)
+                for part, there in zip(parts, near, strict=True)
+            ]
+    return f"pip install {shlex.join(names)}"
+
+
+def _load_known() -> Mapping[str, Mapping[str, Any]]:
+    import json
+
+    with open(FILE, encoding="utf-8") as file:
+        known: dict[str, dict[str, Any]] = json.load(file)
+    return known
