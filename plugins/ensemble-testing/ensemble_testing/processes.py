@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,7 +49,7 @@ def run_and_kill(control: Callable[[], None], trace: Path) -> None:
         child = os.fork()
         if child == 0:
             try:
-                faulthandler.dump_traceback_later(_LONGEST, exit=True, file=errors)
+                faulthandler.enable(errors)
                 control()
             except BaseException:  # also pytest's own exceptions: nothing may leave this function
                 with contextlib.suppress(Exception):
@@ -56,5 +57,10 @@ def run_and_kill(control: Callable[[], None], trace: Path) -> None:
                     errors.flush()
             finally:
                 os.kill(os.getpid(), signal.SIGKILL)
-        os.waitpid(child, 0)
+        stuck = time.monotonic() + _LONGEST
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            time.sleep(0.01)
+            if time.monotonic() > stuck:
+                os.kill(child, signal.SIGABRT)
+                stuck += 10
     assert not (shown := trace.read_text()), shown
