@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import TextIO, cast
 
 from ensemble_core.display.console import Narrator
-from ensemble_core.display.feed import Feed
-from ensemble_core.display.output_thread import Output
+from ensemble_core.display.output_thread import Feed, Output
 from ensemble_core.display.text_style import TextStyle
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.request_files import RequestInbox

@@ -1,4 +1,7 @@
-"""Runs an ensemble and displays its progress, for ``ensemble run`` and ``ensemble resume``."""
+"""Runs an ensemble and displays its progress, for ``ensemble run`` and ``ensemble resume``.
+
+At the end, displays the results table of ``--show`` and the metrics of ``--metrics``.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ import click
 from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.options import Display
 from ensemble_core.display.console import Narrator, OutputLine
-from ensemble_core.display.feed import Feed
-from ensemble_core.display.live import LiveTable, can_be_live
-from ensemble_core.display.output_thread import Output
+from ensemble_core.display.live_table import LiveTable, can_be_live
+from ensemble_core.display.output_thread import Feed, Output
 from ensemble_core.display.summary import kept_secrets, resume_command, summary
 from ensemble_core.display.text_style import count_of, format_time, is_terminal, printable, style_of
 from ensemble_core.engine.engine import Engine
+from ensemble_core.errors import no_such
 from ensemble_core.journal.request_files import RequestInbox
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
@@ -59,8 +62,6 @@ class RunSession:
         self._block = self._make_block(display.progress)
         self._show = display.show
         if self._show is not None:
-            from ensemble_core.cli.live_table import check_table
-
             check_table(ensemble, self._show)
         self._metrics = (display.metrics or display.debug or ensemble.debug) and not display.as_json
         self._left = False
@@ -106,8 +107,6 @@ class RunSession:
         feed = Feed(output, everything=self._as_json or self._narrator.debug)
         runtime: Runtime = run.runtime([feed], wall=wall) if make is None else make([feed])
         if self._show is not None and self._block is not None:
-            from ensemble_core.cli.live_table import ResultsTable
-
             feed.table = ResultsTable(runtime.engine, self._show).lines
         if engine is not None:
             feed.active.update(engine.state.active())
@@ -181,8 +180,6 @@ class RunSession:
         lines: list[str] = []
         if self._show is None and not self._metrics:
             return lines
-        from ensemble_core.cli.live_table import metric_lines, table_lines
-
         if self._show is not None and not self._as_json:
             lines += [self._look.paint(f" {self._show}", "bold")]
             lines += [f"   {line}" for line in table_lines(engine, self._show)]
@@ -260,6 +257,55 @@ class RunSession:
             width=self._size().columns if is_terminal(self._out) else None,
             kept=kept,
         )
+
+
+#: Maximum share of the engine's time that a table may use.
+_SHARE = 0.02
+
+
+def check_table(ensemble: Ensemble, name: str | None) -> None:
+    """Raise :class:`UsageError` if the ensemble has no table with this name."""
+    if not (name is None or name in ensemble.tables):
+        raise no_such("the file", "table", name, ensemble.tables, "the file has no 'results:'")
+
+
+def table_lines(engine: Engine, name: str) -> list[str]:
+    """Return a results table as aligned columns with headings."""
+    from ensemble_core.cli.table_output import align_columns
+
+    tables = engine.tables()
+    names = tables.columns(name)
+    rows = [[row.get(column) for column in names] for row in tables[name]]
+    return align_columns(names, rows, missing="-")
+
+
+def metric_lines(engine: Engine) -> list[str]:
+    """Return all metrics with their values as aligned columns."""
+    from ensemble_core.cli.table_output import align_columns
+
+    return align_columns(("metric", "value"), sorted(engine.snapshot().items()))[1:]
+
+
+class ResultsTable:
+    """A results table that is recomputed regularly, but less often if computing it takes long."""
+
+    def __init__(
+        self, engine: Engine, name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._engine = engine
+        self._name = name
+        self._clock = clock
+        self._next = 0.0
+
+    def lines(self) -> list[str] | None:
+        """Return the current table, or ``None`` if it is too early to compute it again."""
+        began = self._clock()
+        if began < self._next:
+            return None
+        lines = table_lines(self._engine, self._name)
+        ended = self._clock()
+        self._next = ended + (ended - began) / _SHARE
+        return lines
 
 
 def _has_dashboard() -> bool:

@@ -7,43 +7,15 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-import click
-
 from ensemble_core import config
 from ensemble_core.cli.options import Display
 from ensemble_core.journal.run_store import fit, new_tag, state_folder
-from ensemble_core.session.environment_check import check_environment
 from ensemble_core.session.executor_choice import ExecutorChoice
 from ensemble_core.session.new_run import new_run
+from ensemble_core.session.required_variables import check_environment
 
 if TYPE_CHECKING:
     from ensemble_core.plugin.registry import Registry
-
-
-def resume_instead(
-    file: str,
-    display: Display,
-    *,
-    tag: str | None,
-    or_resume: bool,
-    keep: bool = True,
-    state: str | None = None,
-    wall: float | None = None,
-) -> int | None:
-    """Resume the run with this tag if ``or_resume`` is true, and return its exit code.
-
-    Return ``None`` if a new run must be started. Raises :class:`UsageError` for an unusable tag.
-    """
-    if tag is None and not or_resume:
-        return None
-    from ensemble_core.cli.run_or_resume import resume_or_none
-    from ensemble_core.session.tag_check import check_tag
-
-    if tag is None or (or_resume and not keep):
-        wrong = "needs --tag TAG" if tag is None else "cannot be combined with --no-journal"
-        raise click.UsageError(f"--or-resume {wrong}")
-    check_tag(tag, state, new=keep and not or_resume)
-    return resume_or_none(tag, file, state, display, wall) if or_resume else None
 
 
 def run_text(
@@ -93,7 +65,7 @@ def run_text(
         is_named=choice.named,
     )
     if display.show is not None:
-        from ensemble_core.cli.live_table import check_table
+        from ensemble_core.cli.run_session import check_table
 
         check_table(ensemble, display.show)
     check_environment(ensemble)

@@ -66,7 +66,6 @@ from ensemble_core.cli.options import set_option as set_option
 from ensemble_core.cli.options import state_option as state_option
 from ensemble_core.cli.options import wall_option as wall_option
 from ensemble_core.cli.replaced_file import replace_file as replace_file
-from ensemble_core.display.summary import why_not_fired as why_not_fired
 from ensemble_core.display.text_style import TextStyle as TextStyle
 from ensemble_core.display.text_style import count_of as count_of
 from ensemble_core.display.text_style import format_duration as format_duration
@@ -79,17 +78,18 @@ from ensemble_core.display.text_style import printable as printable
 from ensemble_core.display.text_style import shorten as shorten
 from ensemble_core.display.text_style import style_of as style_of
 from ensemble_core.display.text_style import terminal_width as terminal_width
+from ensemble_core.display.why_not_fired import why_not_fired as why_not_fired
 from ensemble_core.session.executor_choice import ExecutorChoice as ExecutorChoice
 from ensemble_core.session.executor_choice import build_executor as build_executor
 from ensemble_core.session.executor_choice import build_resizer as build_resizer
 from ensemble_core.session.executor_choice import choose_executor as choose_executor
+from ensemble_core.session.executor_choice import read_options as read_options
 from ensemble_core.session.executor_choice import rendered as rendered
-from ensemble_core.session.executor_options import read_options as read_options
 from ensemble_core.session.profile_files import find_profile as find_profile
 
 if TYPE_CHECKING:
+    from ensemble_core.cli.run_or_resume import resume_instead as resume_instead
     from ensemble_core.cli.run_session import RunSession as RunSession
-    from ensemble_core.cli.run_text import resume_instead as resume_instead
     from ensemble_core.cli.run_text import run_text as run_text
     from ensemble_core.cli.why_text import Span, Story
     from ensemble_core.cli.why_text import conclude as conclude
@@ -149,7 +149,8 @@ else:
     #: Names that are imported when they are first used, because journals need SQLite and decisions
     #: need the whole model. ``NAME=ORIGINAL`` means that the module calls this name ORIGINAL.
     _HOMES = {
-        "ensemble_core.cli.run_text": "resume_instead run_text",
+        "ensemble_core.cli.run_or_resume": "resume_instead",
+        "ensemble_core.cli.run_text": "run_text",
         "ensemble_core.session.prepared_run": "PreparedRun",
         "ensemble_core.session.run_control": "ControlledRun",
         "ensemble_core.cli.run_session": "RunSession",

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core.display.text_style import count_of, format_duration, format_times
-from ensemble_core.display.verdict_words import held_back_words, held_text
+from ensemble_core.display.why_not_fired import held_back_words, held_text
 from ensemble_core.engine.rule_trace import Kind, RuleTracer, Verdict, trace_rules
 from ensemble_core.model.decisions import Decision, DisableRule, EnableRule, Switch
 from ensemble_core.model.events import Event, Requested

@@ -1,4 +1,4 @@
-"""Output thread of a run: prints its lines and its live table.
+"""Output thread of a run: prints the lines of its events, and its live table.
 
 If stdout can no longer be written, for example after ``| head`` has exited, the run continues
 without output.
@@ -16,11 +16,13 @@ from functools import partial
 from typing import Any, TextIO, cast
 
 from ensemble_core.display.console import OutputLine, is_relevant
-from ensemble_core.display.live import LiveTable
+from ensemble_core.display.live_table import LiveTable
 from ensemble_core.display.text_style import close_quietly, encodable, is_terminal
-from ensemble_core.model.decisions import Decision, Log
-from ensemble_core.model.events import Event, Problem
+from ensemble_core.engine.report import Report
+from ensemble_core.model.decisions import Decision, Log, Submit
+from ensemble_core.model.events import Event, JobEvent, Problem, StopRequested
 from ensemble_core.plugin.discovery import STDOUT
+from ensemble_core.runtime.watcher import Watcher
 
 #: Length of the queue at which back-pressure begins: lines are dropped, or the run waits.
 LIMIT = 200_000
@@ -260,3 +262,49 @@ class _Redirected:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class Feed(Watcher):
+    """Passes events and decisions to the output thread, except events that need no line."""
+
+    def __init__(self, output: Output, *, everything: bool) -> None:
+        self._output = output
+        self._everything = everything
+        self.wants_ticks = output.block is not None
+        #: Function that returns the lines of a results table, which are shown below the live table.
+        self.table: Callable[[], list[str] | None] | None = None
+        #: Ids of jobs that were submitted and are not over.
+        self.active: set[str] = set()
+        #: Function that is called once when the run stops, with True if jobs are left to the queue.
+        self.announce: Callable[[bool], None] | None = None
+        #: The last event that was not shown. If it leads to a decision, it is passed on before the
+        #: decision, whose line needs the time of the event.
+        self._skipped: Event | None = None
+
+    # The engine's thread calls this class, so it does as little as possible.
+    def event(self, event: Event) -> None:
+        if type(event) is JobEvent:
+            if event.name == "clean":
+                self.active.discard(event.job)
+        elif type(event) is StopRequested and self.announce is not None:
+            self.announce(event.then == "keep")
+        self._skipped = None
+        if self._everything or is_relevant(event):
+            self._output.put(event)
+        else:
+            self._skipped = event
+
+    def decision(self, decision: Decision) -> None:
+        if isinstance(decision, Submit):
+            self.active.update(job.id for job in decision.jobs)
+        if self._skipped is not None:
+            self._output.put(self._skipped)
+            self._skipped = None
+        self._output.put(decision)
+
+    def tick(self, report: Report) -> None:
+        if self._output.block is not None:
+            self._output.block.report = report
+            lines = None if self.table is None else self.table()
+            if lines is not None:
+                self._output.block.table = lines

@@ -1,4 +1,4 @@
-"""Summary of a run: the table of groups, the rules, and why a rule never fired."""
+"""Summary of a run: the table of groups, the rules, costs, and how to resume the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ensemble_core.display.text_style import (
     printable,
     shorten,
 )
-from ensemble_core.display.verdict_words import held_back_words
+from ensemble_core.display.why_not_fired import why_not_fired
 from ensemble_core.engine.report import (
     GroupReport,
     InstanceReport,
@@ -24,10 +24,8 @@ from ensemble_core.engine.report import (
     Report,
     RuleReport,
 )
-from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.model.ensemble import amount
-from ensemble_core.model.numbers import format_number
 
 if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
@@ -60,7 +58,6 @@ _RULES_SHOWN = 50
 #: If a run has no limit on core-hours, they are shown only from this amount on.
 _LEAST_SHOWN = 0.005
 _INDENT = " " * 8  # indent of reasons on separate lines
-_NUMBER = late_pattern(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?")
 
 
 def group_table(
@@ -113,48 +110,6 @@ def group_table(
             over = True
     lines[0] = look.paint(lines[0], "bold")
     return lines
-
-
-def why_not_fired(rule: RuleReport) -> str:
-    """Explain why a rule never fired."""
-    if rule.state == "never triggered":
-        return "never triggered: it saw no matching event"
-    times = f"triggered {count_of(rule.triggered, 'time')}"
-    if rule.state == "condition false":
-        missing = rule.held_back.get("no value", 0) == rule.triggered - rule.refused
-        was = "had no result" if missing else "was false"
-        when = f"{rule.when!r} {was}" if rule.when else f"its condition {was}"
-        if _NUMBER.fullmatch(rule.when):
-            when = f"the value was never {rule.when}"
-        if rule.last_value is not None:
-            seen = f"; the last value was {format_number(rule.last_value)}"
-        elif rule.last_seen:
-            seen = f"; it last saw {rule.last_seen}"
-        else:
-            seen = ""
-        if not rule.refused:
-            return f"{times}, but {when}{seen}"
-        left = rule.triggered - rule.refused
-        if left <= 0 or not rule.when:
-            return f"{times}, but its trigger did not match"
-        refused = f"its trigger did not match {format_times(rule.refused)}"
-        return f"{times}, but {refused}, and {when} {format_times(left)}{seen}"
-    if rule.state == "held back":
-        words = held_back_words(
-            rule.held_back,  # type: ignore[arg-type]
-            held=rule.longest,
-            needed=rule.checks,
-            lasts=rule.lasts,
-            may_fire=format_times(rule.repetitions),
-        )
-        return f"{times}, but {', and '.join(words)}"
-    if rule.state == "cut":
-        return (
-            f"switched off: {printable(rule.cut) or 'it was part of an endless chain of firings'}"
-        )
-    if rule.state == "disabled":
-        return "disabled" + (f" ({times} before)" if rule.triggered else "")
-    return rule.state
 
 
 def rule_lines(rules: Sequence[RuleReport], look: TextStyle, width: int | None = None) -> list[str]:

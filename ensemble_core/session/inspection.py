@@ -16,15 +16,16 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
-from ensemble_core.session.failure_kinds import LOOKED, count_ends, failure_kinds
-from ensemble_core.session.firings import Firings
-from ensemble_core.session.job_curves import Curves, thinned
-from ensemble_core.session.job_timeline import (
+from ensemble_core.session.charts import (
+    Capacity,
+    Curves,
+    Firings,
     running_and_waiting,
     running_and_waiting_by_events,
+    thinned,
 )
+from ensemble_core.session.failure_kinds import LOOKED, count_ends, failure_kinds
 from ensemble_core.session.log_tail import log_tail
-from ensemble_core.session.utilization import Capacity
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,13 +1,14 @@
-"""Asks executors for jobs of a run whose journal is lost or damaged."""
+"""Runs whose journal is lost, damaged or empty: asks executors for jobs that may be alive."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ensemble_core.errors import call_plugin
-from ensemble_core.journal.reader import JournalError
-from ensemble_core.journal.run_folder import is_own
+from ensemble_core.errors import UsageError, call_plugin
+from ensemble_core.journal.lock import Lock
+from ensemble_core.journal.reader import NAME, Journal, JournalError
+from ensemble_core.journal.run_folder import is_own, remove
 from ensemble_core.journal.run_store import has_performed
 from ensemble_core.session.run_control import EXECUTOR
 
@@ -52,3 +53,39 @@ def check_not_lost(folder: Path, find_plugins: FindPlugins) -> None:
         "other queues yourself",
         code="journal-lost",
     )
+
+
+def remove_if_never_began(folder: Path, find_plugins: FindPlugins) -> bool:
+    """Remove a run that was killed before its first event. Return whether it was removed."""
+    if not is_own(folder):
+        return False
+    lock = Lock(folder)
+    lock.acquire()
+    try:
+        if _has_begun(folder / NAME):
+            return False
+        check_not_lost(folder, find_plugins)
+        stays = remove(folder)
+        if stays:
+            raise UsageError(
+                f"cannot remove the folder of run {folder.name}, which never began: {folder}",
+                cause=stays,
+                hint="move the folder away, or choose another --tag",
+                code="tag-taken",
+            )
+    finally:
+        lock.release()
+    return True
+
+
+def _has_begun(path: Path) -> bool:
+    """Return whether a journal exists and is not empty."""
+    if not path.exists():
+        return False
+    try:
+        with Journal(path) as journal:
+            return bool(journal.texts())
+    except JournalError as error:
+        if error.code != "never-began":
+            raise
+        return False  # killed between creating the file and its tables

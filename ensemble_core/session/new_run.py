@@ -1,24 +1,30 @@
-"""Prepares a new run after its file has been checked: its name, executor, folders and journal."""
+"""Prepares a new run after its file has been checked: its tag, executor, folders and journal.
+
+Warns if the run would write to the same folders as an earlier run.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core.journal.run_folder import is_own
-from ensemble_core.journal.run_store import fit, new_tag
+from ensemble_core.errors import EnsembleError, UsageError
+from ensemble_core.journal.run_folder import NAME, is_own
+from ensemble_core.journal.run_store import fit, folders, is_taken, new_tag, state_folder
 from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.ensemble import Ensemble
+from ensemble_core.model.job_group import JobGroup
+from ensemble_core.model.placeholders import fill, placeholders
 from ensemble_core.plugin.executor import new_run_id
 from ensemble_core.quick_dataclass import replace
-from ensemble_core.session.earlier_folders import folder_warnings, folders_of
 from ensemble_core.session.executor_choice import ExecutorChoice, build_executor
 from ensemble_core.session.prepared_run import PreparedRun
 
 if TYPE_CHECKING:
-    from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.registry import Registry
 
 
@@ -107,6 +113,26 @@ def new_run(
     return PreparedRun(ensemble, registry, choice, executor, tag, place, kept, run_id, earlier)
 
 
+_TAG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+
+def check_tag(tag: str, state: str | None, *, new: bool) -> None:
+    """Raise :class:`UsageError` if a tag is invalid or, for a ``new`` run, already in use."""
+    if not _TAG.fullmatch(tag) or tag == "last":
+        raise UsageError(
+            f"{tag!r} cannot be the tag of a run",
+            hint="use up to 200 letters, digits, '.', '_' and '-', but no '.' at the beginning; "
+            "'last' is reserved",
+            code="bad-tag",
+        )
+    if new and is_taken(state_folder(state), tag):
+        raise UsageError(
+            f"run {tag} already exists",
+            hint=f"choose another --tag; --or-resume resumes it, 'ensemble clean {tag}' removes it",
+            code="tag-taken",
+        )
+
+
 def _output_warnings(place: Path, tag: str) -> Iterator[str]:
     """Yield a warning if the folder for the jobs' output has files of another run."""
     with contextlib.suppress(OSError), os.scandir(place) as entries:
@@ -115,3 +141,62 @@ def _output_warnings(place: Path, tag: str) -> Iterator[str]:
                 f"{place} has files of another run with the tag {tag}: jobs of this run write "
                 "among them; choose another --tag or --output"
             )
+
+
+#: How many runs are compared, beginning with the newest.
+_COMPARED = 50
+
+
+def folders_of(ensemble: Ensemble) -> dict[str, str]:
+    """Return the paths of jobs (workdir, stdout, stderr) that are the same in every run.
+
+    The keys are absolute paths. They may contain placeholders, but not ``{run}``. The values are
+    the fields that set the paths, such as ``stdout of 'sim'``.
+    """
+    found: dict[str, str] = {}
+    for first in ensemble.groups.values():
+        for group in (first, *first.more):
+            workdir = group.workdir or ""
+            if any(placeholders(_shared(group, workdir))):
+                found.setdefault(_shared(group, workdir), f"workdir of {group.name!r}")
+            for field in ("stdout", "stderr"):
+                file = getattr(group, field)
+                if file is not None:
+                    path = _shared(group, os.path.join(workdir, file))
+                    found.setdefault(path, f"{field} of {group.name!r}")
+    return {path: whose for path, whose in found.items() if "{run" not in path}
+
+
+def _shared(group: JobGroup, path: str) -> str:
+    """Fill in those placeholders of a path that have the same value for all jobs and runs."""
+    known = {"group": group.name, "here": group.here, "cwd": group.cwd}
+    left = {name: value for name, value in known.items() if name not in group.names}
+    return os.path.normpath(os.path.join(group.cwd, fill(path, left)))
+
+
+def folder_warnings(state: Path, used: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each of these folders to which an earlier run has written."""
+    left = {path: whose for path, whose in used.items() if os.path.isdir(_fixed_parent(path))}
+    if not left:
+        return
+    from ensemble_core.journal.reader import Journal
+
+    for folder in reversed(folders(state)[-_COMPARED:]):
+        try:
+            with Journal(folder / NAME) as journal:
+                earlier = set(journal.about.get("folders", ()))
+        except (EnsembleError, OSError):
+            continue
+        for path in [path for path in left if path in earlier]:
+            shown = os.path.relpath(path)
+            yield (
+                f"{shown if not shown.startswith('../..') else path} was used by the run "
+                f"{folder.name}: jobs of this run would write among its files; give each run its "
+                f"own folder, with {{run}} in {left.pop(path)}"
+            )
+
+
+def _fixed_parent(path: str) -> str:
+    """Return the folder that must exist if any job has written below this path."""
+    first = next(placeholders(path), None)
+    return os.path.dirname(path[: first.start] if first else path)

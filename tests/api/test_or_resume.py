@@ -14,7 +14,7 @@ import pytest
 
 import ensemble_core as ensemble
 from ensemble_core.api.mapping_source import source_of
-from ensemble_core.api.resume_by_tag import _changed_text
+from ensemble_core.api.start import _changed_text
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.plugin.python_callables import Program

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ensemble_core.cli.live_table import ResultsTable
 from ensemble_core.cli.main import main
+from ensemble_core.cli.run_session import ResultsTable
 from ensemble_core.config import load_text
-from ensemble_core.display.live import LiveTable
+from ensemble_core.display.live_table import LiveTable
 from ensemble_core.display.text_style import TextStyle
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.report import GroupReport, Report

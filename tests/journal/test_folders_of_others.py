@@ -27,7 +27,7 @@ from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.session.kept_run import KeptRun
 from ensemble_core.session.log_tail import log_tail
-from ensemble_core.session.tag_check import check_tag
+from ensemble_core.session.new_run import check_tag
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
 

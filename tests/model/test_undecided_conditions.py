@@ -8,7 +8,7 @@ import math
 import pytest
 from ensemble_testing import Story
 
-from ensemble_core.display.summary import why_not_fired
+from ensemble_core.display.why_not_fired import why_not_fired
 from ensemble_core.model.conditions import parse
 
 ROWS = """

@@ -12,8 +12,7 @@ from ensemble_testing import FakeExecutor
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
-from ensemble_core.session.executor_choice import build_executor, choose_executor
-from ensemble_core.session.executor_options import read_options
+from ensemble_core.session.executor_choice import build_executor, choose_executor, read_options
 
 SCHEMA = {
     "type": "object",

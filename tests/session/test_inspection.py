@@ -22,14 +22,12 @@ from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Event, Resources, Started
 from ensemble_core.plugin.discovery import discover
-from ensemble_core.session import failure_kinds
-from ensemble_core.session import firings as firings_module
+from ensemble_core.session import charts, failure_kinds
+from ensemble_core.session.charts import Capacity, running_and_waiting_by_events
+from ensemble_core.session.failure_kinds import suspects
 from ensemble_core.session.inspection import Inspection
-from ensemble_core.session.job_timeline import running_and_waiting_by_events
 from ensemble_core.session.jobs_in_memory import JobColumns
 from ensemble_core.session.kept_run import versions
-from ensemble_core.session.suspects import suspects
-from ensemble_core.session.utilization import Capacity
 
 STUDY: dict[str, Any] = {
     "jobs": [
@@ -154,12 +152,12 @@ def test_firings_of_the_most_frequent_rule_are_thinned_out(
 ) -> None:
     everything = inspected.firings()
     often = max(everything, key=lambda each: each["count"])["rule"]
-    monkeypatch.setattr(firings_module, "_FIRINGS", len(everything) - 1)
+    monkeypatch.setattr(charts, "_FIRINGS", len(everything) - 1)
     kept = Inspection(inspected._kept).firings()
     assert len(kept) < len(everything)
     assert {each["rule"] for each in kept} == {each["rule"] for each in everything}
     assert [each["count"] for each in kept if each["rule"] == often] == [1]
-    monkeypatch.setattr(firings_module, "_FIRINGS", 1)
+    monkeypatch.setattr(charts, "_FIRINGS", 1)
     assert len(Inspection(inspected._kept).firings()) == 1
 
 

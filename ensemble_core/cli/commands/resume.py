@@ -25,7 +25,7 @@ from ensemble_core.cli.options import (
     take_over_option,
     wall_option,
 )
-from ensemble_core.cli.run_session import RunSession
+from ensemble_core.cli.run_session import RunSession, check_table, table_lines
 from ensemble_core.config.file_text import read
 from ensemble_core.display.text_style import printable
 from ensemble_core.errors import EnsembleError, UsageError
@@ -34,7 +34,7 @@ from ensemble_core.journal.run_store import find, state_folder
 from ensemble_core.model.events import StopRequested
 from ensemble_core.quick_dataclass import replace
 from ensemble_core.session import kept_run
-from ensemble_core.session.executor_options import read_options
+from ensemble_core.session.executor_choice import read_options
 from ensemble_core.session.resume import NewTables, prepare_resume
 
 if TYPE_CHECKING:
@@ -130,8 +130,6 @@ def _say_tables(found: NewTables, display: Display) -> int:
     if display.as_json:
         click.echo(to_json({"type": "tables", "tag": found.tag, "tables": [*found.tables]}))
         return found.exit_code
-    from ensemble_core.cli.live_table import check_table, table_lines
-
     check_table(found.engine.state.ensemble, display.show)
     for name in found.tables if display.show is None else (display.show,):
         if not display.quiet:

@@ -8,7 +8,6 @@ import click
 
 from ensemble_core.cli.command_group import CommandGroup
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
-from ensemble_core.cli.exit_file import record_exit_code
 from ensemble_core.cli.options import (
     Display,
     allow_idle_option,
@@ -22,11 +21,11 @@ from ensemble_core.cli.options import (
     state_option,
     wall_option,
 )
-from ensemble_core.cli.run_text import resume_instead, run_text
+from ensemble_core.cli.run_or_resume import record_exit_code, resume_instead
+from ensemble_core.cli.run_text import run_text
 from ensemble_core.config.file_text import read
 from ensemble_core.quick_dataclass import replace
-from ensemble_core.session.executor_choice import choose_executor
-from ensemble_core.session.executor_options import profile_options, read_options
+from ensemble_core.session.executor_choice import choose_executor, profile_options, read_options
 from ensemble_core.session.profile_files import find_profile
 
 

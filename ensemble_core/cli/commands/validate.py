@@ -19,14 +19,17 @@ from ensemble_core.cli.options import (
     set_option,
     state_option,
 )
-from ensemble_core.display.text_style import count_of, printable, style_of
+from ensemble_core.display.text_style import count_of, format_table, print_line, printable, style_of
 from ensemble_core.errors import EnsembleError
 from ensemble_core.quick_dataclass import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from ensemble_core.config.listed_sources import ResolvedValue
     from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.registry import Registry
+    from ensemble_core.session.executor_choice import ExecutorChoice
     from ensemble_core.session.reuse_explanations import Preview
 
 #: How many compared files of a group are listed at most.
@@ -81,8 +84,12 @@ def validate(
     a file is invalid.
     """
     from ensemble_core import config
-    from ensemble_core.session.executor_choice import build_executor, choose_executor
-    from ensemble_core.session.executor_options import profile_options, read_options
+    from ensemble_core.session.executor_choice import (
+        build_executor,
+        choose_executor,
+        profile_options,
+        read_options,
+    )
     from ensemble_core.session.profile_files import find_profile
 
     registry = load_plugins(plugins)
@@ -102,12 +109,10 @@ def validate(
         if chosen and not record.kinds:
             build_executor(registry, record, chosen)
     if resolved:
-        from ensemble_core.cli.resolved_values import print_resolved
-
         if len(files) > 1 or expanded:
             raise click.UsageError("--resolved takes a single file, and not --expanded")
         assert choice is not None
-        return print_resolved(
+        return _print_resolved(
             files[0],
             registry,
             replace(choice, options=chosen or {}),
@@ -231,3 +236,77 @@ def _print_expanded(
     )
     click.echo(json.dumps(data, indent=2) if as_json else write_yaml(data), nl=as_json)
     return 0
+
+
+def _print_resolved(
+    file: str,
+    registry: Registry,
+    choice: ExecutorChoice,
+    *,
+    named: bool,
+    flags: Collection[str],
+    overrides: Sequence[str],
+    allow_idle: bool,
+    as_json: bool,
+) -> int:
+    """Print the values and their sources. Raises :class:`EnsembleError` for an invalid file.
+
+    ``named`` says whether the executor was given on the command line, and ``flags`` which of its
+    options were.
+    """
+    from ensemble_core import config
+    from ensemble_core.config.file_text import read
+
+    text = read(file)
+    ensemble = config.load_text(
+        text,
+        registry,
+        file=file,
+        executor=choice.record,
+        options=choice.options,
+        overrides=list(overrides),
+        must_begin=not allow_idle,
+        profile=choice.profile,
+    )
+    for warning in ensemble.warnings:
+        click.echo(style_of(sys.stderr).warning(printable(warning)), err=True)
+    values = [
+        *_executor_values(choice, named, flags),
+        *config.resolved(
+            text,
+            registry,
+            file=file,
+            overrides=list(overrides),
+            attached=ensemble.attached,
+            profile=choice.profile,
+        ),
+    ]
+    if as_json:
+        rows = [{"key": key, "value": value, "source": source} for key, value, source, _ in values]
+        profile = choice.profile.name if choice.profile else None
+        click.echo(json.dumps({"profile": profile, "values": rows}, indent=2))
+        return 0
+    print_line(f"profile: {choice.profile.name if choice.profile else 'none'}")
+    for line in format_table([(each.key, each.shown, each.source) for each in values]):
+        print_line(printable(line))
+    return 0
+
+
+def _executor_values(
+    choice: ExecutorChoice, named: bool, flags: Collection[str]
+) -> Iterator[ResolvedValue]:
+    from ensemble_core.config.listed_sources import BUILT_IN, ResolvedValue
+    from ensemble_core.config.schema import defaults
+    from ensemble_core.model.option_values import leaves
+
+    profile, source = choice.profile, "--executor" if named else BUILT_IN
+    if not named and profile is not None and profile.executor is not None:
+        source = str(profile.at("executor"))
+    yield ResolvedValue.of("executor", choice.name, source)
+    for path, value in leaves(defaults(choice.record.options, choice.options)):
+        source = BUILT_IN
+        if path[0] in flags:
+            source = "-o"
+        elif path[0] in choice.options and profile is not None:
+            source = str(profile.at("options", *path))
+        yield ResolvedValue.of(".".join(("options", *path)), value, source)

@@ -35,8 +35,7 @@ from ensemble_core.model.durations import seconds
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, Resources
 from ensemble_core.model.numbers import format_number
 from ensemble_core.plugin.executor import Executor, Run
-from ensemble_core.session.executor_choice import build_executor, choose_executor
-from ensemble_core.session.executor_options import read_options
+from ensemble_core.session.executor_choice import build_executor, choose_executor, read_options
 
 #: Seconds between checks whether to end.
 _LOOK = 0.5

@@ -1,4 +1,4 @@
-"""Checks before a run: variables of the environment that jobs and webhooks need."""
+"""Checks before a run: environment variables that jobs and webhooks require."""
 
 from __future__ import annotations
 

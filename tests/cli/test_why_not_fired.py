@@ -9,8 +9,7 @@ from ensemble_testing import Story
 
 from ensemble_core.cli.why_text import Span, conclude, describe_span
 from ensemble_core.cli.why_text import Story as History
-from ensemble_core.display.summary import why_not_fired
-from ensemble_core.display.verdict_words import held_back_words
+from ensemble_core.display.why_not_fired import held_back_words, why_not_fired
 from ensemble_core.engine.report import RuleReport
 from ensemble_core.engine.rule_evaluation import VerdictKind as Considered
 from ensemble_core.engine.rule_index import InactiveReason
