@@ -13,7 +13,7 @@ from typing import Any
 from ensemble_core.engine import chain_limit
 from ensemble_core.engine.firing_records import Match, Origin
 from ensemble_core.engine.group_state import GroupState
-from ensemble_core.engine.past_submits import PastSubmit, added, keys, pairs, same_sweep
+from ensemble_core.engine.past_submits import PastSubmit, keys, pairs, same_sweep
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submitter, replicas_of
 from ensemble_core.errors import EnsembleError
@@ -120,7 +120,7 @@ def _complete(
         state.out.append(Log(message=message, level="warning"))
     if group_state.past.unclear:
         found = pairs(before, after) or []
-        new = sum(len(added(one, other, Counter())[0]) for one, other in found)
+        new = sum(len(_added(one, other, Counter())[0]) for one, other in found)
         if new:
             number = group_state.past.unclear
             _warn(
@@ -187,7 +187,7 @@ def _complete_submit(
         jobs: list[Job] = []
         entries: list[JobGroup] = []
         for one, entry in pairs(was, source) or ():
-            new, left = added(one, entry, outside)
+            new, left = _added(one, entry, outside)
             removed += left
             if entry is None:
                 continue
@@ -207,6 +207,35 @@ def _complete_submit(
         decision = Submit(rule=past.rule, firing=past.firing, group=name, jobs=tuple(jobs))
         submission.submit(origin, decision)
     return removed
+
+
+def _added(
+    before: JobGroup | None, after: JobGroup | None, had: Counter[tuple[object, ...]]
+) -> tuple[list[tuple[dict[str, object], int]], Counter[tuple[object, ...]]]:
+    """Return the combinations of an entry that are new, each with the number of its jobs.
+
+    ``had`` has jobs that were submitted otherwise; those that are found are removed from it. Also
+    return the earlier jobs that the changed entry no longer has, by combination.
+    """
+    counts: Counter[tuple[object, ...]] = Counter()
+    if before is not None:
+        for key in keys(before):
+            counts[key] += before.count
+    new: list[tuple[dict[str, object], int]] = []
+    if after is None:
+        return new, counts
+    for key, chosen in zip(keys(after), after.combinations(), strict=True):
+        known = min(counts[key], after.count) if key in counts else 0
+        if known:
+            counts[key] -= known
+        missing = after.count - known
+        if missing and key in had:
+            found = min(missing, had[key])
+            had[key] -= found
+            missing -= found
+        if missing:
+            new.append((chosen, missing))
+    return new, +counts
 
 
 def _numbers(

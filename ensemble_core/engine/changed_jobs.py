@@ -7,10 +7,14 @@ unless the job's own value differed from that of the group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from ensemble_core.engine.group_state import GroupState
+from ensemble_core.engine.job_record import IndexRecord, JobRecord
+from ensemble_core.engine.job_states import NOT_HANDED_OVER
+from ensemble_core.errors import EnsembleError
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import replace
@@ -25,7 +29,86 @@ _OTHER = frozenset(
 _NOTHING = object()
 
 
-def followed(source: JobGroup, before: JobGroup, during: JobGroup, after: JobGroup) -> JobGroup:
+def follow(
+    group: GroupState,
+    records: Iterable[JobRecord],
+    indices: Iterable[IndexRecord],
+    earlier: tuple[JobGroup, JobGroup],
+    after: JobGroup,
+) -> Iterator[str]:
+    """Let jobs follow a changed group, and yield warnings.
+
+    ``records``: attempts that are not over. ``indices``: jobs that are lost or wait for a retry.
+    ``earlier``: the group until now, as in the file and as changed during the run.
+
+    Jobs that are not in the queue are made again. Those in the queue stay as they were
+    submitted, which a warning says; their next attempts have the new fields.
+    """
+    made: dict[int, tuple[JobGroup, JobGroup]] = {}
+
+    def renewed(source: JobGroup) -> JobGroup:
+        if id(source) not in made:
+            made[id(source)] = source, _followed(source, *earlier, after)
+        return made[id(source)][1]
+
+    for index in indices:
+        source = index.record.source
+        if source is not None and source.name == after.name:
+            index.record.source = renewed(source)
+    changed: dict[str, None] = {}
+    stay = unread = 0
+    for record in records:
+        source = record.source
+        if source is None or source.name != after.name or (now := renewed(source)) is source:
+            continue
+        try:
+            job = recreated_job(record.job, now)
+        except EnsembleError as error:
+            yield f"{record.job.id} stays as it was submitted: {error}"
+            continue
+        if record.state in NOT_HANDED_OVER:
+            record.job = job
+        elif record.cancel != "stopping":  # a job that is requeued is made again
+            differ = _changed_fields(record.job, job)
+            stay += bool(differ)
+            changed |= dict.fromkeys(differ)
+            if record.observed and not now.reads <= source.reads:
+                now = replace(now, **{name: getattr(source, name) for name in _VALUES})
+                unread += 1
+        record.source = now
+    group.rebuild_line()
+    if stay:
+        yield (
+            f"{after.name}: {_jobs_keep(stay)} {', '.join(changed)}, as submitted before the "
+            "change; further attempts follow it"
+        )
+    if unread:
+        yield (
+            f"{after.name}: {_jobs_keep(unread)} result, fail_if and retry: the change "
+            "needs statistics that do not cover the rows so far"
+        )
+
+
+def renew_sources(records: Iterable[JobRecord], change: Callable[[JobGroup], JobGroup]) -> None:
+    """Change the definition by which the jobs of these attempts are retried."""
+    made: dict[int, tuple[JobGroup, JobGroup]] = {}
+    for record in records:
+        source = record.source
+        if source is None:
+            continue
+        if id(source) not in made:
+            made[id(source)] = changed = source, change(source)
+            made[id(changed[1])] = changed[1], changed[1]
+        record.source = made[id(source)][1]
+
+
+def recreated_job(job: Job, source: JobGroup) -> Job:
+    """Return a job that is not in the queue, as its source makes it now."""
+    made = source.job(job.index, job.parameters, job.replica, job.attempt)
+    return replace(made, requeued=job.requeued)
+
+
+def _followed(source: JobGroup, before: JobGroup, during: JobGroup, after: JobGroup) -> JobGroup:
     """Return the source of a job with those fields that the file has changed.
 
     ``before`` and ``after``: the group in the file. ``during``: the group until now, with fields
@@ -82,13 +165,7 @@ def _merge(own: Any, was: Sequence[Any], now: Any) -> Any:
     return merged
 
 
-def recreated_job(job: Job, source: JobGroup) -> Job:
-    """Return a job that is not in the queue, as its source makes it now."""
-    made = source.job(job.index, job.parameters, job.replica, job.attempt)
-    return replace(made, requeued=job.requeued)
-
-
-def changed_fields(job: Job, made: Job) -> list[str]:
+def _changed_fields(job: Job, made: Job) -> list[str]:
     """Return the names of the fields in which these two versions of a job differ."""
     return [
         each.name
@@ -98,11 +175,6 @@ def changed_fields(job: Job, made: Job) -> list[str]:
     ]
 
 
-def with_old_values(source: JobGroup, earlier: JobGroup) -> JobGroup:
-    """Return a source with the fields about a job's rows of an earlier one."""
-    return replace(source, **{name: getattr(earlier, name) for name in _VALUES})
-
-
-def jobs_keep(number: int) -> str:
+def _jobs_keep(number: int) -> str:
     """Return the beginning of a warning about jobs that do not follow the file."""
     return "1 job keeps its" if number == 1 else f"{number} jobs keep their"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ensemble_core.engine import chain_limit
+from ensemble_core.engine.changed_jobs import follow, renew_sources
 from ensemble_core.engine.end_of_run import EndOfRun
 from ensemble_core.engine.firing_records import Origin, PendingRequest
 from ensemble_core.engine.rule_index import RuleState
@@ -129,10 +130,17 @@ class Effects:
         before, waiting = group_state.group, state.attempts.values()
         group_state.use(changed)
         if decision.rule is None:  # a user means all jobs that are to come, as with a changed file
-            table.follow((before, before), changed, waiting)
+            indices = (*table.lost.values(), *waiting)
+            for warning in follow(
+                group_state, table.records.values(), indices, (before, before), changed
+            ):
+                table.metrics.warn(warning)
         if "retry" in fields:
             retry = {"retry": fields["retry"]}
-            table.renew_sources(decision.group, lambda one: settings(one, retry), waiting)
+            records = [*table.records.values()]
+            records += [index.record for index in (*table.lost.values(), *waiting)]
+            own = (record for record in records if record.job.group == decision.group)
+            renew_sources(own, lambda one: settings(one, retry))
         table.gauges.taken(decision.group)
         table.recount_slots()
         state.out.append(decision)

@@ -6,34 +6,27 @@ A job is in the table from the decision to submit it until its last event, ``cle
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, TypeAlias
 
-from ensemble_core.engine.at_once import AT_ONCE, ConcurrencySlots
+from ensemble_core.engine.at_once import ConcurrencySlots
 from ensemble_core.engine.budget import JOBS, Budget, Usage
-from ensemble_core.engine.changed_jobs import (
-    changed_fields,
-    followed,
-    jobs_keep,
-    recreated_job,
-    with_old_values,
-)
+from ensemble_core.engine.changed_jobs import follow
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.group_state import Change, GroupState
+from ensemble_core.engine.held_jobs import HeldJobs
 from ensemble_core.engine.job_metrics import Counters, JobGauges, Samples
 from ensemble_core.engine.job_record import IndexRecord, JobRecord, Link
-from ensemble_core.engine.job_state_changes import MOVES
 from ensemble_core.engine.job_states import (
+    ATTEMPT,
     HANDED_OVER,
     INDEX,
-    NOT_HANDED_OVER,
+    AttemptState,
     ImpossibleMove,
     IndexState,
 )
-from ensemble_core.engine.rate_limit import HeldJob
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.engine.scopes import Slice, SliceKey, SliceTable
-from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import COMMITTED, RESOURCES, USED, MetricStore
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Limits
@@ -55,7 +48,7 @@ _INDEX_WAYS = {
 _MANY_SLICES = 100_000
 
 
-class JobTable:
+class JobTable(HeldJobs):
     """The jobs that are not over, and the counts of all jobs."""
 
     def __init__(
@@ -117,7 +110,10 @@ class JobTable:
                 earlier, was = state.results, state.group
                 state.reconfigure(before.get(name), group)
                 if name in before:
-                    self.follow((before[name], was), group, waiting)
+                    indices = (*self.lost.values(), *waiting)
+                    records, earlier_groups = self.records.values(), (before[name], was)
+                    for warning in follow(state, records, indices, earlier_groups, group):
+                        self.metrics.warn(warning)
                 for each in sorted(earlier ^ state.results):
                     if self.metrics.mean(name, each) is not None:
                         self.metrics.warn(
@@ -144,79 +140,6 @@ class JobTable:
             self.has_limits = self.has_limits or self.slots.limits(state.group)
         if index.gauges:
             self.gauges.keep()
-
-    def follow(
-        self, earlier: tuple[JobGroup, JobGroup], after: JobGroup, waiting: Collection[IndexRecord]
-    ) -> None:
-        """Let jobs that are not over, and lost ones, follow a changed group.
-
-        ``earlier``: the group until now, as in the file and as changed during the run.
-
-        Jobs that are not in the queue are made again. Those in the queue stay as they were
-        submitted, which a warning says; their next attempts have the new fields.
-        """
-        made: dict[int, tuple[JobGroup, JobGroup]] = {}
-
-        def renewed(source: JobGroup) -> JobGroup:
-            if id(source) not in made:
-                made[id(source)] = source, followed(source, *earlier, after)
-            return made[id(source)][1]
-
-        for index in (*self.lost.values(), *waiting):
-            source = index.record.source
-            if source is not None and source.name == after.name:
-                index.record.source = renewed(source)
-        fields: dict[str, None] = {}
-        stay = unread = 0
-        for record in self.records.values():
-            source = record.source
-            if source is None or source.name != after.name or (now := renewed(source)) is source:
-                continue
-            try:
-                job = recreated_job(record.job, now)
-            except EnsembleError as error:
-                self.metrics.warn(f"{record.job.id} stays as it was submitted: {error}")
-                continue
-            if record.state in NOT_HANDED_OVER:
-                record.job = job
-            elif record.cancel != "stopping":  # a job that is requeued is made again
-                changed = changed_fields(record.job, job)
-                stay += bool(changed)
-                fields |= dict.fromkeys(changed)
-                if record.observed and not now.reads <= source.reads:
-                    now = with_old_values(now, source)
-                    unread += 1
-            record.source = now
-        group = self.groups[after.name]
-        group.rebuild_line()
-        if stay:
-            self.metrics.warn(
-                f"{after.name}: {jobs_keep(stay)} {', '.join(fields)}, as submitted before the "
-                "change; further attempts follow it"
-            )
-        if unread:
-            self.metrics.warn(
-                f"{after.name}: {jobs_keep(unread)} result, fail_if and retry: the change "
-                "needs statistics that do not cover the rows so far"
-            )
-
-    def renew_sources(
-        self, group: str, change: Callable[[JobGroup], JobGroup], waiting: Iterable[IndexRecord]
-    ) -> None:
-        """Change the definition by which the group's jobs are retried: those that are not over,
-        those that are lost, and those that are ``waiting`` for a retry.
-        """
-        made: dict[int, tuple[JobGroup, JobGroup]] = {}
-        records = [*self.records.values()]
-        records += [index.record for index in (*self.lost.values(), *waiting)]
-        for record in records:
-            source = record.source
-            if record.job.group != group or source is None:
-                continue
-            if id(source) not in made:
-                made[id(source)] = changed = source, change(source)
-                made[id(changed[1])] = changed[1], changed[1]
-            record.source = made[id(source)][1]
 
     def add(
         self,
@@ -302,7 +225,7 @@ class JobTable:
         """
         before = record.state
         try:
-            record.state, changes = MOVES[before][cause]
+            record.state, changes = _MOVES[before][cause]
         except KeyError:
             raise ImpossibleMove(f"{record.job.id}: {cause!r} in state {before!r}") from None
         group = self.groups[record.job.group]
@@ -335,121 +258,6 @@ class JobTable:
             self.reused_from[found] = None
             self.move(record, "found", record.submitted)
         return record
-
-    def limit_slots(self, shared: Mapping[str, int]) -> None:
-        """Apply the limits that groups share, and changed fields of groups."""
-        self.slots.shared = shared
-        self.has_limits = self.has_limits or any(map(self.slots.limits, self._specs()))
-        self.recount_slots()
-
-    def _specs(self) -> list[JobGroup]:
-        return [state.group for state in self.groups.values()]
-
-    def recount_slots(self) -> None:
-        """Count the slots again, because a group or a limit has changed."""
-        self.slots.recount(
-            (self.groups[record.job.group].group, record)
-            for record in self.records.values()
-            if record.reused is None and record.state not in ("new", "looking", "held")
-        )
-        for group in self.groups.values():
-            self.has_limits = self.has_limits or self.slots.limits(group.group)
-            group.rebuild_line()
-
-    def release_slot(self, group: GroupState, job: Job) -> None:
-        self.slots.release(group.group, job)
-        self.unblock(group, job)
-
-    def unblock(self, group: GroupState, job: Job) -> None:
-        """Put the next held job with the values of this job back in line, because this job has left
-        a slot, or its own position in the line.
-        """
-        if not group.blocked:
-            return
-        key = self.slots.own(group.group, job) or ()
-        blocked = group.blocked.get(key, [])
-        while blocked:
-            entry = heapq.heappop(blocked)
-            if entry[2] in group.held:  # otherwise, it was cancelled
-                heapq.heappush(group.line, entry)
-                break
-        if not blocked:
-            group.blocked.pop(key, None)
-
-    def free(self, group: GroupState, cause: str, now: float) -> list[HeldJob]:
-        """Hand over those held jobs of a group that can be handed over now, and return them.
-
-        ``cause`` is ``submit`` or, if there is a rate limit, ``pace``.
-        """
-        free: list[HeldJob] = []
-        while (first := self._first(group)) and self._limit(group, first, now) is None:
-            free.append(self._release(group, first, cause, now))
-        return free
-
-    def free_all(self, cause: str, now: float) -> list[HeldJob]:
-        """Like ``free``, but for all groups, most urgent jobs first.
-
-        If the first held job of a group must wait, the others of the group wait as well.
-        """
-        free: list[HeldJob] = []
-        waiting = [group for group in self.groups.values() if group.held]
-        while waiting:
-            waiting = [each for each in waiting if self._first(each) is not None]
-            if not waiting:
-                break
-            group = min(waiting, key=lambda each: each.line[0])
-            first = group.line[0][2]
-            if self._limit(group, first, now) is None:
-                free.append(self._release(group, first, cause, now))
-                continue
-            waiting.remove(group)
-        return free
-
-    def _first(self, group: GroupState) -> str | None:
-        """Return the id of a group's next held job that has a slot of the group, or ``None``."""
-        spec, slots = group.group, self.slots
-        most, each = spec.at_once, spec.at_once_each
-        if most is not None and not each and slots.used.get((AT_ONCE, spec.name), 0) >= most:
-            return None
-        while group.line:
-            record = group.held.get(group.line[0][2])
-            if record is not None:
-                if most is None or not each:
-                    return record.job.id
-                key = slots.own(spec, record.job) or ()
-                if slots.used.get(key, 0) < most:
-                    return record.job.id
-                heapq.heappush(group.blocked.setdefault(key, []), group.line[0])
-            heapq.heappop(group.line)
-        return None
-
-    def obstacle(self, group: GroupState, now: float) -> str | None:
-        """Return the reason why a group's next job is held: ``at_once`` or the name of a limit.
-
-        Return ``None`` if it can be handed over.
-        """
-        first = self._first(group)
-        if first is None:
-            return AT_ONCE if group.held else None
-        return self._limit(group, first, now)
-
-    def _limit(self, group: GroupState, first: str, now: float) -> str | None:
-        """Return the name of the limit that holds this job, the first one of its group."""
-        full = self.slots.full(group.group) if self.slots.shared else None
-        if full is not None or self.budget is None:
-            return full
-        return self.budget.obstacle(group.held[first].job, now)
-
-    def _release(self, group: GroupState, job: str, cause: str, now: float) -> HeldJob:
-        heapq.heappop(group.line)
-        record = group.held[job]
-        record.submitted = record.waits_since = now
-        self.move(record, cause, now)
-        return record.job, *record.origin
-
-    def held_jobs(self) -> list[Job]:
-        """Return the jobs that ``at_once`` or a limit holds."""
-        return [record.job for group in self.groups.values() for record in group.held.values()]
 
     def costs(self, now: float) -> dict[str, float]:
         """Return the gauges ``used.…`` and, if the run has a budget, ``committed.…``."""
@@ -569,3 +377,183 @@ class JobTable:
         if record.outcome is not None:
             known["outcome"] = record.outcome
         return known
+
+
+# The functions below change the containers, counts and claims of the job table, if an attempt
+# leaves a state:
+
+
+def _leave_line(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    del group.held[record.job.id]
+
+
+def _leave_queue(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    del group.waiting[record.job.id]
+    if table.gauges.active:
+        table.gauges.dequeue(record.job)
+
+
+def _stop_running(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    group.running -= 1
+    since = record.runs_since or 0.0
+    table.usage.end(record.job, since, now)
+    if record.finished is not None:
+        record.ran += record.finished - since
+    elif record.state != "gone":
+        record.ran += max(0.0, now - since)
+    record.runs_since = None
+
+
+def _leave_suspended(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    group.suspended -= 1
+    record.suspended = None
+    if table.gauges.active:
+        table.gauges.suspend(-1)
+
+
+def _leave_looking(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    del table.looking[record.job.id]
+
+
+def _release_claim(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    if table.usage.active:
+        if table.budget is not None:
+            table.budget.end(record.job.id)
+        table.update_costs(now)
+
+
+# … and if an attempt enters a state:
+
+
+def _look_up(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    table.looking[record.job.id] = record
+
+
+def _reuse(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    table.withdrawn += 1
+
+
+def _hold(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    job = record.job
+    table.has_limits = True
+    group.held[job.id] = record
+    heapq.heappush(group.line, (-job.urgency, record.position, job.id))
+
+
+def _hold_again(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    table.release_slot(group, record.job)
+    if table.budget is not None:
+        table.budget.end(record.job.id)
+        table.budget.handed -= 1
+    _hold(table, record, group, now)
+
+
+def _hand_over(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    job = record.job
+    if table.slots.shared or group.group.at_once is not None:
+        table.slots.acquire(group.group, job)
+    if table.usage.active:
+        if table.budget is not None:
+            table.budget.claim(job)
+        table.update_costs(now)
+    group.waiting[job.id] = record
+    if table.gauges.active:
+        table.gauges.enqueue(job)
+
+
+def _queue_again(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    job = record.job
+    group.waiting[job.id] = record
+    if table.gauges.active:
+        table.gauges.wait_again(job)
+    if table.usage.active:
+        if table.budget is not None:
+            table.budget.restart(job, now)
+        table.update_costs(now)
+
+
+def _run(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    group.running += 1
+    record.runs_since = now
+    usage = table.usage
+    if usage.since is None:
+        usage.since = now
+    if usage.active:
+        usage.begin(record.job, now)
+        if table.budget is not None:
+            table.budget.start(record.job.id, now)
+        table.update_costs(now)
+
+
+def _suspend(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    group.suspended += 1
+    record.suspended = now
+    if table.gauges.active:
+        table.gauges.suspend(1)
+    if table.usage.active:
+        if table.budget is not None:
+            table.budget.pause(record.job.id, now)
+        table.update_costs(now)
+
+
+def _forget(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    del table.records[record.job.id]
+    if table.over is not None:
+        table.over.append(record)
+    if record.reused is None and (table.slots.shared or group.group.at_once is not None):
+        table.release_slot(group, record.job)
+
+
+def _withdraw(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
+    del table.records[record.job.id]
+    if table.over is not None:
+        table.over.append(record)
+    table.withdrawn += 1
+    table.unblock(group, record.job)
+
+
+_Change: TypeAlias = Callable[[JobTable, JobRecord, GroupState, float], None]
+
+_LEAVE: dict[AttemptState, _Change] = {
+    "looking": _leave_looking,
+    "held": _leave_line,
+    "paced": _leave_queue,
+    "queued": _leave_queue,
+    "running": _stop_running,
+    "suspended": _leave_suspended,
+}
+_ENTER: dict[AttemptState, _Change] = {
+    "looking": _look_up,
+    "reused": _reuse,
+    "held": _hold,
+    "paced": _hand_over,
+    "queued": _hand_over,
+    "running": _run,
+    "suspended": _suspend,
+    "gone": _forget,
+}
+
+
+def _changes(before: AttemptState, after: AttemptState) -> Iterator[_Change]:
+    """Yield what a change of an attempt's state changes elsewhere."""
+    if before == after or (before, after) == ("paced", "queued"):
+        return
+    if before in _LEAVE:
+        yield _LEAVE[before]
+    if before in HANDED_OVER and after in ("gone", "ended"):
+        yield _release_claim
+    if before in HANDED_OVER and after == "held":
+        yield _hold_again
+    elif before in HANDED_OVER and after == "queued":
+        yield _queue_again
+    elif before in ("looking", "held") and after == "gone":
+        yield _withdraw
+    elif after in _ENTER:
+        yield _ENTER[after]
+
+
+#: The table ``ATTEMPT``, and for each change the functions that keep everything else up to date.
+_MOVES: dict[AttemptState, dict[str, tuple[AttemptState, tuple[_Change, ...]]]] = {
+    before: {cause: (after, tuple(_changes(before, after))) for cause, after in ways.items()}
+    for before, ways in ATTEMPT.items()
+}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any
@@ -125,35 +124,6 @@ def _names(entry: JobGroup) -> set[str]:
 
 def _rest(entry: JobGroup) -> JobGroup:
     return replace(entry, parameters={}, points={}, count=1, more=(), text="")
-
-
-def added(
-    before: JobGroup | None, after: JobGroup | None, had: Counter[_Key]
-) -> tuple[list[tuple[dict[str, object], int]], Counter[_Key]]:
-    """Return the combinations of an entry that are new, each with the number of its jobs.
-
-    ``had`` has jobs that were submitted otherwise; those that are found are removed from it. Also
-    return the earlier jobs that the changed entry no longer has, by combination.
-    """
-    counts: Counter[_Key] = Counter()
-    if before is not None:
-        for key in keys(before):
-            counts[key] += before.count
-    new: list[tuple[dict[str, object], int]] = []
-    if after is None:
-        return new, counts
-    for key, chosen in zip(keys(after), after.combinations(), strict=True):
-        known = min(counts[key], after.count) if key in counts else 0
-        if known:
-            counts[key] -= known
-        missing = after.count - known
-        if missing and key in had:
-            found = min(missing, had[key])
-            had[key] -= found
-            missing -= found
-        if missing:
-            new.append((chosen, missing))
-    return new, +counts
 
 
 def of_entries(group: JobGroup) -> list[_Key]:
