@@ -16,6 +16,8 @@ from ensemble_core import ExecutorError, job_environment
 
 #: Commands that may run without delay before the rate limit applies.
 _BURST = 10
+#: Seconds between looks at the errors of a command that may be hopeless.
+_LOOK = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,14 @@ def run_command(
     *,
     given: bytes = b"",
     deadline: float = 30.0,
+    hopeless: bytes = b"",
     began: Callable[[subprocess.Popen[bytes]], None] | None = None,
 ) -> CommandResult:
     """Run a command of a queue to its end, or kill it after ``deadline`` seconds. Never raises.
 
-    The argument ``given`` is the command's standard input. The callback ``began`` is called with
-    the command's process.
+    The argument ``given`` is the command's standard input. If its standard error contains the text
+    ``hopeless``, it is killed at once; its exit code is then negative. The callback ``began`` is
+    called with the command's process.
     """
     try:
         process = subprocess.Popen(
@@ -65,7 +69,7 @@ def run_command(
     late = False
     with process:
         try:
-            out, err = process.communicate(given or None, timeout=deadline)
+            out, err = _communicate(process, given or None, deadline, hopeless)
         except subprocess.TimeoutExpired:
             kill_command(process)
             out, err = process.communicate()
@@ -74,6 +78,24 @@ def run_command(
     if late:
         texts[1] += f"\nno answer within {deadline:g} s"
     return CommandResult(None if late else process.returncode, texts[0], texts[1])
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], given: bytes | None, deadline: float, hopeless: bytes
+) -> tuple[bytes, bytes]:
+    """Return the output of a command, which is killed if its errors contain ``hopeless``."""
+    end = time.monotonic() + deadline
+    while True:
+        left = end - time.monotonic()
+        try:
+            return process.communicate(given, timeout=min(_LOOK, left) if hopeless else left)
+        except subprocess.TimeoutExpired as error:
+            if time.monotonic() >= end:
+                raise
+            given = None  # a later call sends the rest
+            if hopeless and hopeless in (error.stderr or b""):
+                kill_command(process)
+                hopeless = b""
 
 
 class QueueCommands:
@@ -109,6 +131,7 @@ class QueueCommands:
         *,
         environment: Mapping[str, str] | None = None,
         deadline: float = 60.0,
+        hopeless: bytes = b"",
     ) -> tuple[int, str, str]:
         """Run a command; return its exit code, output and errors.
 
@@ -129,7 +152,13 @@ class QueueCommands:
         if environment is None:
             environment = {**job_environment(), "LC_ALL": "C"}
         try:
-            done = run_command(words, environment, given=given, deadline=deadline, began=began)
+            done = run_command(
+                *(words, environment),
+                given=given,
+                deadline=deadline,
+                hopeless=hopeless,
+                began=began,
+            )
         finally:
             with self._lock:
                 self._running.difference_update(started)

@@ -223,12 +223,7 @@ class Inquiry:
             else:
                 self._count_miss(life, row, asked)
             polled.still_in_queue(life, row)
-            note = re.sub("[0-9]+", "", row.note.replace(row.id, ""))
-            key = f"{life.job.rpartition('.')[0]} {note}"
-            stuck = row.state == "stuck" or (row.state == "held" and not life.holds)
-            if stuck and key not in self._warned:
-                self._warned.add(key)
-                polled.outlet.warn(f"{life.job} waits in {name}: {row.note}")
+            self._report_waiting(life, row)
             return
         if row is not None and row.state == "over" and polled.over_in_queue(life, row):
             return
@@ -248,6 +243,21 @@ class Inquiry:
             seconds = f"{polled.hooks.lost_after:g} s"
             verdict = f"{name} listed other jobs, but not this one for {seconds}: it was cancelled"
             polled.lose(life, verdict, polled.grace(life) + timing.RESERVE)
+
+    def _report_waiting(self, life: JobLife, row: QueueJob) -> None:
+        """Warn about a job that may wait forever: once for each group and reason."""
+        polled = self._polled
+        note = re.sub("[0-9]+", "", row.note.replace(row.id, ""))
+        key = f"{life.job.rpartition('.')[0]} {note}"
+        if not note or key in self._warned:
+            return
+        waits = row.state == "stuck" or (row.state == "held" and not life.holds)
+        if row.state == "waiting" and polled.now() - life.last > timing.LIMITED:
+            # The run's own jobs may be those that use up the limit.
+            waits = not any("start" in other.told for other in polled.lives.values())
+        if waits:
+            self._warned.add(key)
+            polled.outlet.warn(f"{life.job} waits in {polled.hooks.name}: {row.note}")
 
     def _count_miss(self, life: JobLife, row: QueueJob | None, asked: float) -> bool:
         """Count a reply that omits a job. Return False if it comes too early to show anything."""

@@ -17,6 +17,8 @@ FULL, SETTLE, HEEDS = 15.0, 10.0, 20.0
 #: Number of consecutive replies that must omit a job until it is in doubt, and the seconds that
 #: these replies take, including the queue's response times.
 MISSES, RESERVE = 3, 3.0
+#: Time after which a job is reported that waits because of a limit, while no job of the run runs.
+LIMITED = 300.0
 #: Minimum time for an accepted job to appear in replies, however frequent the queries are.
 SHOWN = 3.0
 #: Time for submissions to finish when the run closes, and for a queue to answer queries about an

@@ -17,6 +17,17 @@ def test_a_command_that_does_not_answer_is_killed_in_time() -> None:
     assert caught.value.transient
 
 
+@pytest.mark.parametrize("given", [b"", b"script"])
+def test_a_command_that_says_that_it_retries_is_killed(given: bytes) -> None:
+    script = "cat; echo full, sleeping and retrying >&2; sleep 30"
+    began = time.monotonic()
+    code, out, err = QueueCommands().run(["sh", "-c", script], given, hopeless=b"and retrying")
+    assert (code, out, err) == (-9, given.decode(), "full, sleeping and retrying\n")
+    assert time.monotonic() - began < 25
+    done = QueueCommands().run(["sh", "-c", "sleep 0.3; echo 7"], given, hopeless=b"and retrying")
+    assert done == (0, "7\n", "")
+
+
 def test_a_missing_command_is_an_error_with_a_hint() -> None:
     with pytest.raises(ExecutorError, match="cannot run /no/such/command") as caught:
         QueueCommands().run(["/no/such/command"])

@@ -44,6 +44,8 @@ class Forgetful(BatchExecutor):
         self.knows_jobs = self.accepts = self.obeys = True
         #: How it denies a job although it has not lost its records.
         self.denies: Literal["unknown", "absent"] | None = None
+        #: What it says about jobs that wait.
+        self.note = ""
         #: Whether new jobs wait, and whether lists show how jobs ended.
         self.holds = self.shows_ends = False
         #: Whether questions about single jobs get an answer.
@@ -85,7 +87,7 @@ class Forgetful(BatchExecutor):
         for id_ in self.scripts.keys() - self.forgotten:
             process, restarts = self.processes.get(id_), self.restarts.get(id_, 0)
             if process is None:
-                yield QueueJob(id_, "waiting", restarts=restarts)
+                yield QueueJob(id_, "waiting", restarts=restarts, note=self.note)
             elif process.poll() is None:
                 state = "suspended" if id_ in self.suspended else "running"
                 # On a loaded machine, the list says so before the job itself does.
@@ -693,3 +695,26 @@ def test_a_job_that_had_started_when_the_queue_denied_it_is_lost(
     session.wait_clean(job)
     queue.processes["0"].send_signal(signal.SIGCONT)
     assert session.exception(job) == "lost"
+
+
+def test_a_job_that_a_limit_holds_back_is_reported_while_no_job_of_the_run_runs(
+    queue: Forgetful, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may need more than the limit allows to all jobs together, and then waits forever."""
+    monkeypatch.setattr(timing, "LIMITED", 0.1)
+    queue.note = "limit of 2 cores: ask for less"
+    job = running(session, tmp_path)[0]
+    queue.holds = True
+    waiting = [gated(session, tmp_path, group="g1") for _ in range(2)]
+    session.submit(*waiting)
+    lists(queue)
+    assert not session.problems()  # our own job may be what uses up the limit
+    (tmp_path / "gate").touch()
+    session.wait_clean(job)
+    session.wait(session.problems, "a warning")
+    lists(queue)
+    assert len(session.problems()) == 1
+    assert "waits in forgetful: limit of 2 cores" in session.problems()[0]
+    for id_ in map(session.queue_id, waiting):
+        queue.begin(id_)
+    session.wait_clean(*waiting)

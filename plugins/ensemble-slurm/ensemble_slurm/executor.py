@@ -80,6 +80,8 @@ _PROLOG = 5.0
 _NO_SUCH_JOB = re.compile(r"invalid job id|^job \S+ not found", re.M)
 #: Seconds between checks of the completion script's file.
 _COMPLETIONS = 2.0
+#: What ``sbatch`` says if slurmctld has too many jobs. It then retries for two minutes.
+_RETRIES = "sleeping and retrying"
 
 
 class SlurmExecutor(BatchExecutor):
@@ -209,9 +211,16 @@ class SlurmExecutor(BatchExecutor):
         return self._run_command(command, query_environment(os.environ), deadline, fine)
 
     def _run_command(
-        self, command: Sequence[str], environment: Mapping[str, str], deadline: float, fine: str
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        deadline: float,
+        fine: str,
+        hopeless: str = "",
     ) -> str:
-        code, out, err = self.command(command, environment=environment, deadline=deadline)
+        code, out, err = self.command(
+            command, environment=environment, deadline=deadline, hopeless=hopeless.encode()
+        )
         kind = refusal(err)
         if code == 0 or (fine and kind is Refusal.FINAL and re.search(fine, err.lower())):
             return out
@@ -258,7 +267,14 @@ class SlurmExecutor(BatchExecutor):
         command = ["sbatch", *options, f"--chdir={self._here}", batch.script]
         environment = submit_environment(job_environment())
         now = time.monotonic()
-        out = self._run_command(command, environment, 3 * self._site.message_timeout, "")
+        patience = 3 * self._site.message_timeout
+        try:
+            out = self._run_command(command, environment, patience, "", hopeless=_RETRIES)
+        except CannotTake as error:
+            # Killed before its next attempt, unless this machine had stopped it for a second.
+            if _RETRIES in error.what and (ids := self.find_batch(batch.name, len(batch.jobs))):
+                return ids
+            raise
         match = re.search(r"^(\d+)(?:;\S+)?\s*$", out, re.M)
         if match is None:
             raise CannotTake(f"unexpected output of sbatch: {out.strip()[:200]!r}")

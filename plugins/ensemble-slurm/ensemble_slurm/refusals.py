@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from ensemble_slurm.states import pending_hint
+
 
 class Refusal(Enum):
     """Reason for the failure of a Slurm command. Decides whether to retry the command."""
@@ -49,6 +51,7 @@ _BUSY = (
 _FULL = (
     "maxsubmit",
     "temporarily unable to accept job",
+    "job queue full",
     "accounting/qos policy (job submit limit)",
     "maximum number of jobs",
     "grpsubmit",
@@ -61,8 +64,9 @@ _HINTS: Sequence[tuple[str, str]] = (
     ("invalid account", "'sacctmgr show assoc user=$USER format=account,qos' shows yours"),
     ("invalid qos", "'sacctmgr show assoc user=$USER format=account,qos' shows yours"),
     ("maxsubmit", "they are submitted as others end; nothing is lost"),
-    ("maxwall", "shorten 'duration', or choose another partition or QOS"),
-    ("time limit", "shorten 'duration', or choose another partition: 'sinfo -o \"%P %l\"'"),
+    ("grpsubmit", "they are submitted as others end; nothing is lost"),
+    ("sleeping and retrying", "slurmctld has MaxJobCount jobs; nothing is lost"),
+    ("time limit is", "shorten 'duration', or choose another partition: 'sinfo -o \"%P %l\"'"),
     ("requested node configuration is not available", "ask for less: 'sinfo -N -l' shows nodes"),
     ("more processors requested than permitted", "ask for fewer cores: 'sinfo -o \"%P %c %s\"'"),
     ("node count specification invalid", "ask for fewer nodes: 'sinfo -o \"%P %D %s\"'"),
@@ -70,6 +74,8 @@ _HINTS: Sequence[tuple[str, str]] = (
     ("invalid generic resource", "'sinfo -o \"%N %G\"' shows the generic resources of nodes"),
     ("memory specification", "'sinfo -o \"%N %m\"' shows the memory of nodes"),
     ("accounting/qos policy", "'sacctmgr show assoc user=$USER' shows your limits"),
+    ("partition not available", "'sinfo -s' shows the partitions that are up"),
+    ("not permitted to use this partition", "'scontrol show partition' shows who may use it"),
     ("invalid license", "'scontrol show licenses' shows the licenses of the cluster"),
     ("invalid node name", "'sinfo -N' shows the names of nodes"),
     ("reservation", "'scontrol show reservation' shows the existing ones"),
@@ -104,5 +110,7 @@ def refusal(stderr: str) -> Refusal:
 
 def hint_for(stderr: str) -> str | None:
     """Return a hint about an error message, if one is known."""
+    # A limit that denies jobs has the same name as the reason of a job that waits.
+    reasons = filter(None, map(pending_hint, words(stderr).split("; ")))
     lower = stderr.lower()
-    return next((hint for part, hint in _HINTS if part in lower), None)
+    return next(reasons, None) or next((hint for part, hint in _HINTS if part in lower), None)

@@ -97,7 +97,15 @@ _STUCK_LIMITS: Mapping[str, str] = {
     r"(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|MaxMemPerLimit": "it asks for more than a job may "
     "have: ask for less, or set another 'account' or 'qos'",
     r"QOSMin\w+": "it asks for less than the QOS requires: ask for more, or set another 'qos'",
+    r"(Assoc|QOS)GrpWallLimit": "the time of the account or QOS is used up: ask the site",
+    "QOSUsageThreshold": "your use is above what this QOS allows: set another 'qos'",
+    # Slurm explains these in words that it cuts, with the names of partition, QOS and account.
+    r"Job's QOS not permitted.*": "the partition does not allow this QOS: set 'qos' or 'partition'",
+    r"Job's account not permitted.*": "this account may not use the partition: set 'account' or "
+    "'partition'",
 }
+#: Limits on several jobs together. If a job exceeds such a limit alone, it waits forever.
+_SHARED_LIMIT = re.compile("(Assoc|QOS)(Grp|Max)|MaxMemoryPerAccount")
 
 
 def base_state(word: str) -> str:
@@ -137,8 +145,14 @@ def queue_job(row: Row) -> QueueJob:
     if row.state in _SUSPENDED:
         return replace(job, state="suspended", began=row.started, note=_SUSPENDED[row.state])
     word = row.reason.strip("()").partition(",")[0]
-    if row.state == "PENDING" and (hint := _hint(word)):
+    if row.state == "PENDING" and (hint := pending_hint(word)):
         return replace(job, state="stuck", note=f"{word}: {hint}")
+    if row.state == "PENDING" and _SHARED_LIMIT.match(word):
+        note = (
+            f"{word}: it needs more than this limit leaves; if no other job uses it, ask for less, "
+            "or set another 'account' or 'qos' ('scontrol show assoc_mgr' shows limits)"
+        )
+        return replace(job, note=note)
     if row.state == "SPECIAL_EXIT":
         note = f"it was requeued and held: 'scontrol release {row.id}' lets it start again"
         return replace(job, state="stuck", note=note)
@@ -148,11 +162,11 @@ def queue_job(row: Row) -> QueueJob:
     return job
 
 
-def _hint(reason: str) -> str:
+def pending_hint(reason: str) -> str:
     """Return what to do about a pending reason that never passes; empty for any other reason."""
+    reason = reason.replace("_", " ")  # as squeue prints it; scontrol shows underscores
     limits = (hint for word, hint in _STUCK_LIMITS.items() if re.fullmatch(word, reason))
-    # scontrol shows underscores for spaces.
-    return STUCK.get(reason) or STUCK.get(reason.replace("_", " ")) or next(limits, "")
+    return STUCK.get(reason) or next(limits, "")
 
 
 def _ended_job(row: Row, job: QueueJob) -> QueueJob:

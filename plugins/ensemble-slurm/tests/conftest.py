@@ -304,6 +304,15 @@ def site_cluster(_site: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 @pytest.fixture
+def full_cluster(slurm_programs: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Make this process submit to a cluster that accepts only eight jobs."""
+    cluster = Cluster("MaxJobCount=8\n")
+    _enter(cluster, monkeypatch)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
 def memory_cluster(slurm_programs: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """Make this process submit to a cluster that kills jobs for their use of memory."""
     kill = "jobacct_gather/linux\nJobAcctGatherFrequency=1\nJobAcctGatherParams=OverMemoryKill"

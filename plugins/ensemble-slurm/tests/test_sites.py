@@ -72,3 +72,21 @@ def test_a_job_whose_prolog_fails_is_not_cancelled_by_others(
         note = session.context(job, "exception")["note"]
         assert "n3" in note
         assert "Prolog error" in note
+
+
+def test_a_cluster_that_is_full_takes_as_many_jobs_as_fit(
+    full_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``sbatch`` retries for two minutes, so it seemed not to answer, and no job ran."""
+    monkeypatch.chdir(tmp_path)
+    for _ in range(5):
+        full_cluster.run("sbatch", "--hold", "--output=/dev/null", "--wrap=true")
+    with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 120.0, tidy=True) as session:
+        jobs = [session.job("true") for _ in range(4)]
+        session.submit(*jobs)
+        session.wait_clean(*jobs[:2])
+        assert "accepts no more jobs for now; 4 wait here" in session.problems()[0]
+        for job in jobs[2:]:
+            session.cancel(job)
+        session.wait_clean(*jobs[2:])
+        assert not any("does not answer" in text for text in session.problems())

@@ -561,7 +561,13 @@ def test_every_reason_to_wait_forever_has_a_hint() -> None:
         ("sbatch: error: Batch job submission failed: Unexpected message received", Refusal.BUSY, None),
         ("sbatch: error: Batch job submission failed: Insane message length", Refusal.BUSY, None),
         ("sbatch: error: Batch job submission failed: Invalid license specification", Refusal.FINAL, "licenses"),
-        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", Refusal.FULL, None),
+        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", Refusal.FULL, "MaxJobCount"),
+        ("sbatch: error: Slurm job queue full, sleeping and retrying.", Refusal.FULL, "MaxJobCount"),
+        ("sbatch: error: AssocGrpSubmitJobsLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", Refusal.FULL, "others end"),
+        ("sbatch: error: QOSMaxCpuPerJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", Refusal.FINAL, "fewer"),
+        ("sbatch: error: QOSGrpCPUMinutesLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", Refusal.FINAL, "used up"),
+        ("sbatch: error: Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)", Refusal.FINAL, "duration"),
+        ("sbatch: error: Batch job submission failed: Required partition not available (inactive or drain)", Refusal.FINAL, "sinfo"),
         ("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", Refusal.FULL, "others end"),
         ("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", Refusal.FULL, "others end"),
         ("sbatch: error: QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", Refusal.FINAL, "duration"),
@@ -607,6 +613,9 @@ def test_accounting_names_the_user_who_cancelled_a_job(words: str, by: str) -> N
         ("AssocMaxGRESPerNode", True),
         ("QOSGrpBillingMinutes", True),
         ("QOSMinCpuNotSatisfied", True),
+        ("QOSGrpWallLimit", True),
+        ("Job's QOS not permitted to use this partition (qosp allows vi", True),
+        ("Job's_account_not_permitted_to_use_this_partition_(acc_allows", True),
         ("QOSGrpCPURunMinutesLimit", False),
         ("QOSMaxCpuPerUserLimit", False),
         ("AssocMaxJobsLimit", False),
@@ -616,3 +625,21 @@ def test_accounting_names_the_user_who_cancelled_a_job(words: str, by: str) -> N
 def test_a_job_waits_in_vain_for_what_only_people_can_change(reason: str, stuck: bool) -> None:
     job = queue_job(Row("7", None, "PENDING", reason=reason))
     assert (job.state == "stuck") is stuck
+
+
+@pytest.mark.parametrize(
+    ("reason", "limited"),
+    [
+        ("QOSGrpCpuLimit", True),
+        ("QOSMaxJobsPerUserLimit", True),
+        ("QOSMaxNodePerUserLimit", True),
+        ("AssocGrpJobsLimit", True),
+        ("MaxMemoryPerAccount", True),
+        ("Priority", False),
+        ("Licenses", False),
+    ],
+)
+def test_a_limit_on_several_jobs_has_a_note(reason: str, limited: bool) -> None:
+    job = queue_job(Row("7", None, "PENDING", reason=reason))
+    assert job.state == "waiting"
+    assert job.note.startswith(f"{reason}: ") is limited
