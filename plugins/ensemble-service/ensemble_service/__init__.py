@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 # How an event gets from a member to a run:
 #
-# 1. Agent: hosted_run takes the event from the executor. unacknowledged_events writes rows and
-#    problems to disk, because the executor would not report them again to a restarted agent.
+# 1. Agent: hosted_run takes the event from the executor. event_delivery.KeptEvents writes rows
+#    and problems to disk, because the executor would not report them again to a restarted agent.
 # 2. Agent: event_delivery.Outbox numbers the event and keeps it until it is acknowledged.
-# 3. Service: rpc_streams receives the event, router finds the run, send_queue limits the backlog.
+# 3. Service: servicer receives the event, router finds the run, send_queue limits the backlog.
 #    Nothing is stored.
 # 4. Run: connection, remote_executor, and member_proxy receive the event. event_delivery.Inbox
 #    drops it if its number has arrived before.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 # Each public name is imported on first use, because gRPC is slow to load.
 if TYPE_CHECKING:
-    from ensemble_service.certificate_authority import init as init_certificates
+    from ensemble_service.certificates import init as init_certificates
     from ensemble_service.client import GroupStatus, MemberStatus, ServiceClient
     from ensemble_service.reporter import Reporter
     from ensemble_service.tokens import TokenFile
@@ -29,7 +29,7 @@ else:
     _HOMES = {
         "Reporter": ("reporter", "Reporter"),
         "TokenFile": ("tokens", "TokenFile"),
-        "init_certificates": ("certificate_authority", "init"),
+        "init_certificates": ("certificates", "init"),
     }
 
     def __getattr__(name):

@@ -16,10 +16,10 @@ from ensemble_core import EnsembleError, Executor, UsageError
 from ensemble_service.access import is_run_name, runs_named
 from ensemble_service.call_errors import MISMATCHED
 from ensemble_service.connection import Connection
-from ensemble_service.folder_lock import claim
 from ensemble_service.hosted_run import HostedRun
 from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
+from ensemble_service.state_folder import claim
 
 if TYPE_CHECKING:
     from ensemble_service.call_errors import Unreachable

@@ -1,4 +1,4 @@
-"""Errors of calls to the service: explains gRPC statuses and failed connections."""
+"""Errors of gRPC calls: :class:`Refused` in the service, and their explanations in clients."""
 
 from __future__ import annotations
 
@@ -14,6 +14,22 @@ from ensemble_service.channel import is_loopback, read_certificate, tls_context,
 
 if TYPE_CHECKING:
     import grpc
+
+
+class Refused(Exception):
+    """The RPC is rejected. ``code`` is a name in ``grpc.StatusCode``."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    def without_traceback(self) -> Refused:
+        """Return a copy without traceback.
+
+        A traceback's frames would keep the call, and all its data, in memory.
+        """
+        return Refused(self.code, self.message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""gRPC channels to the ensemble service: addresses, TLS and tokens."""
+"""gRPC channels to the ensemble service: addresses, TLS and tokens.
+
+A token is sent in plaintext only to a listener on this machine of the same user or root.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ import ipaddress
 import os
 import re
 import ssl
+import struct
 from collections.abc import Callable, Iterator
 from functools import partial
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import UsageError
-from ensemble_service.socket_owners import foreign_owner, is_port_free
 
 if TYPE_CHECKING:
     import grpc
@@ -21,57 +25,6 @@ if TYPE_CHECKING:
 
 #: Largest message that is accepted, in bytes.
 MAX_MESSAGE = 4 * 1024 * 1024
-
-
-def load_grpc() -> Any:
-    """Return the module ``grpc``. Raise :class:`EnsembleError` if it is missing."""
-    try:
-        with _silence_grpc():
-            import grpc
-            import grpc.aio
-        from google import protobuf  # noqa: F401 - report here if it is missing
-    except ImportError as error:
-        raise UsageError(
-            "the ensemble service needs gRPC",
-            cause=str(error),
-            hint="pip install 'ensemble-core[service]>=1.0'",
-            code="no-grpc",
-        ) from None
-    return grpc
-
-
-@contextlib.contextmanager
-def _silence_grpc() -> Iterator[None]:
-    """Silence gRPC's logging on stderr unless the user has configured it.
-
-    Failures are reported by the callers instead. gRPC reads its environment variable on import. The
-    variable is removed afterwards, so that jobs don't inherit it.
-    """
-    if "GRPC_VERBOSITY" in os.environ:
-        yield
-        return
-    os.environ["GRPC_VERBOSITY"] = "NONE"
-    try:
-        yield
-    finally:
-        os.environ.pop("GRPC_VERBOSITY", None)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether this host is ``localhost`` or a loopback address."""
-    host = host.strip("[]")
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
-
-
-def address(host: str, port: int) -> str:
-    """Return ``HOST:PORT`` as gRPC expects it, with brackets around an IPv6 address."""
-    bare = host.strip("[]")
-    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
 def open_channel(
@@ -152,6 +105,57 @@ def open_channel(
 def authorization(token: str | None) -> tuple[tuple[str, str], ...]:
     """Return the call metadata that contain this token."""
     return (("authorization", f"Bearer {token}"),) if token else ()
+
+
+def load_grpc() -> Any:
+    """Return the module ``grpc``. Raise :class:`EnsembleError` if it is missing."""
+    try:
+        with _silence_grpc():
+            import grpc
+            import grpc.aio
+        from google import protobuf  # noqa: F401 - report here if it is missing
+    except ImportError as error:
+        raise UsageError(
+            "the ensemble service needs gRPC",
+            cause=str(error),
+            hint="pip install 'ensemble-core[service]>=1.0'",
+            code="no-grpc",
+        ) from None
+    return grpc
+
+
+@contextlib.contextmanager
+def _silence_grpc() -> Iterator[None]:
+    """Silence gRPC's logging on stderr unless the user has configured it.
+
+    Failures are reported by the callers instead. gRPC reads its environment variable on import. The
+    variable is removed afterwards, so that jobs don't inherit it.
+    """
+    if "GRPC_VERBOSITY" in os.environ:
+        yield
+        return
+    os.environ["GRPC_VERBOSITY"] = "NONE"
+    try:
+        yield
+    finally:
+        os.environ.pop("GRPC_VERBOSITY", None)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether this host is ``localhost`` or a loopback address."""
+    host = host.strip("[]")
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def address(host: str, port: int) -> str:
+    """Return ``HOST:PORT`` as gRPC expects it, with brackets around an IPv6 address."""
+    bare = host.strip("[]")
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
 def own_authority(host: str, folder: Path | None = None) -> Path | None:
@@ -257,6 +261,44 @@ def tls_context(authority: bytes | None) -> ssl.SSLContext:
     return context
 
 
+def _bearer(
+    token: str, source: Callable[[], str | None], check: Callable[[], None] | None = None
+) -> Any:
+    """Return an interceptor that adds the token to every call, after a check.
+
+    gRPC's own call credentials reject plaintext, but a service on this machine may use plaintext.
+    """
+    import grpc
+
+    def current() -> str:
+        nonlocal token
+        with contextlib.suppress(UsageError):  # the token's file is being replaced
+            token = source() or token
+        return token
+
+    class Details(grpc.ClientCallDetails):
+        def __init__(self, details: Any) -> None:
+            self.method = details.method
+            self.timeout = details.timeout
+            self.metadata = (*(details.metadata or ()), *authorization(current()))
+            self.credentials = details.credentials
+            self.wait_for_ready = details.wait_for_ready
+            self.compression = details.compression
+
+    def intercept(self: Any, continuation: Any, details: Any, request: Any) -> Any:
+        if check is not None:
+            check()
+        return continuation(Details(details), request)
+
+    kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+    bases = ("UnaryUnary", "UnaryStream", "StreamUnary", "StreamStream")
+    return type(
+        "Bearer",
+        tuple(getattr(grpc, f"{base}ClientInterceptor") for base in bases),
+        {f"intercept_{kind}": intercept for kind in kinds},
+    )()
+
+
 def _check_listener(host: str, port: int) -> None:
     """Raise a ``grpc.RpcError`` if another user's process would receive the token."""
     import grpc
@@ -295,39 +337,65 @@ def _check_listener(host: str, port: int) -> None:
         raise error
 
 
-def _bearer(
-    token: str, source: Callable[[], str | None], check: Callable[[], None] | None = None
-) -> Any:
-    """Return an interceptor that adds the token to every call, after a check.
+#: The kernel's tables of sockets, and the state number of a listening socket in them.
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENS = "0A"
 
-    gRPC's own call credentials reject plaintext, but a service on this machine may use plaintext.
+
+# Any user may listen on a free loopback port and wait for tokens. On Linux, the kernel reports the
+# owner of a listening socket (/proc/net/tcp, tcp6).
+def foreign_owner(host: str, port: int) -> str | None:
+    """Return an error text if another user (except root) listens on this loopback address.
+
+    Returns ``None`` otherwise.
     """
-    import grpc
+    for address, owner in _listeners(host, port):
+        if owner not in (os.geteuid(), 0):
+            return f"user {owner} listens on {address}, port {port}"
+    return None
 
-    def current() -> str:
-        nonlocal token
-        with contextlib.suppress(UsageError):  # the token's file is being replaced
-            token = source() or token
-        return token
 
-    class Details(grpc.ClientCallDetails):
-        def __init__(self, details: Any) -> None:
-            self.method = details.method
-            self.timeout = details.timeout
-            self.metadata = (*(details.metadata or ()), *authorization(current()))
-            self.credentials = details.credentials
-            self.wait_for_ready = details.wait_for_ready
-            self.compression = details.compression
+def is_port_free(host: str, port: int) -> bool:
+    """Return whether no process listens on the port (yet); ``False`` if unknown."""
+    return not _listeners(host, port) and any(table.exists() for table in _TABLES)
 
-    def intercept(self: Any, continuation: Any, details: Any, request: Any) -> Any:
-        if check is not None:
-            check()
-        return continuation(Details(details), request)
 
-    kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
-    bases = ("UnaryUnary", "UnaryStream", "StreamUnary", "StreamStream")
-    return type(
-        "Bearer",
-        tuple(getattr(grpc, f"{base}ClientInterceptor") for base in bases),
-        {f"intercept_{kind}": intercept for kind in kinds},
-    )()
+def _listeners(host: str, port: int) -> list[tuple[IPv4Address | IPv6Address, int]]:
+    """Return the listening addresses, each with the owner of its socket."""
+    wanted = _addresses(host)
+    found = []
+    for table in _TABLES:
+        try:
+            lines = table.read_text("ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            where, _, number = fields[1].partition(":")
+            if fields[3] == _LISTENS and int(number, 16) == port:
+                address = _parse_address(where)
+                if address in wanted or not int(address):
+                    found.append((address, int(fields[7])))
+    return found
+
+
+def _addresses(host: str) -> set[IPv4Address | IPv6Address]:
+    """Return the addresses that a connection to this host may use."""
+    bare = host.strip("[]").partition("%")[0]
+    found: set[IPv4Address | IPv6Address] = set()
+    for kind in (IPv4Address, IPv6Address):
+        try:
+            found.add(kind(bare))
+        except ValueError:
+            continue
+    found = found or {IPv4Address("127.0.0.1"), IPv6Address("::1")}
+    return found | {IPv6Address(f"::ffff:{each}") for each in found if each.version == 4}
+
+
+def _parse_address(where: str) -> IPv4Address | IPv6Address:
+    """Parse an address in the kernel's format: four-byte words in native byte order."""
+    words = [int(where[at : at + 8], 16) for at in range(0, len(where), 8)]
+    data = struct.pack(f"={len(words)}I", *words)
+    if len(words) == 1:
+        return IPv4Address(data)
+    return IPv6Address(data)

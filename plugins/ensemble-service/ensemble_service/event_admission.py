@@ -15,7 +15,7 @@ from typing import Any
 from ensemble_core import Event, ExecutorLost, JobEvent, Observed, Problem, ResizeOutcome, Resources
 from ensemble_service.member_jobs import MemberJob
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.rate_limits import RateLimiter
+from ensemble_service.request_limits import RateLimiter
 from ensemble_service.wire import clean, to_event
 
 #: Seconds by which a member's clock may be ahead of the controller's without correction.

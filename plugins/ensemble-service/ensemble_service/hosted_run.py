@@ -1,4 +1,7 @@
-"""A run at a member agent: carries out the calls of the run's controller, and collects events."""
+"""A run at a member agent: carries out the calls of the run's controller, and collects events.
+
+The run's folder (:class:`RunFolder`) has what the next agent needs after a restart.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,10 @@ from ensemble_core import (
     Run,
     private_folder,
 )
-from ensemble_service.agent_run_folder import RunFolder
-from ensemble_service.event_delivery import MOST, Outbox
+from ensemble_service.event_delivery import MOST, KeptEvents, Outbox
 from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.unacknowledged_events import KeptEvents
+from ensemble_service.state_folder import write_atomically
 from ensemble_service.wire import from_error, from_event, to_jobs
 
 #: Capability of an executor that sees foreign jobs.
@@ -40,10 +42,8 @@ HOME = "home:"
 BLIND = "cannot-reattach"
 #: Maximum number of remembered answers. A controller has far fewer calls in progress.
 _REMEMBERED = 1_000
-
 #: Maximum factor by which the limit on kept events may grow after an overflow.
 _MOST_ROOM = 16
-
 _log = logging.getLogger("ensemble.member")
 
 
@@ -445,3 +445,48 @@ class HostedRun:
 
     def _clock(self) -> float:
         return self._wall + (time.monotonic() - self._monotonic)
+
+
+class RunFolder:
+    """A member agent's folder for one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        #: Number of the run's newest controller; 0 if unknown. Calls of earlier ones are rejected.
+        try:
+            self.epoch = int((path / "epoch").read_text("ascii"))
+        except (OSError, ValueError):
+            self.epoch = 0
+
+    def name(self) -> str:
+        """Return the folder's permanent, random name; empty if it cannot be written.
+
+        If the name changes, another agent has replaced the previous one, and may not know its jobs.
+        """
+        path = self.path / "home"
+        with contextlib.suppress(OSError, ValueError):
+            if name := path.read_text("ascii").strip():
+                return name
+        name = secrets.token_hex(8)
+        try:
+            write_atomically(path, name.encode("ascii"))
+        except OSError:
+            return ""
+        return name
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Record an epoch durably before acting on it.
+
+        Otherwise a restarted agent could carry out a call of an earlier controller.
+        """
+        path = self.path / "epoch"
+        try:
+            write_atomically(path, str(epoch).encode("ascii"))
+        except OSError as error:
+            raise ExecutorError(
+                f"the member cannot write {path}",
+                cause=error.strerror or str(error),
+                code="no-state",
+                transient=True,
+            ) from None
+        self.epoch = epoch

@@ -12,11 +12,11 @@ from typing import Any
 
 from ensemble_core import Resized, UsageError
 from ensemble_service.access import Identity, member_name
+from ensemble_service.call_errors import Refused
 from ensemble_service.proto import ensemble_operator_pb2 as old
 from ensemble_service.proto import ensemble_operator_pb2_grpc as api
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.resize_requests import Resizes, check_delta
-from ensemble_service.rpc_error import Refused
 from ensemble_service.rpc_guard import caller
 from ensemble_service.servicer import EnsembleServicer
 

@@ -20,16 +20,14 @@ from ensemble_core import (
     ResizeOutcome,
     Resources,
 )
-from ensemble_service.absence import Absence
 from ensemble_service.event_admission import EventAdmission
-from ensemble_service.event_delivery import Inbox
+from ensemble_service.event_delivery import KEPT, Inbox, origin_of
 from ensemble_service.hosted_run import BLIND, FOREIGN_JOBS, HOME
 from ensemble_service.member_jobs import MemberJob, MemberJobs
-from ensemble_service.pending_calls import UNANSWERED, Kind, PendingCalls, Waiting
+from ensemble_service.pending_calls import UNANSWERED, Kind, PendingCalls, RunContext, Waiting
+from ensemble_service.presence import Absence
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.rate_limits import RateLimiter
-from ensemble_service.run_context import RunContext
-from ensemble_service.unacknowledged_events import KEPT, origin_of
+from ensemble_service.request_limits import RateLimiter
 from ensemble_service.wire import clean, in_parts, to_error
 
 __all__ = ["MemberProxy", "RunContext"]
@@ -74,7 +72,7 @@ class MemberProxy:
         #: The folder of the run at the member.
         self._home = ""
         self._inbox = Inbox()
-        self._absence = Absence(name, run)
+        self._absence = Absence(name, run.tell, run.clock)
         self._opening = 0
         self._calls = PendingCalls(name, run, self.jobs)
         #: Resize requests that have no outcome yet.

@@ -1,4 +1,4 @@
-"""Record of a run's members in its state folder, and errors for absent members.
+"""Record of a run's members in its state folder: which of them may have which jobs.
 
 A resumed run reads the record to find the members that may have its jobs.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ensemble_core import ExecutorError, Run, closest
-from ensemble_service.atomic_file import write_atomically
+from ensemble_core import ExecutorError, Run
+from ensemble_service.state_folder import write_atomically
 
 #: Name of the record's file, and its version.
 _FILE = "remote.json"
@@ -141,58 +141,3 @@ def _write(run: Run, state: Mapping[str, Any]) -> None:
             cause=error.strerror or str(error),
             code="no-state",
         ) from None
-
-
-def takeover_error(run: Run | None) -> ExecutorError:
-    """Return the error for a run that another controller has taken over."""
-    return ExecutorError(
-        "another controller has taken over this run",
-        cause=f"the service has a newer controller of {run.tag if run else 'it'}",
-        hint="look for another 'ensemble run' or 'ensemble resume' of this run",
-        code="taken-over",
-    )
-
-
-def similar_name(name: str, there: Collection[str]) -> str | None:
-    """Return the connected member with the most similar name, or None."""
-    return closest(name, sorted(there), 0.75)
-
-
-def no_such_member(
-    absent: Sequence[str], present: Collection[str], target: str, namespace: str
-) -> ExecutorError:
-    """Return the error of a new run for members that are not connected."""
-    there = sorted(present)
-    cause = f"connected: {join_names(there)}" if there else "no member is connected"
-    hint = "start one beside a queue with 'ensemble member start'"
-    near = similar_name(absent[0], there) if absent else None
-    if near:
-        hint = f"did you mean {near!r}? {hint}"
-    what = f"member {absent[0]} is" if len(absent) == 1 else f"members {join_names(absent)} are"
-    return ExecutorError(
-        f"{what} not connected to the service at {target}"
-        if absent
-        else f"no member of {namespace} is connected to the service at {target}",
-        cause=cause,
-        hint=hint,
-        code="no-member",
-    )
-
-
-def absence_error(run: Run | None, names: Sequence[str], seconds: float) -> ExecutorError:
-    """Return the error of a resumed run whose members did not connect within ``seconds``."""
-    tag = run.tag if run is not None else "RUN"
-    return ExecutorError(
-        f"{'member' if len(names) == 1 else 'members'} {join_names(names)} "
-        f"{'is' if len(names) == 1 else 'are'} disconnected",
-        cause=f"waited {seconds:g} s",
-        hint=f"nothing is lost: continue with 'ensemble resume {tag}' once they are connected "
-        "again",
-        code="member-away",
-        transient=True,
-    )
-
-
-def join_names(names: Sequence[str]) -> str:
-    """Return names joined as in 'a, b and c'."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ensemble_core import Event, Problem
 from ensemble_service.member_jobs import MemberJob
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.run_context import RunContext
 from ensemble_service.wire import MOST_IDS, in_parts
 
 #: Maximum number of calls in flight at once.
@@ -149,3 +149,29 @@ def _fill(call: pb.Call, waiting: Waiting, jobs: Mapping[str, MemberJob]) -> Non
         call.forget.SetInParent()
     else:
         call.close.SetInParent()
+
+
+@dataclass(slots=True)
+class RunContext:
+    """A run, as its member proxies see it."""
+
+    run: str  #: the run's name at the service: see :func:`run_name`
+    epoch: int  # number of the run's controller
+    number: Callable[[], int]
+    send: Callable[[pb.FromRun], None]
+    tell: Callable[[Sequence[Event]], None]
+    clock: Callable[[], float]
+    #: Called with the paths of changed gauges and the time.
+    gauges: Callable[[Iterable[str], float], None]
+    #: Called if a member reports that another controller has taken over the run.
+    stale: Callable[[str, str], None]
+    #: Returns whether a job belongs to a different member than the named one.
+    elsewhere: Callable[[str, str], bool]
+    #: Records, for later controllers, by how many seconds a member's clock is ahead: the smallest
+    #: value so far, and the current one.
+    ahead: Callable[[str, int, int], None]
+    #: Absolute folders in which members' files may be read.
+    shared: Sequence[str] = ()
+
+    def warn(self, message: str) -> None:
+        self.tell([Problem(self.clock(), message)])

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ensemble_core import Executor, ExecutorPlugin, hookimpl
-from ensemble_service.capabilities import CAPABILITIES
 
 
 def _flag(metavar: str, text: str, **more: object) -> Mapping[str, Any]:
@@ -127,7 +126,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
             name="remote",
             summary="Runs jobs on members of the ensemble service, each with its own queue",
             build=_build,
-            capabilities=CAPABILITIES,
+            capabilities=frozenset({"submit", "cancel", "resize", "reattach", "detach"}),
             options=OPTIONS,
             available=_available,
             members=True,

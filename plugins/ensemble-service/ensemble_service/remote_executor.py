@@ -31,11 +31,9 @@ from ensemble_core import (
 )
 from ensemble_service.access import member_name, namespace_name, run_name
 from ensemble_service.call_errors import diagnose
-from ensemble_service.capabilities import CAPABILITIES
 from ensemble_service.channel import address, load_grpc, open_channel, read_token
-from ensemble_service.membership import Membership, absence_error, takeover_error
-from ensemble_service.roll_call import RollCall
-from ensemble_service.service_presence import ServicePresence
+from ensemble_service.membership import Membership
+from ensemble_service.presence import RollCall, ServicePresence, absence_error, takeover_error
 
 if TYPE_CHECKING:
     from ensemble_core import WhenBusy
@@ -54,7 +52,9 @@ _log = logging.getLogger("ensemble.remote")
 class RemoteExecutor(Executor):
     """Executor that runs jobs on members of the ensemble service."""
 
-    capabilities: ClassVar[frozenset[str]] = CAPABILITIES
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"submit", "cancel", "resize", "reattach", "detach"}
+    )
     causes: ClassVar[frozenset[Cause]] = frozenset(
         {"exit", "signal", "timeout", "cancelled", "submit"}  # plus those of the members
     )

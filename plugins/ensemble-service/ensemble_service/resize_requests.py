@@ -1,24 +1,31 @@
-"""Resize requests: each is carried out once, and a member's requests one after another."""
+"""Resize requests: each is carried out once, and a member's requests one after another.
+
+A log in SQLite has the answers for repeated requests, even after a restart of the service.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import os
+import sqlite3
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ensemble_core import EnsembleError, Resized, Resizer
 from ensemble_service.access import Identity
-from ensemble_service.resize_log import Entry, ResizeLog
-from ensemble_service.rpc_error import Refused
-from ensemble_service.serial_threads import SerialThreads
-from ensemble_service.service_counters import Counters
+from ensemble_service.call_errors import Refused
+from ensemble_service.monitoring import Counters
 from ensemble_service.service_log import tell
 
 _T = TypeVar("_T")
-
 #: Number of resizer threads, and so of members that can be resized at a time.
 _THREADS = 16
 #: Maximum number of requests that wait for one member.
@@ -306,3 +313,263 @@ def check_delta(delta: int) -> None:
         raise Refused("INVALID_ARGUMENT", "a change of 0 nodes has no effect")
     if abs(delta) > _LARGEST:
         raise Refused("INVALID_ARGUMENT", f"a change of {delta} nodes is more than {_LARGEST}")
+
+
+#: Maximum number of remembered requests, and the number of old requests dropped at once beyond
+#: that.
+MOST = 10_000
+_FORGOTTEN_AT_ONCE = 100
+
+_ANSWER = ("outcome", "before", "asked", "granted", "reason", "code", "transient")
+_COLUMNS = ", ".join(_ANSWER)
+_TABLE = f"""
+CREATE TABLE IF NOT EXISTS resizes (
+  number INTEGER PRIMARY KEY, member TEXT, request TEXT, delta INTEGER, {_COLUMNS}, kept TEXT,
+  UNIQUE (member, request))
+"""
+_BEGIN = "INSERT OR IGNORE INTO resizes (member, request, delta) VALUES (?, ?, ?)"
+_ONE = "WHERE member = ? AND request = ?"
+_KEEP = f"UPDATE resizes SET kept = ? {_ONE}"
+_GET = f"SELECT delta, kept, {_COLUMNS} FROM resizes {_ONE}"
+_END = f"UPDATE resizes SET {', '.join(f'{name} = ?' for name in _ANSWER)} {_ONE}"
+_FORGET = "DELETE FROM resizes WHERE number <= ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A resize request and its answer."""
+
+    delta: int
+    #: None if not known yet, or if the service was killed while it carried out the request.
+    answer: Resized | None = None
+    #: What the resizer recorded before the change.
+    kept: Mapping[str, Any] | None = None
+
+
+class ResizeLog:
+    """The log of each member's resize requests, with their answers.
+
+    If ``path`` is ``None``, the log is kept in memory. Threads may share a log, but only one
+    thread at a time may use it for the same member. Raises :class:`EnsembleError` if the file
+    cannot be used.
+    """
+
+    def __init__(self, path: Path | None, most: int = MOST) -> None:
+        self._path, self._most = path, most
+        self._lock = threading.Lock()
+        #: Answers that could not be written yet.
+        self._unwritten: dict[tuple[str, str], Resized] = {}
+        try:
+            self._db = _open(path)
+        except (sqlite3.Error, OSError) as error:
+            raise EnsembleError(
+                f"cannot read {path}", cause=str(error), code="cannot-read"
+            ) from None
+
+    def begin(self, member: str, request: str, delta: int) -> Entry | None:
+        """Record a request before it is carried out, or return its entry if it was begun before.
+
+        Raises :class:`EnsembleError` if the request cannot be recorded; it must then not be carried
+        out.
+        """
+        with self._lock:
+            try:
+                cursor = self._db.execute(_BEGIN, (member, request, delta))
+                if not cursor.rowcount:
+                    return self._entry(member, request)
+                number = cursor.lastrowid or 0
+                if number > self._most and number % _FORGOTTEN_AT_ONCE == 0:
+                    self._db.execute(_FORGET, (number - self._most,))
+            except sqlite3.Error as error:
+                raise self._no_record(error) from None
+        return None
+
+    def _no_record(self, error: sqlite3.Error) -> EnsembleError:
+        return EnsembleError(
+            "cannot record the resize request",
+            cause=f"{self._path}: {error}",
+            code="no-record",
+            transient=True,
+        )
+
+    def end(self, member: str, request: str, answer: Resized) -> None:
+        """Record the answer. If that fails, keep it in memory and retry later."""
+        with self._lock:
+            try:
+                self._db.execute(_END, (*_values(answer), member, request))
+                for key, each in list(self._unwritten.items()):
+                    self._db.execute(_END, (*_values(each), *key))
+                    del self._unwritten[key]
+            except sqlite3.Error:
+                self._unwritten[member, request] = answer
+
+    def keep(self, member: str, request: str, kept: Mapping[str, Any]) -> None:
+        """Record the step that the resizer is about to take.
+
+        Raises :class:`EnsembleError` if the step cannot be recorded; it must then not be taken.
+        """
+        with self._lock:
+            try:
+                self._db.execute(_KEEP, (json.dumps(kept), member, request))
+            except sqlite3.Error as error:
+                raise self._no_record(error) from None
+
+    def get(self, member: str, request: str) -> Entry | None:
+        """Return the entry of a request, or ``None``."""
+        with self._lock:
+            return self._entry(member, request)
+
+    def _entry(self, member: str, request: str) -> Entry | None:
+        row = self._db.execute(_GET, (member, request)).fetchone()
+        if row is None:
+            return None
+        answer = self._unwritten.get((member, request))
+        delta, kept, outcome, before, asked, granted, reason, code, transient = row
+        if outcome is not None:
+            answer = Resized(
+                outcome=outcome,
+                before=before,
+                asked=asked,
+                granted=granted,
+                reason=reason,
+                code=code,
+                transient=bool(transient),
+            )
+        return Entry(delta, answer, json.loads(kept) if kept else None)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+
+def _open(path: Path | None) -> sqlite3.Connection:
+    if path is not None:  # make the file private; SQLite's additional files become private too
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        # Use small pages: rows are short, and each change writes whole pages.
+        db.execute("PRAGMA page_size = 1024")
+        # Only this process uses the folder (see ``state_folder``), so no shared memory is needed.
+        # Many network file systems lack it.
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("PRAGMA journal_mode = WAL")
+        # Sync each commit: a request forgotten in a power cut would be carried out again.
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA wal_autocheckpoint = 4000")
+        db.execute(_TABLE)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _values(a: Resized) -> tuple[Any, ...]:
+    return a.outcome, a.before, a.asked, a.granted, a.reason, a.code, a.transient
+
+
+#: Seconds until the next attempt if the system cannot start a thread.
+_NO_THREAD = 0.2
+
+
+@dataclass(eq=False, slots=True)
+class _KeyLock:
+    """Lock that lets calls with the same key run one at a time."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    calls: int = 0  # number of calls that hold or wait for the lock
+    callers: int = 0  # number of these whose caller still waits
+
+
+class SerialThreads:
+    """Runs up to ``most`` calls at a time. Use it on one event loop."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._room, self._name = asyncio.Semaphore(most), name
+        self._turns: dict[str, _KeyLock] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def count(self, key: str) -> int:
+        """Return the number of callers that wait for a call of this key to end."""
+        turn = self._turns.get(key)
+        return turn.callers if turn is not None else 0
+
+    @property
+    def busy(self) -> Collection[str]:
+        """The keys with a call that runs or waits."""
+        return self._turns.keys()
+
+    async def call(
+        self, key: str, call: Callable[[], _T], then: Callable[[_T], object] | None = None
+    ) -> _T:
+        """Return the call's result.
+
+        If the caller is cancelled, a call that has not begun is withdrawn, and a call that has
+        begun runs to its end. The callback ``then`` gets the result on the event loop, even if the
+        caller was cancelled.
+        """
+        turn = self._turns.setdefault(key, _KeyLock())
+        self._idle.clear()
+        turn.calls += 1
+        turn.callers += 1
+        held = contextlib.AsyncExitStack()
+        held.callback(self._leave, key, turn)
+        try:
+            await held.enter_async_context(turn.lock)
+            await held.enter_async_context(self._room)
+            # From here on the call holds the lock until it ends, even if the caller is cancelled.
+            ended = asyncio.ensure_future(self._run(call, then, held.pop_all()))
+            ended.add_done_callback(lambda task: task.cancelled() or task.exception())
+            return await asyncio.shield(ended)
+        finally:
+            turn.callers -= 1
+            await held.aclose()
+
+    async def idle(self, seconds: float) -> bool:
+        """Wait until no call runs or waits. Return False after ``seconds``."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    def _leave(self, key: str, turn: _KeyLock) -> None:
+        turn.calls -= 1
+        if not turn.calls:
+            del self._turns[key]
+            if not self._turns:
+                self._idle.set()
+
+    async def _run(
+        self,
+        call: Callable[[], _T],
+        then: Callable[[_T], object] | None,
+        held: contextlib.AsyncExitStack,
+    ) -> _T:
+        async with held:
+            result = await self._in_thread(call)
+            if then is not None:
+                then(result)
+            return result
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[_T] = loop.create_future()
+
+        def run() -> None:
+            try:
+                land = partial(ended.set_result, call())
+            except BaseException as error:
+                land = partial(ended.set_exception, error)
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                loop.call_soon_threadsafe(lambda: ended.done() or land())
+
+        while True:
+            try:
+                threading.Thread(target=run, name=self._name, daemon=True).start()
+                break
+            except RuntimeError as error:
+                tell("no thread", "warning", why=str(error))
+                await asyncio.sleep(_NO_THREAD)
+        return await ended

@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from ensemble_service.access import is_run_name
+from ensemble_service.call_errors import Refused
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.rpc_error import Refused
 from ensemble_service.send_queue import RunSendQueue, SendQueue
 from ensemble_service.service_log import tell
 from ensemble_service.wire import clean

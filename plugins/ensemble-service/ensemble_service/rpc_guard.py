@@ -19,10 +19,16 @@ from google.protobuf.message import DecodeError
 
 from ensemble_core import EnsembleError
 from ensemble_service.access import Identity, Unauthenticated
-from ensemble_service.message_reader import EndOfMessages, MessageReader, Messages, next_message
-from ensemble_service.rate_limits import Deadline, RateLimiter
-from ensemble_service.rpc_error import Refused
-from ensemble_service.service_counters import Counters
+from ensemble_service.call_errors import Refused
+from ensemble_service.monitoring import Counters
+from ensemble_service.request_limits import (
+    Deadline,
+    EndOfMessages,
+    MessageReader,
+    Messages,
+    RateLimiter,
+    next_message,
+)
 from ensemble_service.service_log import tell
 from ensemble_service.tokens import TokenFile
 from ensemble_service.wire import clean

@@ -7,8 +7,8 @@ from collections import deque
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
+from ensemble_service.call_errors import Refused
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.rpc_error import Refused
 from ensemble_service.wire import MOST_BYTES, MOST_ITEMS
 
 #: Maximum number of bytes that wait for the connections of one credential.

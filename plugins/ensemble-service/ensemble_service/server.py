@@ -19,17 +19,14 @@ from grpc_reflection.v1alpha import reflection
 
 from ensemble_core import EnsembleError, Resizer, UsageError
 from ensemble_service.access import member_name
+from ensemble_service.certificates import has_certificates, server_credentials
 from ensemble_service.channel import address, is_loopback
-from ensemble_service.folder_lock import claim
-from ensemble_service.health import SERVICE_NAME, HealthService
 from ensemble_service.legacy_protocol import LegacyServicer
-from ensemble_service.prometheus import MetricsServer
+from ensemble_service.monitoring import SERVICE_NAME, Counters, HealthService, MetricsServer
 from ensemble_service.proto import ensemble_operator_pb2_grpc, ensemble_pb2_grpc
-from ensemble_service.resize_log import ResizeLog
-from ensemble_service.resize_requests import Resizes
+from ensemble_service.resize_requests import ResizeLog, Resizes
 from ensemble_service.router import Router
 from ensemble_service.rpc_guard import RpcGuard
-from ensemble_service.service_counters import Counters
 from ensemble_service.service_log import tell
 from ensemble_service.servicer import EnsembleServicer
 from ensemble_service.settings import (
@@ -39,7 +36,7 @@ from ensemble_service.settings import (
     raise_file_limit,
     trim_memory,
 )
-from ensemble_service.tls import has_certificates, server_credentials
+from ensemble_service.state_folder import claim
 from ensemble_service.tokens import TokenFile
 
 __all__ = ["Service", "Settings", "run", "serving"]

@@ -29,7 +29,7 @@ from ensemble_service.access import (
     namespace_name,
     shown,
 )
-from ensemble_service.atomic_file import write_atomically
+from ensemble_service.state_folder import write_atomically
 
 #: Format of a token. A token contains the id of its entry in the file, so that only one hash must
 #: be compared.

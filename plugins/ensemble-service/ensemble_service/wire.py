@@ -78,7 +78,7 @@ def _shorten(value: object) -> object:
 def to_event(message: pb.Event) -> Event:
     """Decode an event. Raise ``ValueError``, ``TypeError`` or ``RecursionError`` if invalid."""
     data = {**_loads(message.data), "timestamp": message.timestamp}
-    data.pop("origin", None)  # see unacknowledged_events
+    data.pop("origin", None)  # see event_delivery
     event = Event.from_dict(data)
     _check(event)
     return event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ensemble_service.rate_limits import Deadline, RateLimiter
+from ensemble_service.request_limits import Deadline, RateLimiter
 
 
 def test_each_request_has_its_own_deadline_from_its_start() -> None:

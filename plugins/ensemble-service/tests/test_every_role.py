@@ -14,12 +14,12 @@ from typing import Any
 import grpc
 import pytest
 from ensemble_service.access import Identity
+from ensemble_service.call_errors import Refused
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
 from ensemble_service.router import Router
-from ensemble_service.rpc_error import Refused
-from ensemble_service.rpc_streams import member_stream, steer_stream
 from ensemble_service.server import Settings, serving
+from ensemble_service.servicer import member_stream, steer_stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

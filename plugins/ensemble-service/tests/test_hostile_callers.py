@@ -19,12 +19,12 @@ from typing import Any
 
 import grpc
 import pytest
-from ensemble_service import rpc_guard, rpc_streams
+from ensemble_service import rpc_guard, servicer
+from ensemble_service.call_errors import Refused
 from ensemble_service.client import ServiceClient
-from ensemble_service.message_reader import Messages
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
-from ensemble_service.rpc_error import Refused
+from ensemble_service.request_limits import Messages
 from ensemble_service.server import Service, Settings, serving
 from ensemble_service.servicer import EnsembleServicer
 from ensemble_service.settings import MAX_REQUEST
@@ -177,7 +177,7 @@ def test_a_rejected_calls_data_is_freed_at_once(
 ) -> None:
     """Its messages too, before the garbage collector runs."""
     monkeypatch.setattr(rpc_guard, "_READING", 1.0)
-    monkeypatch.setattr(rpc_streams, "_HELLO", 1.0)
+    monkeypatch.setattr(servicer, "_HELLO", 1.0)
     gc.collect()
     gc.disable()
     try:

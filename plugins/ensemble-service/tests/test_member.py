@@ -27,9 +27,8 @@ from ensemble_service.agent import Agent
 from ensemble_service.client import open_channel
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
-from ensemble_testing.allocation import Allocation
-from ensemble_testing.ports import free_ports
 from ensemble_testing.printed_output import printed_ensemble, wrong_answers
+from ensemble_testing.processes import Allocation, free_ports
 
 from ensemble_core.cli.main import main
 from ensemble_core.local.executor import LocalExecutor

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ensemble_service import prometheus
+from ensemble_service import monitoring
 from ensemble_service.server import Settings, serving
 
 pytest.importorskip("prometheus_client")
@@ -46,7 +46,7 @@ def test_health_is_answered_despite_connections_that_send_a_byte_now_and_then(po
 def test_a_request_sent_byte_by_byte_is_ended_at_its_deadline(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prometheus, "_DEADLINE", 0.5)
+    monkeypatch.setattr(monitoring, "_DEADLINE", 0.5)
     with socket.create_connection(("127.0.0.1", port), 5) as plug:
         end, ended = time.monotonic() + 120, False
         while not ended and time.monotonic() < end:  # no long pause between bytes

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ensemble_service import socket_owners
+from ensemble_service import channel
+from ensemble_service.channel import foreign_owner, is_port_free
 from ensemble_service.client import ServiceClient
 from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Settings, serving
-from ensemble_service.socket_owners import foreign_owner, is_port_free
 from ensemble_service.tokens import TokenFile
 
 from ensemble_core import EnsembleError, Run, UsageError
@@ -73,7 +73,7 @@ def test_every_address_that_a_connection_may_use_is_checked(
     other = os.geteuid() + 1
     row = f" 0: {address}:C383 00000000:0000 0A 00000000:00000000 00:00000000 0 {other} 0 1 1"
     table.write_text(f"  sl  local_address\n{row}\n")
-    monkeypatch.setattr(socket_owners, "_TABLES", (table,))
+    monkeypatch.setattr(channel, "_TABLES", (table,))
     told = foreign_owner(host, 50_051)
     assert (told is not None) == found
     if told:

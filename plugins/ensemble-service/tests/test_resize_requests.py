@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_service import resize_requests, serial_threads
+from ensemble_service import resize_requests
 from ensemble_service.access import Identity
-from ensemble_service.resize_log import Entry, ResizeLog
-from ensemble_service.rpc_error import Refused
-from ensemble_service.service_counters import Counters
+from ensemble_service.call_errors import Refused
+from ensemble_service.monitoring import Counters
+from ensemble_service.resize_requests import Entry, ResizeLog
 
 from ensemble_core import EnsembleError, Resized, Resizer
 
@@ -327,7 +327,7 @@ def test_an_unknown_size_is_not_looked_up_each_time() -> None:
 def test_a_request_waits_if_the_system_cannot_start_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serial_threads, "_NO_THREAD", 0.01)
+    monkeypatch.setattr(resize_requests, "_NO_THREAD", 0.01)
     start, refused = threading.Thread.start, iter(range(3))
 
     def scarce(thread: threading.Thread) -> None:
@@ -503,7 +503,7 @@ def test_a_request_is_synced_to_disk_before_it_is_carried_out(tmp_path: Path) ->
         pytest.skip("strace is not installed: system calls cannot be traced")
     record, trace = tmp_path / "resizes.sqlite", tmp_path / "trace"
     source = (
-        "import os, sys; from pathlib import Path; from ensemble_service.resize_log import ResizeLog\n"
+        "import os, sys; from pathlib import Path; from ensemble_service.resize_requests import ResizeLog\n"
         "log = ResizeLog(Path(sys.argv[1])); log.begin('lab/one', 'a', 1)\n"
         "os.write(1, b'begun'); log.keep('lab/one', 'a', {}); os.write(1, b'kept')"
     )

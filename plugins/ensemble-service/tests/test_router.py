@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from ensemble_service import send_queue as outbox_module
+from ensemble_service.call_errors import Refused
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.router import SILENCE, MemberLink, Router, RunLink
-from ensemble_service.rpc_error import Refused
-from ensemble_service.rpc_streams import member_stream, steer_stream
+from ensemble_service.servicer import member_stream, steer_stream
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def test_the_streams_relay_messages_and_end_with_a_rejection() -> None:
 
 
 def test_a_silent_member_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensemble_service.rpc_streams.SILENCE", 0.4)
+    monkeypatch.setattr("ensemble_service.servicer.SILENCE", 0.4)
 
     async def silent() -> None:
         router, said = Router(), Requests()
@@ -304,7 +304,7 @@ def test_no_member_counts_as_silent_because_the_service_was_suspended() -> None:
 
 
 def test_a_stream_outlives_a_suspended_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensemble_service.rpc_streams.SILENCE", 0.2)
+    monkeypatch.setattr("ensemble_service.servicer.SILENCE", 0.2)
 
     async def halted() -> None:
         router, said, now = Router(), Requests(), [0.0]

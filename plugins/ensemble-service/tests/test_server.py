@@ -19,11 +19,11 @@ from typing import Any
 
 import grpc
 import pytest
-from ensemble_service import certificate_authority, service_log
+from ensemble_service import certificates, service_log
 from ensemble_service.client import ServiceClient, open_channel
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
-from ensemble_service.resize_log import ResizeLog
+from ensemble_service.resize_requests import ResizeLog
 from ensemble_service.server import Service, Settings, serving
 from ensemble_testing import wait_until
 
@@ -79,18 +79,18 @@ class Nodes(Resizer):
 
 
 @pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tls_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
-    certificate_authority.init(folder)
+    certificates.init(folder)
     return folder
 
 
 class World:
     """A service with TLS, and its clients."""
 
-    def __init__(self, service: Service, certificates: Path, nodes: Nodes) -> None:
+    def __init__(self, service: Service, tls_folder: Path, nodes: Nodes) -> None:
         self.service, self.nodes = service, nodes
-        self.ca = certificates / "ca.crt"
+        self.ca = tls_folder / "ca.crt"
         self._open = contextlib.ExitStack()
 
     def token(self, role: Any, name: str = "", **more: Any) -> str:
@@ -145,12 +145,12 @@ class Member:
 
 @contextlib.contextmanager
 def world_of(
-    state: Path, certificates: Path, nodes: Nodes | None = None, **more: Any
+    state: Path, tls_folder: Path, nodes: Nodes | None = None, **more: Any
 ) -> Iterator[World]:
     nodes = nodes or Nodes()
     more = {"grace": 1.0, "rate": 0.0, **more}
-    with serving(Settings(state=state, port=0, tls=certificates, **more), nodes) as service:
-        world = World(service, certificates, nodes)
+    with serving(Settings(state=state, port=0, tls=tls_folder, **more), nodes) as service:
+        world = World(service, tls_folder, nodes)
         try:
             yield world
         finally:
@@ -159,8 +159,8 @@ def world_of(
 
 
 @pytest.fixture
-def world(tmp_path: Path, certificates: Path) -> Iterator[World]:
-    with world_of(tmp_path / "state", certificates) as world:
+def world(tmp_path: Path, tls_folder: Path) -> Iterator[World]:
+    with world_of(tmp_path / "state", tls_folder) as world:
         yield world
 
 
@@ -277,9 +277,9 @@ def test_a_huge_message_on_a_stream_ends_only_that_stream(world: World) -> None:
 
 
 def test_too_frequent_requests_are_rejected_and_others_are_not_affected(
-    tmp_path: Path, certificates: Path
+    tmp_path: Path, tls_folder: Path
 ) -> None:
-    with world_of(tmp_path, certificates, rate=5.0) as world:
+    with world_of(tmp_path, tls_folder, rate=5.0) as world:
         stub, other = world.stub(world.token("viewer", "lab")), world.client("viewer", "lab")
 
         def flood() -> None:
@@ -295,9 +295,9 @@ def test_too_frequent_requests_are_rejected_and_others_are_not_affected(
 
 
 def test_silent_connections_are_closed_and_others_are_not_affected(
-    tmp_path: Path, certificates: Path
+    tmp_path: Path, tls_folder: Path
 ) -> None:
-    with world_of(tmp_path, certificates, handshake=1.0) as world, contextlib.ExitStack() as stack:
+    with world_of(tmp_path, tls_folder, handshake=1.0) as world, contextlib.ExitStack() as stack:
         before = world.client("viewer", "lab")
         assert before.status() == []
         silent = [
@@ -364,23 +364,21 @@ def test_the_names_of_requests_are_separate_for_each_member(world: World) -> Non
     assert client.resize("lab/two", "a", 2).granted == 6
 
 
-def test_answers_survive_a_restart(tmp_path: Path, certificates: Path) -> None:
+def test_answers_survive_a_restart(tmp_path: Path, tls_folder: Path) -> None:
     nodes = Nodes()
-    with world_of(tmp_path, certificates, nodes) as world:
+    with world_of(tmp_path, tls_folder, nodes) as world:
         first = world.client("member", "lab/one").resize("lab/one", "a", 2)
-    with world_of(tmp_path, certificates, nodes) as world:
+    with world_of(tmp_path, tls_folder, nodes) as world:
         assert world.client("member", "lab/one").resize("lab/one", "a", 2) == first
     assert nodes.calls == [("lab/one", 2)]
 
 
-def test_an_interrupted_request_is_not_carried_out_twice(
-    tmp_path: Path, certificates: Path
-) -> None:
+def test_an_interrupted_request_is_not_carried_out_twice(tmp_path: Path, tls_folder: Path) -> None:
     # The log of a service that was killed during a request.
     log = ResizeLog(tmp_path / "resizes.sqlite")
     log.begin("lab/one", "a", 2)
     log.close()
-    with world_of(tmp_path, certificates) as world:
+    with world_of(tmp_path, tls_folder) as world:
         world.nodes.sizes["lab/one"] = 6
         answer = world.client("member", "lab/one").resize("lab/one", "a", 2)
         assert (answer.outcome, answer.code, answer.before) == ("denied", "interrupted", 6)
@@ -440,8 +438,8 @@ def test_a_request_in_progress_continues_without_its_caller(world: World) -> Non
     assert world.nodes.calls == [("lab/one", 2)]
 
 
-def test_the_service_has_its_own_deadline(tmp_path: Path, certificates: Path) -> None:
-    with world_of(tmp_path, certificates, deadline=0.3) as world:
+def test_the_service_has_its_own_deadline(tmp_path: Path, tls_folder: Path) -> None:
+    with world_of(tmp_path, tls_folder, deadline=0.3) as world:
         world.nodes.hold.clear()
         stub = world.stub(world.token("member", "lab/one"))
         request = pb.ResizeRequest(member="lab/one", request="a", delta=1)
@@ -493,11 +491,11 @@ def test_a_resizer_that_breaks_its_contract_is_an_answer_without_a_traceback(wor
     assert world.client("member", "lab/one").resize("lab/one", "b", 1).outcome == "granted"
 
 
-def test_without_a_resizer_the_answer_says_what_to_do(tmp_path: Path, certificates: Path) -> None:
-    with serving(Settings(state=tmp_path, port=0, tls=certificates)) as service:
+def test_without_a_resizer_the_answer_says_what_to_do(tmp_path: Path, tls_folder: Path) -> None:
+    with serving(Settings(state=tmp_path, port=0, tls=tls_folder)) as service:
         token, _ = service.tokens.add("member", "lab/one")
         with ServiceClient(
-            "localhost", service.port, token=token, ca=certificates / "ca.crt"
+            "localhost", service.port, token=token, ca=tls_folder / "ca.crt"
         ) as client:
             answer = client.resize("lab/one", "a", 1)
     assert (answer.outcome, answer.code) == ("denied", "no-resizer")
@@ -613,11 +611,11 @@ def test_health_needs_no_credential_but_reflection_does(world: World) -> None:
         assert {"ensemble.v1.Ensemble", "convergedcomputing.org.grpc.v1.EnsembleOperator"} <= names
 
 
-def test_the_log_is_json_and_never_has_a_token(tmp_path: Path, certificates: Path) -> None:
+def test_the_log_is_json_and_never_has_a_token(tmp_path: Path, tls_folder: Path) -> None:
     log = io.StringIO()
     service_log.configure("json", "debug", log)
     try:
-        with world_of(tmp_path, certificates) as world:
+        with world_of(tmp_path, tls_folder) as world:
             token = world.token("member", "lab/one")
             world.stub(token).Resize(
                 pb.ResizeRequest(member="lab/one", request="a\nb", delta=1), timeout=150
@@ -650,9 +648,9 @@ def test_the_log_is_json_and_never_has_a_token(tmp_path: Path, certificates: Pat
     assert token.split("-", 2)[2][:-3] not in log.getvalue()
 
 
-def test_metrics_count_requests_and_members(tmp_path: Path, certificates: Path) -> None:
+def test_metrics_count_requests_and_members(tmp_path: Path, tls_folder: Path) -> None:
     pytest.importorskip("prometheus_client")
-    with world_of(tmp_path, certificates, metrics_port=0) as world:
+    with world_of(tmp_path, tls_folder, metrics_port=0) as world:
         world.member("lab/one")
         world.client("member", "lab/one").resize("lab/one", "a", 1)
         refusal(lambda: world.stub(None).GetStatus(pb.StatusRequest(), timeout=150))
@@ -668,10 +666,10 @@ def test_metrics_count_requests_and_members(tmp_path: Path, certificates: Path) 
 
 
 def test_gauges_of_a_member_are_metrics_while_it_is_connected(
-    tmp_path: Path, certificates: Path
+    tmp_path: Path, tls_folder: Path
 ) -> None:
     pytest.importorskip("prometheus_client")
-    with world_of(tmp_path, certificates, metrics_port=0) as world:
+    with world_of(tmp_path, tls_folder, metrics_port=0) as world:
         member = world.member("lab/one")
         member.say(beat=pb.Beat(gauges={"queue.sched": 7, "waiting.nodes": 3}))
         where = f"http://127.0.0.1:{world.service.metrics_port}/metrics"
@@ -688,13 +686,13 @@ def test_gauges_of_a_member_are_metrics_while_it_is_connected(
 
 
 def test_a_stopping_service_tells_its_streams_and_finishes_requests_in_progress(
-    tmp_path: Path, certificates: Path
+    tmp_path: Path, tls_folder: Path
 ) -> None:
     nodes = Nodes()
-    chosen = Settings(state=tmp_path, port=0, tls=certificates, grace=PATIENCE)
+    chosen = Settings(state=tmp_path, port=0, tls=tls_folder, grace=PATIENCE)
     with ThreadPoolExecutor(2) as pool:
         with serving(chosen, nodes) as service:
-            world = World(service, certificates, nodes)
+            world = World(service, tls_folder, nodes)
             member, client = world.member("lab/one"), world.client("member", "lab/one")
             nodes.hold.clear()
             asked = pool.submit(client.resize, "lab/one", "a", 1)
@@ -717,12 +715,12 @@ def test_a_stopping_service_tells_its_streams_and_finishes_requests_in_progress(
 
 
 def test_a_hanging_resizer_does_not_keep_the_service_from_stopping(
-    tmp_path: Path, certificates: Path
+    tmp_path: Path, tls_folder: Path
 ) -> None:
     nodes = Nodes()
     began = time.monotonic()
-    with serving(Settings(state=tmp_path, port=0, tls=certificates, grace=0.2), nodes) as service:
-        world = World(service, certificates, nodes)
+    with serving(Settings(state=tmp_path, port=0, tls=tls_folder, grace=0.2), nodes) as service:
+        world = World(service, tls_folder, nodes)
         nodes.hold.clear()
         stub = world.stub(world.token("member", "lab/one"))
         call = stub.Resize.future(

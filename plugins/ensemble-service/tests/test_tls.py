@@ -1,4 +1,4 @@
-"""Tests of the service's certificates, with real sockets and TLS."""
+"""Tests of the service's tls_folder, with real sockets and TLS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from ensemble_service import certificate_authority, tls
+from ensemble_service import certificates
 from ensemble_service.client import ServiceClient, open_channel
 from ensemble_service.server import Service, Settings, serving
 from ensemble_service.tokens import TokenFile
@@ -21,9 +21,9 @@ NOW = dt.datetime.now(dt.timezone.utc)
 
 
 @pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tls_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
-    certificate_authority.init(folder, ["ensemble.lab.svc", "10.1.2.3"])
+    certificates.init(folder, ["ensemble.lab.svc", "10.1.2.3"])
     return folder
 
 
@@ -42,28 +42,28 @@ def greeted(service: Service, folder: Path, name: str = "localhost") -> str:
         return secure.version() or ""
 
 
-def test_keys_are_private(certificates: Path) -> None:
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in certificates.iterdir()}
+def test_keys_are_private(tls_folder: Path) -> None:
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tls_folder.iterdir()}
     assert modes == {"ca.crt": 0o644, "ca.key": 0o600, "server.crt": 0o644, "server.key": 0o600}
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "ensemble.lab.svc", "10.1.2.3"])
 def test_the_service_is_trusted_under_each_of_its_names(
-    certificates: Path, tmp_path: Path, name: str
+    tls_folder: Path, tmp_path: Path, name: str
 ) -> None:
-    with serving(settings(tmp_path, tls=certificates)) as service:
-        assert greeted(service, certificates, name) == "TLSv1.3"
+    with serving(settings(tmp_path, tls=tls_folder)) as service:
+        assert greeted(service, tls_folder, name) == "TLSv1.3"
         with pytest.raises(ssl.SSLCertVerificationError):
-            greeted(service, certificates, "elsewhere.example")
+            greeted(service, tls_folder, "elsewhere.example")
 
 
 def test_a_renewed_certificate_is_trusted_by_clients_of_the_old_authority(
     tmp_path: Path,
 ) -> None:
-    certificate_authority.init(tmp_path / "tls", days=1)
+    certificates.init(tmp_path / "tls", days=1)
     authority = (tmp_path / "tls" / "ca.crt").read_bytes()
     before = (tmp_path / "tls" / "server.crt").read_bytes()
-    certificate_authority.init(tmp_path / "tls", days=9, renew=True)
+    certificates.init(tmp_path / "tls", days=9, renew=True)
     assert (tmp_path / "tls" / "ca.crt").read_bytes() == authority
     assert (tmp_path / "tls" / "server.crt").read_bytes() != before
     with serving(settings(tmp_path)) as service:
@@ -71,8 +71,8 @@ def test_a_renewed_certificate_is_trusted_by_clients_of_the_old_authority(
 
 
 def test_a_renewed_certificate_also_covers_the_previous_names(tmp_path: Path) -> None:
-    certificate_authority.init(tmp_path, ["ensemble.lab.svc", "10.1.2.3"])
-    names = certificate_authority.init(tmp_path, ["new.lab.svc"], renew=True)
+    certificates.init(tmp_path, ["ensemble.lab.svc", "10.1.2.3"])
+    names = certificates.init(tmp_path, ["new.lab.svc"], renew=True)
     assert {"ensemble.lab.svc", "10.1.2.3", "new.lab.svc", "localhost"} <= set(names)
     with serving(settings(tmp_path / "state", tls=tmp_path)) as service:
         for name in ("ensemble.lab.svc", "10.1.2.3", "new.lab.svc"):
@@ -82,15 +82,15 @@ def test_a_renewed_certificate_also_covers_the_previous_names(tmp_path: Path) ->
 def test_a_certificate_is_not_valid_longer_than_its_authority_and_that_is_shown(
     tmp_path: Path,
 ) -> None:
-    certificate_authority.init(tmp_path)
-    certificate_authority.init(tmp_path, renew=True, days=36500)
-    assert 3640 < tls.days_left(tmp_path) <= 3650
+    certificates.init(tmp_path)
+    certificates.init(tmp_path, renew=True, days=36500)
+    assert 3640 < certificates.days_left(tmp_path) <= 3650
 
 
 def test_an_expired_authority_cannot_renew(tmp_path: Path) -> None:
-    certificate_authority.init(tmp_path, now=NOW - dt.timedelta(days=4000))
+    certificates.init(tmp_path, now=NOW - dt.timedelta(days=4000))
     with pytest.raises(UsageError, match="expired"):
-        certificate_authority.init(tmp_path, renew=True)
+        certificates.init(tmp_path, renew=True)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_an_expired_authority_cannot_renew(tmp_path: Path) -> None:
 )
 def test_an_invalid_host_gets_no_certificate(tmp_path: Path, host: str) -> None:
     with pytest.raises(UsageError):
-        certificate_authority.init(tmp_path / "tls", [host])
+        certificates.init(tmp_path / "tls", [host])
     assert not (tmp_path / "tls").exists()
 
 
@@ -117,8 +117,8 @@ def shown(service: Service) -> bytes | None:
 def test_a_running_service_uses_a_renewed_certificate_and_keeps_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls, "_GLANCE", 0.0)
-    certificate_authority.init(tmp_path / "tls")
+    monkeypatch.setattr(certificates, "_GLANCE", 0.0)
+    certificates.init(tmp_path / "tls")
     token, _ = TokenFile(tmp_path / "tokens.json").add("admin")
     with serving(settings(tmp_path)) as service:
         ca = tmp_path / "tls" / "ca.crt"
@@ -126,7 +126,7 @@ def test_a_running_service_uses_a_renewed_certificate_and_keeps_connections(
             assert client.status() == []
             before = shown(service)
             assert shown(service) == before
-            certificate_authority.init(tmp_path / "tls", renew=True)
+            certificates.init(tmp_path / "tls", renew=True)
             after = shown(service)
             assert after != before
             assert after == shown(service)
@@ -137,15 +137,15 @@ def test_a_running_service_uses_a_renewed_certificate_and_keeps_connections(
 def test_an_unusable_new_certificate_changes_nothing_and_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls, "_GLANCE", 0.0)
+    monkeypatch.setattr(certificates, "_GLANCE", 0.0)
     told: list[str] = []
-    monkeypatch.setattr(tls, "tell", lambda event, *_more, **_fields: told.append(event))
-    certificate_authority.init(tmp_path / "tls")
+    monkeypatch.setattr(certificates, "tell", lambda event, *_more, **_fields: told.append(event))
+    certificates.init(tmp_path / "tls")
     with serving(settings(tmp_path)) as service:
         before = shown(service)
         key = tmp_path / "tls" / "server.key"
         data = key.read_bytes()
-        certificate_authority.init(tmp_path / "other")
+        certificates.init(tmp_path / "other")
         key.write_bytes((tmp_path / "other" / "server.key").read_bytes())
         assert [shown(service) for _ in range(4)] == [before] * 4
         assert [each for each in told if "cannot use the new" in each] == told[:1] == told
@@ -166,7 +166,7 @@ def start(chosen: Settings) -> EnsembleError:
 
 
 def test_a_service_with_an_expired_certificate_does_not_start(tmp_path: Path) -> None:
-    certificate_authority.init(tmp_path / "tls", days=10, now=NOW - dt.timedelta(days=11))
+    certificates.init(tmp_path / "tls", days=10, now=NOW - dt.timedelta(days=11))
     error = start(settings(tmp_path))
     assert error.exit_code == 2
     assert "expired" in error.what
@@ -175,26 +175,26 @@ def test_a_service_with_an_expired_certificate_does_not_start(tmp_path: Path) ->
 
 @pytest.mark.parametrize("lost", ["server.key", "server.crt"])
 def test_a_missing_key_or_certificate_does_not_cause_plaintext(tmp_path: Path, lost: str) -> None:
-    certificate_authority.init(tmp_path / "tls")
+    certificates.init(tmp_path / "tls")
     (tmp_path / "tls" / lost).unlink()
     assert lost in start(settings(tmp_path)).what
 
 
 def test_a_key_of_another_certificate_is_rejected(tmp_path: Path) -> None:
-    certificate_authority.init(tmp_path / "tls")
-    certificate_authority.init(tmp_path / "other")
+    certificates.init(tmp_path / "tls")
+    certificates.init(tmp_path / "other")
     (tmp_path / "tls" / "server.key").write_bytes((tmp_path / "other" / "server.key").read_bytes())
     assert "does not belong to" in start(settings(tmp_path)).what
 
 
 def test_a_key_that_others_may_change_is_rejected(tmp_path: Path) -> None:
-    certificate_authority.init(tmp_path / "tls")
+    certificates.init(tmp_path / "tls")
     os.chmod(tmp_path / "tls" / "server.key", 0o620)
     assert "other users can change" in start(settings(tmp_path)).what
 
 
 def test_an_invalid_certificate_is_rejected(tmp_path: Path) -> None:
-    certificate_authority.init(tmp_path / "tls")
+    certificates.init(tmp_path / "tls")
     (tmp_path / "tls" / "server.crt").write_text("garbage")
     error = start(settings(tmp_path))
     assert (error.exit_code, error.code) == (2, "bad-certificate")
@@ -212,19 +212,19 @@ def test_plaintext_for_other_machines_must_be_explicit(tmp_path: Path) -> None:
         assert not service.secure
 
 
-def test_insecure_with_certificates_is_rejected(tmp_path: Path, certificates: Path) -> None:
-    assert start(settings(tmp_path, tls=certificates, insecure=True)).exit_code == 2
+def test_insecure_with_certificates_is_rejected(tmp_path: Path, tls_folder: Path) -> None:
+    assert start(settings(tmp_path, tls=tls_folder, insecure=True)).exit_code == 2
 
 
 # -- clients ----------------------------------------------------------------------------------------
 
 
 def test_the_authority_may_be_in_the_environment(
-    tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tls_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(settings(tmp_path, tls=certificates)) as service:
+    with serving(settings(tmp_path, tls=tls_folder)) as service:
         token, _ = service.tokens.add("viewer", "lab")
-        monkeypatch.setenv("ENSEMBLE_CA", str(certificates / "ca.crt"))
+        monkeypatch.setenv("ENSEMBLE_CA", str(tls_folder / "ca.crt"))
         assert ServiceClient("localhost", service.port, token=token).status() == []
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from ensemble_service import unacknowledged_events
-from ensemble_service.event_delivery import Inbox
-from ensemble_service.unacknowledged_events import KeptEvents, origin_of
+from ensemble_service import event_delivery
+from ensemble_service.event_delivery import Inbox, KeptEvents, origin_of
 from ensemble_service.wire import from_event, to_event
 
 from ensemble_core import Event, JobEvent, Observed, Problem
@@ -48,7 +47,7 @@ def test_a_partial_line_is_skipped_and_costs_no_other_row(tmp_path: Path) -> Non
 def test_the_file_does_not_grow_while_rows_are_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unacknowledged_events, "_LARGE", 1_000)
+    monkeypatch.setattr(event_delivery, "_LARGE", 1_000)
     kept = KeptEvents(tmp_path / "kept")
     kept.begin("a")
     for number in range(1, 200):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
-from ensemble_service import certificate_authority, server, tls
+from ensemble_service import certificates, server
 from ensemble_service.agent import Agent
 from ensemble_service.call_errors import diagnose, is_absence, is_answer
 from ensemble_service.channel import load_grpc, open_channel, own_authority
@@ -27,7 +27,7 @@ from ensemble_service.remote_executor import RemoteExecutor
 from ensemble_service.server import Settings, serving
 from ensemble_service.tokens import TokenFile
 from ensemble_testing import wait_until
-from ensemble_testing.ports import free_ports
+from ensemble_testing.processes import free_ports
 
 from ensemble_core import EnsembleError, ExecutorError, Run, UsageError
 from ensemble_core.cli.main import main
@@ -47,14 +47,12 @@ class Folders(NamedTuple):
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     base = tmp_path_factory.mktemp("certificates")
     made = Folders(*(base / name for name in Folders._fields))
-    certificate_authority.init(made.right)
-    certificate_authority.init(made.other)
-    certificate_authority.init(made.expired, days=10, now=NOW - dt.timedelta(days=11))
+    certificates.init(made.right)
+    certificates.init(made.other)
+    certificates.init(made.expired, days=10, now=NOW - dt.timedelta(days=11))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            certificate_authority, "certificate_names", lambda hosts: ["elsewhere.example"]
-        )
-        certificate_authority.init(made.elsewhere)
+        patch.setattr(certificates, "certificate_names", lambda hosts: ["elsewhere.example"])
+        certificates.init(made.elsewhere)
     return made
 
 
@@ -121,7 +119,7 @@ def test_members_runs_and_clients_get_the_same_reason(
         key: str(getattr(folders, value) / "ca.crt") if isinstance(value, str) else value
         for key, value in given.items()
     }
-    real = tls.server_credentials
+    real = certificates.server_credentials
     earlier = NOW - dt.timedelta(days=5)  # the certificate was valid when the service started
     monkeypatch.setattr(server, "server_credentials", lambda folder: real(folder, earlier))
     folder = None if speaks is None else getattr(folders, speaks)
@@ -236,7 +234,7 @@ def test_the_authority_of_a_local_service_is_found_automatically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = tmp_path / "state" / "service"
-    certificate_authority.init(state / "tls")
+    certificates.init(state / "tls")
     assert own_authority("localhost") == state / "tls" / "ca.crt"
     assert own_authority("service.example") is None
     token, _ = TokenFile(state / "tokens.json").add("admin")

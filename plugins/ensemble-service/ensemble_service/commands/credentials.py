@@ -16,7 +16,7 @@ from ensemble_core.cli.toolkit import (
     style_of,
     to_json,
 )
-from ensemble_service.commands.path_options import (
+from ensemble_service.commands.options import (
     Finite,
     state_option,
     tls_folder,
@@ -70,8 +70,7 @@ def init_tls(
     Clients need ca.crt to check the service. Copy that file, and no other, to each client, and pass
     it with --ca or ENSEMBLE_CA.
     """
-    from ensemble_service.certificate_authority import init
-    from ensemble_service.tls import CA, days_left
+    from ensemble_service.certificates import CA, days_left, init
 
     if renew and force:
         raise click.UsageError("--renew cannot be combined with --force")

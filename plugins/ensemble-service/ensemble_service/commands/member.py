@@ -22,7 +22,7 @@ from ensemble_core.cli.toolkit import (
     read_options,
     state_folder,
 )
-from ensemble_service.commands.connection_options import service_options
+from ensemble_service.commands.options import service_options
 
 if TYPE_CHECKING:
     from ensemble_core import EnsembleError, Executor

@@ -16,7 +16,7 @@ from ensemble_core.cli.toolkit import (
     plugin_option,
 )
 from ensemble_service.commands.credentials import init_tls, token
-from ensemble_service.commands.path_options import (
+from ensemble_service.commands.options import (
     Finite,
     service_folder,
     state_option,

@@ -19,8 +19,13 @@ from ensemble_core.cli.toolkit import (
     style_of,
     to_json,
 )
-from ensemble_service.commands.connection_options import service_options
-from ensemble_service.commands.path_options import Finite, state_option, tls_folder, tls_option
+from ensemble_service.commands.options import (
+    Finite,
+    service_options,
+    state_option,
+    tls_folder,
+    tls_option,
+)
 
 if TYPE_CHECKING:
     from ensemble_service.client import MemberStatus

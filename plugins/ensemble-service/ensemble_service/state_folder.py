@@ -1,9 +1,11 @@
-"""Lock on a state folder, so that two services or agents do not share one."""
+"""State folder of a service or an agent: its lock, and atomic writes of small files."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import tempfile
 from pathlib import Path
 
 from ensemble_core import UsageError, private_folder
@@ -31,3 +33,27 @@ def claim(folder: Path, taken: UsageError) -> int:
         os.close(lock)
         raise taken from None
     return lock
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` to a file that only its owner can read, and sync the file to disk.
+
+    Creates the folder if it is missing. After an :class:`OSError`, the old file is unchanged.
+    """
+    private_folder(path.parent)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with open(descriptor, "wb") as file:  # mkstemp makes files of mode 0600
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
