@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .crd_schema import KIND
-from .object_names import LABEL, Object
+from ensemble_operator.crd_schema import KIND
+from ensemble_operator.object_names import LABEL, Object
 
 #: Namespace and name of an Ensemble.
 Key = tuple[str, str]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .object_names import RUN, Object
-from .resource import Reference
+from ensemble_operator.object_names import RUN, Object
+from ensemble_operator.resource import Reference
 
 
 @dataclass(frozen=True)

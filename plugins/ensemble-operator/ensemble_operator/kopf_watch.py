@@ -15,15 +15,15 @@ from typing import Any
 
 import kopf
 
-from .api import Api, ApiError
-from .cache import Cache
-from .crd_schema import KIND
-from .lease import Lease
-from .login import log_in
-from .object_names import KINDS, LABEL
-from .reconcile_loop import Loop
-from .service_polling import ServicePoller
-from .settings import Settings
+from ensemble_operator.api import Api, ApiError
+from ensemble_operator.cache import Cache
+from ensemble_operator.crd_schema import KIND
+from ensemble_operator.lease import Lease
+from ensemble_operator.login import log_in
+from ensemble_operator.object_names import KINDS, LABEL
+from ensemble_operator.reconcile_loop import Loop
+from ensemble_operator.service_polling import ServicePoller
+from ensemble_operator.settings import Settings
 
 #: Comparison of the cache with the cluster: seconds between two comparisons, seconds until a failed
 #: one is retried, and seconds without a success after which the process should restart.

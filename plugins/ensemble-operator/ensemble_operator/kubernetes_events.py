@@ -7,11 +7,10 @@ import logging
 from collections import OrderedDict
 from typing import Any
 
-from .api import MERGE, Api, ApiError
-from .changes import Note
-from .crd_schema import GROUP, KIND, VERSION
-from .object_names import KINDS, MANAGER, Object
-from .times import format_time
+from ensemble_operator.api import MERGE, Api, ApiError
+from ensemble_operator.changes import Note
+from ensemble_operator.crd_schema import GROUP, KIND, VERSION
+from ensemble_operator.object_names import KINDS, MANAGER, Object, format_time
 
 _MOST = 10_000
 _log = logging.getLogger("ensemble.operator")

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
-from .api import MERGE, Api, ApiError
-from .object_names import KINDS
+from ensemble_operator.api import MERGE, Api, ApiError
+from ensemble_operator.object_names import KINDS
 
 _log = logging.getLogger("ensemble.operator")
 

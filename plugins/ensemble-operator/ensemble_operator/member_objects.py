@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from .object_names import (
+from ensemble_operator.object_names import (
     FILE,
     RUN,
     TEMPLATE,
@@ -18,9 +18,9 @@ from .object_names import (
     member_object,
     run_tag,
 )
-from .resource import Ensemble, Member
-from .service_objects import RESTRICTED, address, pod_security
-from .settings import Settings
+from ensemble_operator.resource import Ensemble, Member
+from ensemble_operator.service_objects import RESTRICTED, address, pod_security
+from ensemble_operator.settings import Settings
 
 # The objects depend on this behaviour of the Flux Operator:
 #

@@ -8,8 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .changes import Create, Figures, Note, Observed, Part, PartPlan, deletion, kept_status
-from .member_state import (
+from ensemble_operator.changes import (
+    Create,
+    Figures,
+    Note,
+    Observed,
+    Part,
+    PartPlan,
+    deletion,
+    kept_status,
+)
+from ensemble_operator.member_state import (
     PodState,
     any_stopping,
     first_pods,
@@ -22,10 +31,17 @@ from .member_state import (
     pod_state,
     trouble_of,
 )
-from .object_names import FILE, RUN, TEMPLATE, Object, is_owned
-from .resource import Ensemble
-from .times import format_time, seconds
-from .withdrawal import plan_withdrawal
+from ensemble_operator.object_names import (
+    FILE,
+    RUN,
+    TEMPLATE,
+    Object,
+    format_time,
+    is_owned,
+    seconds,
+)
+from ensemble_operator.resource import Ensemble
+from ensemble_operator.withdrawal import plan_withdrawal
 
 #: Seconds without a heartbeat after which a member is unreachable.
 BEAT = 60.0

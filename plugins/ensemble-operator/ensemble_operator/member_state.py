@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .times import seconds
+from ensemble_operator.object_names import seconds
 
 Object = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""Names, labels, content hashes and kinds of the operator's objects."""
+"""Names, labels, content hashes, times and kinds of the operator's objects."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
-from .crd_schema import GROUP, KIND, PLURAL, VERSION
-from .resource import Ensemble
+from ensemble_operator.crd_schema import GROUP, KIND, PLURAL, VERSION
+from ensemble_operator.resource import Ensemble
 
 Object = dict[str, Any]
 
@@ -141,3 +142,16 @@ def without_none(value: Any) -> Any:
     if isinstance(value, list):
         return [without_none(each) for each in value]
     return value
+
+
+def format_time(when: float) -> str:
+    """Convert seconds since the epoch to the API's time format."""
+    return datetime.fromtimestamp(int(when), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds(text: str | None) -> float:
+    """Return the seconds since the epoch of an API time; 0 if it is invalid."""
+    try:
+        return datetime.fromisoformat((text or "").replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .changes import (
+from ensemble_operator.changes import (
     Change,
     Create,
     Delete,
@@ -25,16 +25,40 @@ from .changes import (
     Patch,
     Plan,
 )
-from .credential_renewal import needs_secrets
-from .member_objects import RUNNER, member_objects, run_objects, token_secret
-from .member_reconcile import BEAT, members_leave, plan_part
-from .member_restrictions import privilege_problems
-from .member_state import gone_at, is_set_up, waits_since
-from .object_names import HASH, ORPHAN, RUN, TEMPLATE, Object, content, is_owned, member_object
-from .resource import Ensemble, Member, Reference, is_readable, problems, read
-from .service_objects import address, service_objects, tls_secret
-from .settings import Settings
-from .status import (
+from ensemble_operator.credential_renewal import (
+    holders,
+    needs_secrets,
+    needs_user,
+    secret_names,
+    value,
+)
+from ensemble_operator.member_objects import RUNNER, member_objects, run_objects, token_secret
+from ensemble_operator.member_reconcile import BEAT, members_leave, plan_part
+from ensemble_operator.member_state import gone_at, is_set_up, waits_since
+from ensemble_operator.object_names import (
+    HASH,
+    ORPHAN,
+    RUN,
+    TEMPLATE,
+    Object,
+    content,
+    format_time,
+    is_owned,
+    member_object,
+    seconds,
+)
+from ensemble_operator.resource import (
+    Ensemble,
+    Member,
+    Reference,
+    is_readable,
+    privilege_problems,
+    problems,
+    read,
+)
+from ensemble_operator.service_objects import address, service_objects, tls_secret
+from ensemble_operator.settings import Settings
+from ensemble_operator.status import (
     Verdict,
     compare_status,
     conditions,
@@ -43,9 +67,7 @@ from .status import (
     sums,
     transitions,
 )
-from .times import format_time, seconds
-from .token_holders import holders, needs_user, secret_names, value
-from .withdrawal import can_withdraw
+from ensemble_operator.withdrawal import can_withdraw
 
 #: Seconds between two writes of the status that only change figures.
 _FIGURES = 30.0

@@ -11,24 +11,33 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .api import MERGE, Api, ApiError
-from .cache import Cache, Key
-from .changes import Change, Create, DryRun, Figures, Finalizer, Keys, Observed, Patch, Plan
-from .crd_schema import KIND
-from .credentials import make_secrets
-from .file_check import FileChecks, option_errors
-from .kubernetes_events import Events
-from .member_objects import token_secret
-from .member_state import ended_jobs, is_set_up, waits_since
-from .object_names import HASH, KINDS, Object, content
-from .reconcile import empty_ensemble, files_of, plan
-from .resource import Ensemble, Reference, is_readable, read
-from .service_objects import address, tokens_secret
-from .service_polling import Target
-from .settings import Settings
-from .times import seconds
-from .token_holders import VIEWER, needs_user, secret_names, value
-from .writes import object_of, try_out, write
+from ensemble_operator.api import MERGE, Api, ApiError
+from ensemble_operator.cache import Cache, Key
+from ensemble_operator.changes import (
+    Change,
+    Create,
+    DryRun,
+    Figures,
+    Finalizer,
+    Keys,
+    Observed,
+    Patch,
+    Plan,
+)
+from ensemble_operator.crd_schema import KIND
+from ensemble_operator.credential_issuance import make_secrets
+from ensemble_operator.credential_renewal import VIEWER, needs_user, secret_names, value
+from ensemble_operator.file_check import FileChecks, option_errors
+from ensemble_operator.kubernetes_events import Events
+from ensemble_operator.member_objects import token_secret
+from ensemble_operator.member_state import ended_jobs, is_set_up, waits_since
+from ensemble_operator.object_names import HASH, KINDS, Object, content, seconds
+from ensemble_operator.reconcile import empty_ensemble, files_of, plan
+from ensemble_operator.resource import Ensemble, Reference, is_readable, read
+from ensemble_operator.service_objects import address, tokens_secret
+from ensemble_operator.service_polling import Target
+from ensemble_operator.settings import Settings
+from ensemble_operator.writes import object_of, try_out, write
 
 #: In seconds: shortest and longest backoff; pause before a reconcile after a conflict.
 _FIRST, _LAST, _SOON = 1.0, 300.0, 0.2

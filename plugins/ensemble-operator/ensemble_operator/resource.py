@@ -1,4 +1,7 @@
-"""Validates and parses the custom resource ``Ensemble``."""
+"""Validates and parses the custom resource ``Ensemble``.
+
+An operator with ``--restrict-members`` also rejects some fields of MiniClusters.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .crd_schema import GROUP, KIND, SPEC, VERSION
-from .validation_rules import RULES, Rule
+from ensemble_operator.crd_schema import GROUP, KIND, RULES, SPEC, VERSION, Rule
 
 Object = Mapping[str, Any]
 
@@ -323,6 +325,47 @@ def _container(member: Object) -> int:
     if "container" in member:
         chosen = lambda each: each.get("name") == member["container"]  # noqa: E731
     return next((at for at, each in enumerate(containers) if chosen(each)), 0)
+
+
+#: MiniCluster fields that grant more than an Ensemble needs, each with what it grants.
+_GRANTS = {
+    "hostPath": "a path of the node",
+    "hostPID": "processes of the node",
+    "hostIPC": "the memory that processes of the node share",
+    "privileged": "the privileges of the node",
+    "allowPrivilegeEscalation": "further privileges",
+    "secretName": "a Secret",
+    "secrets": "a Secret",
+    "serviceAccountName": "the rights of another service account",
+}
+
+
+def privilege_problems(spec: Object) -> list[Problem]:
+    """Return the places where MiniClusters use Secrets, nodes or privileges.
+
+    An operator with restrictions rejects these.
+    """
+    return [
+        Problem(path, f"asks for {what}, which this operator does not allow ('--restrict-members')")
+        for index, member in enumerate(spec["members"])
+        for path, what in _grants(
+            member["minicluster"]["spec"], f"spec.members[{index}].minicluster.spec"
+        )
+    ]
+
+
+def _grants(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _grants(each, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if key in _GRANTS and each:
+                yield f"{path}.{key}", _GRANTS[key]
+            elif path.endswith(".capabilities") and key == "add" and each:
+                yield f"{path}.{key}", "further privileges"
+            else:
+                yield from _grants(each, f"{path}.{key}")
 
 
 def read(found: Object) -> Ensemble:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .object_names import Object, child, labels_of, member_object
-from .resource import Ensemble
-from .settings import Settings
+from ensemble_operator.object_names import Object, child, labels_of, member_object
+from ensemble_operator.resource import Ensemble
+from ensemble_operator.settings import Settings
 
 _STATE, _TLS, _TOKENS = "/var/lib/ensemble", "/etc/ensemble/tls", "/etc/ensemble/tokens"
 RESTRICTED = {

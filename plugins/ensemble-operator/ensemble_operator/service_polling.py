@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import EnsembleError
-
-from .changes import Figures
-from .member_reconcile import BEAT
+from ensemble_operator.changes import Figures
+from ensemble_operator.member_reconcile import BEAT
 
 if TYPE_CHECKING:
     from ensemble_service import ServiceClient

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .changes import Note, Observed, PartPlan
-from .member_state import trouble_of
-from .object_names import is_owned
-from .resource import Ensemble
-from .times import format_time
+from ensemble_operator.changes import Note, Observed, PartPlan
+from ensemble_operator.member_state import trouble_of
+from ensemble_operator.object_names import format_time, is_owned
+from ensemble_operator.resource import Ensemble
 
 Object = Mapping[str, Any]
 #: Current state of a condition: its status, reason and message.

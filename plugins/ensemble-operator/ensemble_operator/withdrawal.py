@@ -10,11 +10,26 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from .changes import Create, Note, Observed, Part, PartPlan, deletion, kept_status
-from .member_objects import RUNNER, wrap_script
-from .member_state import any_stopping, first_pods, job_failed, late_until, newest, pod_state
-from .object_names import FILE, RUN, WITHDRAWS, Object, child, is_owned, member_object
-from .resource import Ensemble
+from ensemble_operator.changes import Create, Note, Observed, Part, PartPlan, deletion, kept_status
+from ensemble_operator.member_objects import RUNNER, wrap_script
+from ensemble_operator.member_state import (
+    any_stopping,
+    first_pods,
+    job_failed,
+    late_until,
+    newest,
+    pod_state,
+)
+from ensemble_operator.object_names import (
+    FILE,
+    RUN,
+    WITHDRAWS,
+    Object,
+    child,
+    is_owned,
+    member_object,
+)
+from ensemble_operator.resource import Ensemble
 
 #: Seconds until Kubernetes ends the Job; the run's jobs are then abandoned. Half of this time is
 #: for unreachable members.

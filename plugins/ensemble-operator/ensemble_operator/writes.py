@@ -7,11 +7,21 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .api import JSON_PATCH, MERGE, Api, ApiError
-from .cache import Cache, Key
-from .changes import Change, Create, Delete, Disown, DryRun, Finalizer, Forget, Keys, Patch
-from .crd_schema import KIND
-from .object_names import KINDS, ORPHAN, Object, without_none
+from ensemble_operator.api import JSON_PATCH, MERGE, Api, ApiError
+from ensemble_operator.cache import Cache, Key
+from ensemble_operator.changes import (
+    Change,
+    Create,
+    Delete,
+    Disown,
+    DryRun,
+    Finalizer,
+    Forget,
+    Keys,
+    Patch,
+)
+from ensemble_operator.crd_schema import KIND
+from ensemble_operator.object_names import KINDS, ORPHAN, Object, without_none
 
 #: Mappings that a patch replaces as a whole.
 _WHOLE = ("nodeSelector", "limits", "requests")

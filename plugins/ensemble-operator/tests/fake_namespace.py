@@ -27,14 +27,13 @@ from ensemble_operator.changes import (
     Plan,
 )
 from ensemble_operator.crd_schema import SPEC
+from ensemble_operator.credential_renewal import FILES, RENEW, VIEWER, holders, token_lines, value
 from ensemble_operator.member_state import ended_jobs
-from ensemble_operator.object_names import HASH, ORPHAN, child, content, without_none
+from ensemble_operator.object_names import HASH, ORPHAN, child, content, format_time, without_none
 from ensemble_operator.reconcile import files_of, plan
 from ensemble_operator.resource import Ensemble, Reference, problems, read
 from ensemble_operator.service_objects import tls_secret, tokens_secret
 from ensemble_operator.settings import Settings
-from ensemble_operator.times import format_time
-from ensemble_operator.token_holders import FILES, RENEW, VIEWER, holders, token_lines, value
 
 Object = dict[str, Any]
 FILE = "jobs: [{name: a, command: 'true'}]\nrules: [{trigger: start, action: {name: submit, label: a}}]\n"
@@ -284,7 +283,7 @@ def running(found: Object | None = None, **observed: Any) -> World:
 
 
 def quick_keys(ensemble: Ensemble, secrets: dict[str, Object | None], now: float) -> list[Object]:
-    """Return the Secrets that ``credentials`` would create, without real keys."""
+    """Return the Secrets that ``credential_issuance`` would create, without real keys."""
 
     def secret(name: str, data: Object) -> Object:
         texts = {key: encoded(text) for key, text in data.items()}

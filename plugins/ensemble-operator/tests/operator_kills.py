@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))  # for stand
 sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "shared"))
 
-from ensemble_testing.ports import free_ports
+from ensemble_testing.processes import free_ports
 from kubernetes_stand_in.node import Node, Proxy, python
 from operator_cluster import Stand
 

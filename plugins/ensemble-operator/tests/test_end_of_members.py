@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from ensemble_operator.changes import Delete
-from ensemble_operator.object_names import WITHDRAWS
-from ensemble_operator.times import format_time
+from ensemble_operator.object_names import WITHDRAWS, format_time
 from fake_namespace import (
     FILE,
     OTHER,

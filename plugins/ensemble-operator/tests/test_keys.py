@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ensemble_operator.credential_renewal import needs_secrets, renewal_time
-from ensemble_operator.credentials import make_secrets
+from ensemble_operator.credential_issuance import make_secrets
+from ensemble_operator.credential_renewal import needs_secrets, renewal_time, value
 from ensemble_operator.object_names import Object
 from ensemble_operator.resource import Ensemble, read
-from ensemble_operator.token_holders import value
 from ensemble_service import TokenFile
 from fake_namespace import FILE, ensemble, member
 

@@ -10,10 +10,9 @@ import ensemble_operator
 import pytest
 import yaml
 from click.testing import CliRunner
-from ensemble_operator.crd_schema import definition
+from ensemble_operator.crd_schema import RULES, definition
 from ensemble_operator.main import crd_text, main
 from ensemble_operator.resource import Reference, problems, read
-from ensemble_operator.validation_rules import RULES
 from fake_namespace import FILE, ensemble, member
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))

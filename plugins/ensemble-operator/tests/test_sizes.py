@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_minicluster.kubernetes_plugin import RECORD
+from ensemble_minicluster.resizer import build as build_resizer
 from ensemble_operator.object_names import KINDS
 from fake_namespace import ensemble, member
 from operator_cluster import Stand
@@ -80,7 +80,7 @@ def resizer_of(stand: Stand, name: str, folder: Path) -> Any:
     options["namespace"] = options["namespace"].replace("$(POD_NAMESPACE)", "default")
     account = f"system:serviceaccount:default:{pod['serviceAccountName']}"
     config = stand.cluster.kubeconfig(folder / "config", stand.cluster.access.token(account))
-    return RECORD.build({**options, "kubeconfig": str(config), "timeout": 30})
+    return build_resizer({**options, "kubeconfig": str(config), "timeout": 30})
 
 
 def size(stand: Stand, name: str) -> int:

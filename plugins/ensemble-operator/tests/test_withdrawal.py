@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 from ensemble_operator.changes import Create, Delete
-from ensemble_operator.object_names import RUN, WITHDRAWS, Object
-from ensemble_operator.times import format_time
+from ensemble_operator.object_names import RUN, WITHDRAWS, Object, format_time
 from fake_namespace import FILE, World, ensemble, member, running
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Creates and renews the certificates of an Ensemble's service, and the tokens of its clients."""
+"""Issues the certificates of an Ensemble's service, and the tokens of its clients."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from .credential_renewal import renewal, renewal_time
-from .object_names import Object, child
-from .resource import Ensemble
-from .service_objects import address, tls_secret, tokens_secret
-from .token_holders import (
+from ensemble_operator.credential_renewal import (
     FILES,
     LAST,
     NEXT,
@@ -22,9 +18,14 @@ from .token_holders import (
     belongs_to,
     holders,
     is_recorded,
+    renewal,
+    renewal_time,
     token_lines,
     value,
 )
+from ensemble_operator.object_names import Object, child
+from ensemble_operator.resource import Ensemble
+from ensemble_operator.service_objects import address, tls_secret, tokens_secret
 
 _DAYS = 365
 
