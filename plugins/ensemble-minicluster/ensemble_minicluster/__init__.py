@@ -1,6 +1,7 @@
-"""Plugin for MiniClusters: Flux instances in Kubernetes that can grow and shrink.
+"""Plugin records of the executor ``minicluster`` and of the resizer ``kubernetes``.
 
-Every run loads this module, so it imports nothing heavy.
+A MiniCluster is a Flux instance in Kubernetes that can grow and shrink. Every run loads this
+module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -8,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_core import Executor, ExecutorPlugin, ResizerPlugin, hookimpl
+from ensemble_core import Executor, ExecutorPlugin, Resizer, ResizerPlugin, hookimpl
 
 
-def _build(options: Mapping[str, Any]) -> Executor:
+def _build_executor(options: Mapping[str, Any]) -> Executor:
     from ensemble_minicluster.executor import build
+
+    return build(options)
+
+
+def _build_resizer(options: Mapping[str, Any]) -> Resizer:
+    from ensemble_minicluster.resizer import build
 
     return build(options)
 
@@ -30,7 +37,7 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
         ExecutorPlugin(
             name="minicluster",
             summary="Runs jobs in a MiniCluster's Flux, which can grow and shrink",
-            build=_build,
+            build=_build_executor,
             capabilities=frozenset(
                 {"submit", "cancel", "avoid", "resize", "signal", "reattach", "detach"}
             ),
@@ -47,6 +54,13 @@ def ensemble_executors() -> Iterable[ExecutorPlugin]:
 @hookimpl
 def ensemble_resizers() -> Iterable[ResizerPlugin]:
     """Return the resizer ``kubernetes``."""
-    from ensemble_minicluster.kubernetes_plugin import RECORD
+    from ensemble_minicluster.options import RESIZER_OPTIONS
 
-    return [RECORD]
+    return [
+        ResizerPlugin(
+            name="kubernetes",
+            summary="Grows and shrinks the MiniClusters of a Kubernetes cluster",
+            build=_build_resizer,
+            options=RESIZER_OPTIONS,
+        )
+    ]

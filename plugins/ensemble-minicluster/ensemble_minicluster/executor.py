@@ -21,13 +21,10 @@ from ensemble_core import (
     UsageError,
     executor_record,
 )
-from ensemble_minicluster.cluster import Cluster, Patience, Service
+from ensemble_minicluster.cluster import MARK, Cluster, Nodes, Patience, Service
+from ensemble_minicluster.grow_and_shrink import RequestLog, Resizing
 from ensemble_minicluster.member_names import member_name
-from ensemble_minicluster.mock import MockService, check_bounds
-from ensemble_minicluster.node_states import MARK, Nodes
 from ensemble_minicluster.options import OPTIONS, PASSED_ON
-from ensemble_minicluster.request_log import RequestLog
-from ensemble_minicluster.resizing import Resizing
 
 if TYPE_CHECKING:
     from ensemble_service import Reporter, ServiceClient
@@ -402,6 +399,52 @@ def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patie
         others=part,
         note=f"{note}; {_IGNORED}" if options["kubernetes"] else note,
     )
+
+
+def check_bounds(size: int | None, smallest: int, largest: int) -> int:
+    """Check the bounds, and return the initial number of nodes.
+
+    Raises :class:`UsageError` for inconsistent bounds.
+    """
+    begin = smallest if size is None else size
+    if not 1 <= smallest <= begin <= largest:
+        raise UsageError(
+            f"min-size {smallest}, size {begin} and max-size {largest} are not in order",
+            hint="choose 1 <= min-size <= size <= max-size",
+            code="bad-option",
+        )
+    return begin
+
+
+class MockService:
+    """Grants requests for nodes within the bounds. ``size`` is the initial number of nodes."""
+
+    def __init__(self, size: int, smallest: int, largest: int) -> None:
+        self._size, self._smallest, self._largest = size, smallest, largest
+
+    def size(self) -> int:
+        """Return the number of nodes."""
+        return self._size
+
+    def resize(self, request: str, delta: int) -> Resized:
+        """Change the size within the bounds. Deny the request if that changes nothing."""
+        before, asked = self._size, self._size + delta
+        granted = min(max(asked, self._smallest), self._largest)
+        limit = f"max-size {self._largest}" if delta > 0 else f"min-size {self._smallest}"
+        code = "at-maximum" if delta > 0 else "at-minimum"
+        self._size = granted
+        outcome: Literal["granted", "partial", "denied"]
+        outcome, reason = "partial", f"that would be size {asked}, but {limit} applies"
+        if granted == before:
+            outcome, reason = "denied", f"its size is already {before}, and {limit} applies"
+        elif granted == asked:
+            outcome, reason, code = "granted", "", ""
+        return Resized(
+            outcome=outcome, before=before, asked=asked, granted=granted, reason=reason, code=code
+        )
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def _instance_id(handle: Any) -> str:

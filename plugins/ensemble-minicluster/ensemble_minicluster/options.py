@@ -1,4 +1,4 @@
-"""Options of the executor ``minicluster``, as a JSON Schema."""
+"""Options of the executor ``minicluster`` and of the resizer ``kubernetes``, as JSON Schemas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PASSED_ON = ("uri", "queue", "bank", "output", "events", "instance_ended")
 #: Marks connection options, which may differ after a resume.
 _REACH: Mapping[str, Any] = {"commands": ["run", "resume", "cancel"]}
 
-#: Options for ``--option KEY=VALUE``.
+#: Options of the executor, for ``--option KEY=VALUE``.
 OPTIONS: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
@@ -119,6 +119,50 @@ OPTIONS: Mapping[str, Any] = {
             "description": "Option of executor flux: whether the instance with the run's jobs has "
             "certainly ended.",
             "type": "boolean",
+        },
+    },
+}
+
+#: Options of the resizer, for ``ensemble-server start --option KEY=VALUE``.
+RESIZER_OPTIONS: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "namespace": {
+            "description": "Only resize MiniClusters in this namespace; default: all that the "
+            "credentials allow.",
+            **_TEXT,
+        },
+        "map": {
+            "type": ["object", "string"],
+            "additionalProperties": {"type": "string", "minLength": 1},
+            "description": "Members whose MiniCluster has another name: "
+            '{"NAMESPACE/NAME": "MINICLUSTER"}, as an object or as JSON.',
+        },
+        "fixed": {
+            "type": ["array", "string"],
+            "items": {"type": "string", "minLength": 1},
+            "description": "Members that are not resized, because something else sets their size: "
+            '["NAMESPACE/NAME"], as a list or as JSON.',
+        },
+        "kubeconfig": {
+            "description": "Kubeconfig file; default: $KUBECONFIG, "
+            "the pod's service account, or ~/.kube/config.",
+            **_TEXT,
+        },
+        "context": {"description": "Context in that file; default: the current one.", **_TEXT},
+        "max_size": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "Upper limit of nodes for every MiniCluster, even one without a "
+            "maxSize; default: its maxSize.",
+        },
+        "timeout": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "maximum": 600,
+            "default": 8,
+            "description": "Time limit of a resize in seconds, for all its requests to Kubernetes.",
         },
     },
 }

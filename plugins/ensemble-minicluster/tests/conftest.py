@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from ensemble_minicluster.cluster import Patience
+from ensemble_minicluster.cluster import Patience, to_ranks
 from ensemble_minicluster.executor import MiniCluster, Part
-from ensemble_minicluster.node_states import to_ranks
 from ensemble_testing.executor import Session, wait_until
 from ensemble_testing.fakes import FakeExecutor
 

@@ -74,7 +74,7 @@ def test_grow_is_granted_when_flux_reports_the_nodes_as_up_and_not_before(played
 def test_the_gauges_include_the_nodes_before_a_rule_learns_of_the_grant(
     played: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_minicluster.grow._BEHIND", 150.0)
+    monkeypatch.setattr("ensemble_minicluster.grow_and_shrink._BEHIND", 150.0)
     cluster = played(2)
     cluster.cloud.act = lambda before, after: cluster.instance.online.update(range(after))
     cluster.session.executor.resize("resize-1", 1)

@@ -311,7 +311,7 @@ def test_a_shrink_at_the_end_of_a_run_is_delivered(played: Play) -> None:
 def test_a_run_that_ends_while_jobs_are_on_the_nodes_spares_them_soon(
     played: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_minicluster.shrink.LAST", 0.3)
+    monkeypatch.setattr("ensemble_minicluster.grow_and_shrink.LAST", 0.3)
     cluster = played(3)
     cluster.instance.busy = {2}
     cluster.session.executor.resize("resize-1", -1)

@@ -92,13 +92,13 @@ def minicluster(cluster: Cluster) -> Callable[..., dict[str, Any]]:
 def build(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Resizer]]:
     """Yield a function that builds the resizer as the service does, with more options."""
     pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
-    from ensemble_minicluster.kubernetes_plugin import RECORD
+    from ensemble_minicluster import resizer
 
     built: list[Resizer] = []
 
     def build(**options: Any) -> Resizer:
         file = cluster.kubeconfig(tmp_path / "config", options.pop("token", None))
-        built.append(RECORD.build({"kubeconfig": str(file), "timeout": 4, **options}))
+        built.append(resizer.build({"kubeconfig": str(file), "timeout": 4, **options}))
         return built[-1]
 
     yield build

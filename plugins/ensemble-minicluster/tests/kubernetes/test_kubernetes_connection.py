@@ -22,7 +22,7 @@ from ensemble_core import EnsembleError, UsageError
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed")
 pytest.importorskip("cryptography", reason="there is nothing to make certificates with")
 
-from ensemble_minicluster.kubernetes_plugin import RECORD
+from ensemble_minicluster.resizer import build as build_resizer
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def in_pod(
 
 
 def test_in_a_pod_the_service_account_is_used(in_pod: Path) -> None:
-    resizer = RECORD.build({})
+    resizer = build_resizer({})
     assert resizer.size(MEMBER) == 2
     resizer.close()
 
@@ -111,7 +111,7 @@ def test_a_token_replaced_by_the_kubelet_is_read_again(
         self._token_refresh_period = dt.timedelta(0)  # default: a minute
 
     monkeypatch.setattr(InClusterConfigLoader, "__init__", begin_soon)
-    resizer = RECORD.build({})
+    resizer = build_resizer({})
     assert resizer.size(MEMBER) == 2
     in_pod.write_text(secure.access.token("system:admin"), encoding="utf-8")
     secure.access.revoke(secure.token)
@@ -123,7 +123,7 @@ def test_a_token_replaced_by_the_kubelet_is_read_again(
 def test_a_pod_without_a_token_has_a_hint(in_pod: Path) -> None:
     in_pod.unlink()
     with pytest.raises(UsageError) as raised:
-        RECORD.build({})
+        build_resizer({})
     assert "service account" in raised.value.what
     assert "automountServiceAccountToken" in (raised.value.hint or "")
 
@@ -132,13 +132,13 @@ def test_a_kubeconfig_takes_precedence_over_the_pod(
     in_pod: Path, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config")))
-    assert RECORD.build({}).size(MEMBER) is None
+    assert build_resizer({}).size(MEMBER) is None
     assert [path for _, path in cluster.log], "the cluster of the file was asked"
 
 
 def test_an_untrusted_api_server_is_rejected(secure: Cluster, tmp_path: Path) -> None:
     file = secure.kubeconfig(tmp_path / "config")
-    answer = RECORD.build({"kubeconfig": str(file)}).resize(MEMBER, 1)
+    answer = build_resizer({"kubeconfig": str(file)}).resize(MEMBER, 1)
     assert (answer.outcome, answer.code, answer.transient) == ("denied", "untrusted", False)
     assert "certificate" in answer.reason
     assert secure.log == []
@@ -150,10 +150,10 @@ def test_the_context_chooses_among_clusters(cluster: Cluster, tmp_path: Path) ->
     document["contexts"].append({**document["contexts"][0], "name": "other"})
     document["current-context"] = "nowhere"
     file.write_text(json.dumps(document), encoding="utf-8")
-    RECORD.build({"kubeconfig": str(file), "context": "other"}).size(MEMBER)
+    build_resizer({"kubeconfig": str(file), "context": "other"}).size(MEMBER)
     assert cluster.log
     with pytest.raises(UsageError, match="no usable Kubernetes cluster"):
-        RECORD.build({"kubeconfig": str(file)})
+        build_resizer({"kubeconfig": str(file)})
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str | None) -> 
     if text is not None:
         file.write_text(text, encoding="utf-8")
     with pytest.raises(UsageError) as raised:
-        RECORD.build({"kubeconfig": str(file)})
+        build_resizer({"kubeconfig": str(file)})
     assert str(file) in raised.value.what
     assert raised.value.cause
     assert raised.value.exit_code == 2
@@ -186,13 +186,13 @@ def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str | None) -> 
 )
 def test_invalid_options_are_rejected_at_the_start(options: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        RECORD.build(options)
+        build_resizer(options)
 
 
 def test_without_the_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(EnsembleError) as raised:
-        RECORD.build({})
+        build_resizer({})
     assert "ensemble-minicluster[kubernetes]" in (raised.value.hint or "")
 
 
@@ -200,7 +200,7 @@ def test_nothing_heavy_is_loaded_before_a_resizer_is_built() -> None:
     code = (
         "import sys\n"
         "import ensemble_minicluster\n"
-        "import ensemble_minicluster.kubernetes_plugin, ensemble_minicluster.resizer\n"
+        "import ensemble_minicluster.options, ensemble_minicluster.resizer\n"
         "print([name for name in ('kubernetes', 'urllib3', 'grpc') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

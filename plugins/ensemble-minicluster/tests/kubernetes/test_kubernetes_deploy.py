@@ -15,7 +15,7 @@ import ensemble_minicluster
 import pytest
 import yaml
 from click.testing import CliRunner
-from ensemble_minicluster.kubernetes_plugin import OPTIONS
+from ensemble_minicluster.options import RESIZER_OPTIONS
 from ensemble_service.commands.server import main as ensemble_server
 from ensemble_testing import wait_until
 from kubernetes_stand_in import Cluster, Operator, definition, job_of
@@ -488,7 +488,7 @@ def test_no_example_uses_the_minicluster_name_for_the_service() -> None:
 
 def test_the_page_lists_every_option_and_every_answer() -> None:
     page = (DEPLOY / "README.md").read_text(encoding="utf-8")
-    for name in OPTIONS["properties"]:
+    for name in RESIZER_OPTIONS["properties"]:
         assert f"`{name.replace('_', '-')}=" in page, name
     package = Path(ensemble_minicluster.__file__).parent
     source = "".join(
