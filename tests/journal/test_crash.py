@@ -26,7 +26,7 @@ ENSEMBLES = (
 BROKEN = """
 import random
 from ensemble_testing import Story
-from ensemble_testing.crash.instrumentation import instrument
+from ensemble_testing.crash.kill_points import instrument
 from ensemble_core.model.events import Resources
 
 instrument(random.Random(0))

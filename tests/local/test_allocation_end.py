@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from ensemble_testing.allocation import Allocation
+from ensemble_testing.processes import Allocation
 from ensemble_testing.session import Session, wait_until
 
 from ensemble_core.cli.main import main

@@ -26,7 +26,7 @@ from ensemble_flux.instance import (
     survives_power_cut,
 )
 from ensemble_testing import Session, wait_until
-from ensemble_testing.allocation import Allocation
+from ensemble_testing.processes import Allocation
 
 from ensemble_core import ExecutorLost, JobEvent
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from ensemble_testing.ports import free_ports
+from ensemble_testing.processes import free_ports
 
 #: The programs. Debian's in ``/usr/bin`` start a compiler to find the architecture.
 TOOLS = Path("/usr/lib/gridengine")

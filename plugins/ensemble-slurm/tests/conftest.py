@@ -20,7 +20,7 @@ from pathlib import Path
 import ensemble_slurm
 import pytest
 from ensemble_testing.executor import wait_until
-from ensemble_testing.ports import free_ports
+from ensemble_testing.processes import free_ports
 
 NODES = ("n1", "n2", "n3", "n4")
 CORES = 2

@@ -15,7 +15,7 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.model.rules import Action, Rule
 from ensemble_core.plugin.hookspecs import ActionPlugin, CallContext
 from ensemble_testing.fakes import FakeFiring
-from ensemble_testing.options import RecordContract
+from ensemble_testing.plugin_record import RecordContract
 
 
 class ActionContract(RecordContract):

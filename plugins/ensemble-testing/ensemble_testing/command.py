@@ -26,6 +26,7 @@ from ensemble_core.errors import UsageError
 
 if TYPE_CHECKING:
     from ensemble_core.plugin.untrusted_code import Purpose
+    from ensemble_testing.rule_tests.player import PlayedTest
 
 
 @click.command()
@@ -99,8 +100,7 @@ def _run(
     import sys
 
     from ensemble_core.errors import EnsembleError, FileErrors
-    from ensemble_testing.rule_tests.junit import report
-    from ensemble_testing.rule_tests.player import PlayedTest, play
+    from ensemble_testing.rule_tests.player import play
     from ensemble_testing.rule_tests.test_file import read_tests
 
     look = style_of(sys.stdout)
@@ -150,7 +150,7 @@ def _run(
             seen = f"{len(ids) - len(lacking)} of {count_of(len(ids), 'rule')}"
             print_line(printable(f"{file}: {seen} fired in the tests{tail}"))
     if junit is not None:
-        _write(junit, report(done))
+        _write(junit, _junit(done))
     return int(any(not played.passed for _, told in done for played, _ in told))
 
 
@@ -180,3 +180,34 @@ def _write(path: str, text: str) -> None:
             hint="choose a file in an existing folder",
             code="report-unwritable",
         ) from None
+
+
+def _junit(files: Sequence[tuple[str, Sequence[tuple[PlayedTest, float]]]]) -> str:
+    """Return the JUnit report as XML. Durations are in seconds."""
+    import xml.etree.ElementTree as ET
+
+    root = ET.Element("testsuites")
+    for file, tests in files:
+        suite = ET.SubElement(
+            root,
+            "testsuite",
+            name=file,
+            tests=str(len(tests)),
+            failures=str(sum(not played.passed for played, _ in tests)),
+            errors="0",
+            skipped="0",
+            time=f"{sum(seconds for _, seconds in tests):.3f}",
+        )
+        for played, seconds in tests:
+            case = ET.SubElement(
+                suite, "testcase", classname=file, name=played.test.name, time=f"{seconds:.3f}"
+            )
+            if not played.passed:
+                failed = ET.SubElement(case, "failure", message=played.failures[0].split("\n")[1])
+                failed.text = _xml_text("\n".join(played.failures))
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _xml_text(text: str) -> str:
+    """Return text without characters that XML cannot represent."""
+    return "".join(c if c in "\n\t" or c >= " " else "?" for c in text)

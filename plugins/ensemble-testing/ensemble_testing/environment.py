@@ -18,7 +18,7 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.model.causes import ENVIRONMENT_FAILED
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import EnvironmentPlugin
-from ensemble_testing.options import RecordContract
+from ensemble_testing.plugin_record import RecordContract
 
 #: Where Debian has the shell code of Environment Modules and of Lmod.
 _MODULES = ("/usr/share/modules/init/bash", "/usr/share/lmod/lmod/init/bash")

@@ -41,11 +41,13 @@ from ensemble_core.plugin.option_schemas import plain
 from ensemble_core.plugin.record_validation import CAPABILITIES, check_record
 from ensemble_testing.crash import CrashSuite
 from ensemble_testing.decisions import DecisionSuite
-from ensemble_testing.executor_environment import JobEnvironmentContract
-from ensemble_testing.executor_fields import JobFieldsContract
+from ensemble_testing.executor_jobs import (
+    JobEnvironmentContract,
+    JobFieldsContract,
+    SignalsContract,
+)
 from ensemble_testing.executor_reattach import LeavingContract
 from ensemble_testing.executor_settings import ExecutorKnobs
-from ensemble_testing.executor_signals import SignalsContract
 from ensemble_testing.session import Session, alive, wait_until, within
 
 __all__ = ["ExecutorContract", "ExecutorKnobs", "ExecutorSuite", "Session", "wait_until"]

@@ -9,7 +9,7 @@ from ensemble_core.cli.toolkit import option_defaults
 from ensemble_core.model.generators import Exchange, Generator, Point, Variable, Vocs
 from ensemble_core.plugin.hookspecs import GeneratorPlugin
 from ensemble_core.plugin.untrusted_code import build_generator
-from ensemble_testing.options import RecordContract
+from ensemble_testing.plugin_record import RecordContract
 
 __all__ = ["GeneratorContract", "PlayedGenerator", "build_generator"]
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.hookspecs import ObserverPlugin
 from ensemble_core.plugin.observer import Observer, Row
-from ensemble_testing.options import RecordContract
+from ensemble_testing.plugin_record import RecordContract
 
 _EVERY_BYTE = 4096
 

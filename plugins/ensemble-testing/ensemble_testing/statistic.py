@@ -12,7 +12,7 @@ from ensemble_core.metrics.statistic_state import put_state, state_of
 from ensemble_core.model.codec import dumps
 from ensemble_core.plugin.hookspecs import StatisticPlugin
 from ensemble_core.plugin.option_schemas import required_options
-from ensemble_testing.options import RecordContract
+from ensemble_testing.plugin_record import RecordContract
 
 _SAMPLES = (3.0, 1.5, 4.0, 1.0, 5.0, 9.25, -2.0, 6.0, 0.0, 5.0, 3.5, 1e6, 1e-6)
 

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 import ensemble_testing.isolation  # noqa: F401  (what tests start heeds SIGHUP, under nohup too)
 from ensemble_core.cli.main import main
-from ensemble_testing.allocation import Allocation
+from ensemble_testing.processes import Allocation
 from ensemble_testing.run_process import cancel_runs, held_jobs, slots_at_once
 from ensemble_testing.session import NAME, need, wait_until
 

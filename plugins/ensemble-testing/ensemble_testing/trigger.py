@@ -20,7 +20,7 @@ from ensemble_core.model.events import (
 from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
 from ensemble_core.plugin.record_validation import CORE_EVENTS, probable_event
-from ensemble_testing.options import RecordContract
+from ensemble_testing.plugin_record import RecordContract
 
 _EVENTS: tuple[Event, ...] = (
     Started(0.0),

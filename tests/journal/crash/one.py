@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import sys
 
-from ensemble_testing.crash.instrumentation import instrument
-from ensemble_testing.crash.kill_points import kill_at
+from ensemble_testing.crash.kill_points import instrument, kill_at
 
 from ensemble_core.cli.main import main
 

@@ -31,8 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from click.testing import CliRunner
-from ensemble_testing.allocation import Allocation
-from ensemble_testing.processes import process_files
+from ensemble_testing.processes import Allocation, process_files
 
 from ensemble_core.cli import end_at_ctrl_c
 from ensemble_core.cli.command_group import FAULT

@@ -36,8 +36,7 @@ from ensemble_core.journal.replay import Replay
 from ensemble_core.model.decisions import Fired, Submit
 from ensemble_core.model.events import Problem
 from ensemble_core.session import executor_choice, interrupts, run_control  # noqa: F401  (the same)
-from ensemble_testing.crash import kill_points
-from ensemble_testing.crash.instrumentation import instrument
+from ensemble_testing.crash.kill_points import instrument, kill_at, reached
 
 #: Words of the message about an executor whose events are wrong, which the controller corrects.
 BROKEN = "violates its contract"
@@ -108,7 +107,7 @@ def controller(
             print(f"== {' '.join(args)}  [{kill}]", flush=True)
             faulthandler.enable(2)  # a stuck controller gets SIGABRT, and shows what its threads do
             instrument(random.Random(seed))
-            kill_points.kill_at(kill.kind, kill.number)
+            kill_at(kill.kind, kill.number)
             ensemble(list(args))
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 0
@@ -117,7 +116,7 @@ def controller(
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            os.write(writing, json.dumps(kill_points.reached).encode())
+            os.write(writing, json.dumps(reached).encode())
             os._exit(code)
     os.close(writing)
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Contract of a plugin's record: the record is valid, and its schema rejects unknown options."""
+"""Contract of a plugin's record: it is valid, described, and its schema rejects unknown options."""
 
 from __future__ import annotations
 
