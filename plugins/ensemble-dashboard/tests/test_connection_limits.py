@@ -11,8 +11,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from ensemble_dashboard import command, connection_limits, server
-from ensemble_dashboard.connection_limits import report_errors_rarely, uid_of_peer
+from ensemble_dashboard import command, server
+from ensemble_dashboard.server import report_errors_rarely, uid_of_peer
 
 CONNECT = """
 import socket, sys, os
@@ -91,8 +91,8 @@ def test_a_connection_with_the_same_ports_and_other_addresses_is_another_one(
 def test_idle_connections_are_dropped_and_block_nobody(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_limits, "_most_connections", lambda: 20)
-    monkeypatch.setattr(connection_limits, "_FIRST_REQUEST", 0.5)
+    monkeypatch.setattr(server, "_most_connections", lambda: 20)
+    monkeypatch.setattr(server, "_FIRST_REQUEST", 0.5)
     with ExitStack() as held:
         idle = [
             held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))

@@ -10,7 +10,7 @@ from ensemble_batch import Outlet
 
 from ensemble_kubernetes.api import Api, ApiError, selector
 from ensemble_kubernetes.manifest import JOB, RUN
-from ensemble_kubernetes.tasks import Tasks
+from ensemble_kubernetes.thread_pool import Tasks
 
 #: Maximum number of Jobs in one request.
 _TOGETHER = 100

@@ -27,12 +27,11 @@ from ensemble_core import (
 )
 from ensemble_kubernetes.api import Api, ApiError, Kind
 from ensemble_kubernetes.deletions import Deletions
-from ensemble_kubernetes.job_state import Life
+from ensemble_kubernetes.job_state import STUCK, Failure, Life, read_pod
 from ensemble_kubernetes.log_copy import LogCopy
 from ensemble_kubernetes.manifest import INDEX, JOB, RUN, Settings, job_name, manifest, wrong
-from ensemble_kubernetes.pods import STUCK, Failure, read_pod
 from ensemble_kubernetes.quotas import is_about_quota, never_fits, quota_of
-from ensemble_kubernetes.tasks import Tasks
+from ensemble_kubernetes.thread_pool import Tasks
 
 Object = Mapping[str, Any]
 #: Maximum number of concurrent requests.

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from conftest import ACCESS, IMAGE, MISSING
-from ensemble_kubernetes import kubernetes_run, pods
+from ensemble_kubernetes import job_state, kubernetes_run
 from ensemble_kubernetes.api import Api
 from ensemble_kubernetes.executor import KubernetesExecutor
-from ensemble_kubernetes.job_state import Life
+from ensemble_kubernetes.job_state import Life, Pod, read_pod
 from ensemble_kubernetes.kubernetes_run import KubernetesRun
 from ensemble_kubernetes.log_copy import LogCopy
 from ensemble_kubernetes.manifest import Settings, manifest
-from ensemble_kubernetes.pods import Pod, read_pod
 from ensemble_testing import Session
 from kubernetes_stand_in.refusals import Refusal, conflict
 from kubernetes_stand_in.store import now
@@ -147,7 +146,7 @@ def test_a_job_whose_pod_is_denied_by_a_policy_fails_with_its_message(
 def test_an_image_that_cannot_be_pulled_is_reported_and_fails_its_job_within_a_minute(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert pods.STUCK < 60
+    assert job_state.STUCK < 60
     monkeypatch.setattr(kubernetes_run, "STUCK", 2.0)
     job = session.job("true", options={"kubernetes": {"image": MISSING}})
     session.run(job)

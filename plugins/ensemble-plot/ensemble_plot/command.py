@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from ensemble_core.cli.toolkit import (
     errors_as_json,
     format_duration,
     json_option,
+    parse_path,
     print_error,
     print_line,
     print_warning,
@@ -24,23 +25,18 @@ from ensemble_core.cli.toolkit import (
     state_option,
     to_json,
 )
-from ensemble_plot.image_file import (
-    check_place,
-    format_of,
-    inches,
-    need_matplotlib,
-    render,
-    write,
-)
+from ensemble_plot.image_file import check_place, format_of, inches, need_matplotlib, render, write
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ensemble_plot.parallel_picture import ParallelPicture
+    from ensemble_core.cli.toolkit import BoundRule, Ensemble
+    from ensemble_plot.generator_picture import ParallelPicture
     from ensemble_plot.picture import Axis, Picture
     from ensemble_plot.run_history import RunHistory
     from ensemble_plot.table_picture import TablePicture
     from ensemble_plot.timeline import Timeline
+
 
 #: Default number of variables: if the rules use variables, and if they use none.
 _OF_RULES, _FIRST = 6, 4
@@ -231,8 +227,7 @@ def _table_picture(
     engine = kept.recover(compare=False).engine
     tables, generators = engine.state.ensemble.tables, engine.state.ensemble.generators
     if name in generators and name in engine.state.generators:
-        from ensemble_plot.generator_picture import generator_picture
-        from ensemble_plot.parallel_picture import parallel_picture
+        from ensemble_plot.generator_picture import generator_picture, parallel_picture
 
         standing = engine.state.generators[name]
         if parallel:
@@ -298,7 +293,6 @@ class _Selection:
 
     def _rules(self, added: dict[str, Any]) -> dict[str, tuple[str, ...]]:
         """Return the names that each rule uses, in all versions of the ensemble file."""
-        from ensemble_plot.rule_variables import variables_of_rules
 
         found: dict[str, tuple[str, ...]] = {}
         try:
@@ -445,3 +439,41 @@ def _names(given: Iterable[str]) -> list[str]:
     """Return the names in options that may be repeated and may contain several names."""
     found = [name.strip() for text in given for name in _COMMA.split(text)]
     return list(dict.fromkeys(name for name in found if name))
+
+
+def variables_of_rules(
+    ensemble: Ensemble,
+    added: Mapping[str, Mapping[str, Any]] | None = None,  # rules added during the run, by id
+) -> dict[str, tuple[str, ...]]:
+    """Return the variables that each rule uses, by rule id.
+
+    They include event fields and parameters that the rule's condition uses.
+    """
+    rules = list(ensemble.rules)
+    for name, spec in (added or {}).items():
+        try:
+            rules.append(ensemble.binder.rule(spec, name))
+        except EnsembleError:  # a plugin that the rule needs may be missing
+            continue
+    return {rule.id: _variables(rule, ensemble) for rule in rules}
+
+
+def _variables(rule: BoundRule, ensemble: Ensemble) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    paths = []
+    condition = rule.condition
+    if rule.trigger.metric is not None:
+        paths.append(rule.trigger.metric)
+    if condition is not None:
+        text = condition.text
+        for name in sorted(condition.names, key=lambda name: (text.find(name), name)):
+            found[name] = None
+        paths += sorted(condition.metrics, key=lambda path: (text.find(path), path))
+    for path in paths:
+        try:
+            metric = parse_path(path, ensemble.groups, ensemble.statistics)
+        except EnsembleError:
+            continue
+        if metric.kind == "series" and metric.group:
+            found[metric.variable.removeprefix("rows.")] = None
+    return tuple(found)

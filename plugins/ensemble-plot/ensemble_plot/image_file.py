@@ -10,7 +10,7 @@ from ensemble_core import EnsembleError, UsageError
 from ensemble_core.cli.toolkit import replace_file
 
 if TYPE_CHECKING:
-    from ensemble_plot.parallel_picture import ParallelPicture
+    from ensemble_plot.generator_picture import ParallelPicture
     from ensemble_plot.picture import Picture
     from ensemble_plot.table_picture import TablePicture
     from ensemble_plot.timeline import Timeline
@@ -73,7 +73,7 @@ def render(
         from ensemble_plot.drawing import draw
     except ImportError as error:
         raise _no_matplotlib(str(error)) from error
-    from ensemble_plot.parallel_picture import ParallelPicture, draw_parallel
+    from ensemble_plot.generator_picture import ParallelPicture, draw_parallel
     from ensemble_plot.table_picture import TablePicture, draw_table
     from ensemble_plot.timeline import Timeline, draw_timeline
 

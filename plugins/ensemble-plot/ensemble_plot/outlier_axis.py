@@ -1,13 +1,33 @@
-"""Vertical axis that is linear for most values and logarithmic for outliers."""
+"""Vertical axis for values with outliers: whether a panel needs it, and how it is drawn.
+
+It is linear for most values and logarithmic for outliers.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-import numpy as np
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+#: Distance from which a value counts as an outlier, in multiples of the range of nine tenths of all
+#: values.
+_FAR = 20.0
+
+
+def usual_range(values: Iterable[float]) -> tuple[float, float] | None:
+    """Return the range of most values; ``None`` if all values can share a linear axis."""
+    ordered = sorted(value for value in values if value == value)
+    if len(ordered) < 10:
+        return None
+    low, high = ordered[len(ordered) // 20], ordered[len(ordered) - 1 - len(ordered) // 20]
+    span = high - low
+    if not 0 < span < math.inf:
+        return None
+    if ordered[0] >= low - _FAR * span and ordered[-1] <= high + _FAR * span:
+        return None
+    return low - span / 2, high + span / 2
+
 
 #: Minimum distance between the ticks of decades, if the usual range has height 2.
 _ROOM = 0.3
@@ -25,12 +45,16 @@ class _Scale:
         self.decade = 2.0 / decades if decades > 0 else 1.0
 
     def forward(self, values: Any) -> Any:
+        import numpy as np
+
         with np.errstate(all="ignore"):
             u = (np.asarray(values, float) - self.middle) / self.half
             far = 1 + self.decade * np.log10(np.maximum(np.abs(u), 1))
         return np.where(np.abs(u) <= 1, u, np.sign(u) * far)
 
     def inverse(self, values: Any) -> Any:
+        import numpy as np
+
         u = np.asarray(values, float)
         with np.errstate(all="ignore"):
             far = 10 ** np.minimum((np.abs(u) - 1) / self.decade, 307.0)
@@ -42,6 +66,8 @@ def set_outlier_axis(ax: Any, usual: tuple[float, float], least: float, most: fl
 
     The axis extends from ``least`` to ``most``.
     """
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
     low, high = usual
     scale = _Scale(low, high, least, most)
     ax.set_yscale("function", functions=(scale.forward, scale.inverse))

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ensemble_plot.outliers import usual_range
-from ensemble_plot.run_history import Mark, RunHistory, Track
-from ensemble_plot.thinned_curve import Curve, Point
+from ensemble_plot.outlier_axis import usual_range
+from ensemble_plot.run_history import Curve, Mark, Point, RunHistory, Track
 
 #: Horizontal axis of a panel: the rows' own clock, or seconds since the run's first event.
 Axis = Literal["step", "time"]

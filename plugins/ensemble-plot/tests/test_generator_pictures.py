@@ -13,9 +13,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from ensemble_plot.generator_picture import generator_picture
+from ensemble_plot.generator_picture import generator_picture, parallel_picture
 from ensemble_plot.image_file import render
-from ensemble_plot.parallel_picture import parallel_picture
 
 import ensemble_core as ensemble
 from ensemble_core import Constraint, Point, Variable, Vocs

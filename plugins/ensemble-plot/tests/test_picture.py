@@ -15,8 +15,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
-from ensemble_plot.run_history import read
-from ensemble_plot.thinned_curve import Curve
+from ensemble_plot.run_history import Curve, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kept_story import KeptStory
