@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ensemble_service.certificates import init as init_certificates
     from ensemble_service.client import GroupStatus, MemberStatus, ServiceClient
-    from ensemble_service.reporter import Reporter
+    from ensemble_service.heartbeats import Reporter
     from ensemble_service.tokens import TokenFile
 else:
     _HOMES = {
-        "Reporter": ("reporter", "Reporter"),
+        "Reporter": ("heartbeats", "Reporter"),
         "TokenFile": ("tokens", "TokenFile"),
         "init_certificates": ("certificates", "init"),
     }

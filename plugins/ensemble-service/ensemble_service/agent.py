@@ -16,8 +16,8 @@ from ensemble_core import EnsembleError, Executor, UsageError
 from ensemble_service.access import is_run_name, runs_named
 from ensemble_service.call_errors import MISMATCHED
 from ensemble_service.connection import Connection
+from ensemble_service.heartbeats import BEAT, SOONEST, MemberStats
 from ensemble_service.hosted_run import HostedRun
-from ensemble_service.member_stats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.state_folder import claim
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _LINGER = 0.01
 #: Number of waiting events that are sent without delay.
 _ENOUGH = 500
-#: Seconds between heartbeats: usual, and shortest.
-_BEAT, _SOONEST = 2.0, 0.2
 #: Maximum number of concurrent runs.
 _MOST_RUNS = 1_000
 #: Seconds between checks whether the queues have ended.
@@ -260,9 +258,9 @@ class Agent:
         changes, last_beat = -1, 0.0
         while not self._ended.is_set():
             now = time.monotonic()
-            wait = last_beat + _BEAT - now
+            wait = last_beat + BEAT - now
             if self._stats.changes != changes:
-                wait = min(wait, last_beat + _SOONEST - now)
+                wait = min(wait, last_beat + SOONEST - now)
             self._news.wait(max(0.0, wait))
             if self._ended.is_set():
                 return
@@ -277,7 +275,7 @@ class Agent:
                         self._connection.send(pb.FromMember(batch=batch))
             now = time.monotonic()
             since = now - last_beat
-            if since >= _BEAT or (since >= _SOONEST and self._stats.changes != changes):
+            if since >= BEAT or (since >= SOONEST and self._stats.changes != changes):
                 changes, last_beat = self._stats.changes, now
                 for run in list(self._hosted.values()):
                     if run.outbox.overdue(now):

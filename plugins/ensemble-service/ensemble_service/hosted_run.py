@@ -28,7 +28,7 @@ from ensemble_core import (
     private_folder,
 )
 from ensemble_service.event_delivery import MOST, KeptEvents, Outbox
-from ensemble_service.member_stats import MemberStats
+from ensemble_service.heartbeats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.state_folder import write_atomically
 from ensemble_service.wire import from_error, from_event, to_jobs

@@ -21,9 +21,9 @@ from ensemble_service import hosted_run
 from ensemble_service.call_errors import Unreachable
 from ensemble_service.channel import open_channel
 from ensemble_service.connection import Connection
+from ensemble_service.heartbeats import MemberStats
 from ensemble_service.hosted_run import HOME, HostedRun
 from ensemble_service.member_proxy import MemberProxy, RunContext
-from ensemble_service.member_stats import MemberStats
 from ensemble_service.membership import Membership
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.remote_executor import RemoteExecutor

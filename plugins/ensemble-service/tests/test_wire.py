@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from ensemble_service.event_delivery import Inbox, Outbox
-from ensemble_service.member_stats import MemberStats
+from ensemble_service.heartbeats import MemberStats
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.wire import (
     MOST_BYTES,
