@@ -108,7 +108,7 @@ if TYPE_CHECKING:
     from ensemble_core.config.schema import Validators as Validators
     from ensemble_core.config.schema import defaults
     from ensemble_core.config.yaml_reader import read_text
-    from ensemble_core.config.yaml_writer import write_yaml as write_yaml
+    from ensemble_core.config.yaml_reader import write_yaml as write_yaml
     from ensemble_core.journal.event_encoding import JournalRow as JournalRow
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
@@ -161,10 +161,9 @@ else:
         "ensemble_core.config.document": "Document DocumentPath=Path shown",
         "ensemble_core.config.loading": "load_file=load load_text",
         "ensemble_core.config.profile": "Profile",
-        "ensemble_core.config.yaml_reader": "read_document=read_text",
+        "ensemble_core.config.yaml_reader": "read_document=read_text write_yaml",
         "ensemble_core.config.schema": "Validators option_defaults=defaults",
         "ensemble_core.config.file_text": "read_file=read",
-        "ensemble_core.config.yaml_writer": "write_yaml",
         "ensemble_core.journal.event_encoding": "JournalRow",
         "ensemble_core.journal.run_folder": "is_private",
         "ensemble_core.journal.reader": "Journal JournalError",

@@ -15,11 +15,10 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.group_changes import change_group, check_merge, known_at_load
 from ensemble_core.config.groups import check_used, restore_spelling
-from ensemble_core.config.phases import check_learns, check_phase
 from ensemble_core.config.placeholder_check import report_unfilled, report_unpaired
 from ensemble_core.config.schema import defaults
-from ensemble_core.config.scoped_names import Over, scoped_names
-from ensemble_core.config.table_references import check_rows
+from ensemble_core.config.statistic_names import Over, check_rows, scoped_names
+from ensemble_core.config.switch_targets import check_learns, check_phase
 from ensemble_core.errors import EnsembleError, closest, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import AWAY, BACKLOG, GAUGES, GENERATOR, is_gauge

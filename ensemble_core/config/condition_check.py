@@ -13,7 +13,7 @@ from typing import Any
 from ensemble_core.config.action_entries import MatchContext, report_unlisted
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.scoped_names import scoped_names
+from ensemble_core.config.statistic_names import scoped_names
 from ensemble_core.config.trigger_entries import BoundTrigger
 from ensemble_core.errors import EnsembleError, did_you_mean
 from ensemble_core.metrics.store import AWAY, BACKLOG, FIRINGS, MetricPath

@@ -12,8 +12,8 @@ from ensemble_core.config.action_entries import MatchContext, OptionCheck
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path, shown
 from ensemble_core.config.groups import check_used
-from ensemble_core.config.scoped_names import scoped_names
 from ensemble_core.config.search_space import earlier_points, read_first_points, read_variables
+from ensemble_core.config.statistic_names import scoped_names
 from ensemble_core.config.sweeps import MOST_JOBS
 from ensemble_core.errors import EnsembleError, Location
 from ensemble_core.metrics.store import generator_gauge

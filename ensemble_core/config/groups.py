@@ -11,20 +11,27 @@ from dataclasses import fields as dataclass_fields
 from operator import attrgetter
 from typing import Any, Literal
 
-from ensemble_core.config.avoided_nodes import check_avoided, read_avoided
+from ensemble_core.config.avoid_and_warn import (
+    check_avoided,
+    check_warning,
+    read_avoided,
+    read_warning,
+)
+from ensemble_core.config.command_warnings import command_warnings
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.job_environments import check_within, read_within
-from ensemble_core.config.job_files import check_discard, check_visible, read_discard, read_outputs
 from ensemble_core.config.job_options import check_filled_options, read_options
-from ensemble_core.config.job_signals import check_warning, read_warning
-from ensemble_core.config.kinds import ask_executor, check_kind_of_group
+from ensemble_core.config.outputs_and_discard import (
+    check_discard,
+    check_visible,
+    read_discard,
+    read_outputs,
+)
+from ensemble_core.config.pilots import ask_executor, check_kind_of_group
 from ensemble_core.config.placeholder_check import check_placeholders, has_formats
-from ensemble_core.config.points_file import read_points
 from ensemble_core.config.schema import defaults
-from ensemble_core.config.shell_warnings import shell_warnings
-from ensemble_core.config.sweeps import MOST_JOBS, read_parameters
-from ensemble_core.config.thread_warnings import thread_warnings
+from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
+from ensemble_core.config.within import check_within, read_within
 from ensemble_core.errors import EnsembleError, call_plugin, closest
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.byte_sizes import memory_bytes
@@ -60,8 +67,7 @@ def make_group(context: Context, path: Path, spec: Mapping[str, Any]) -> JobGrou
     check_whole_group(context, path, spec, group)
     _check_observers(context, path, group)
     _check_program(context, group)
-    context.warnings += shell_warnings(group, split=isinstance(spec["command"], str))
-    context.warnings += thread_warnings(group)
+    context.warnings += command_warnings(group, split=isinstance(spec["command"], str))
     return group if len(context.errors) == before else None
 
 

@@ -14,36 +14,25 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ensemble_core.config.action_entries import MatchContext, bind_action
-from ensemble_core.config.binding import bind_rule
-from ensemble_core.config.canonical_names import canonical_names
+from ensemble_core.config.algorithm_instances import check_uses, expand_uses, expanded_data
 from ensemble_core.config.context import Context, Known
 from ensemble_core.config.custom_source import functions_of, source_of
-from ensemble_core.config.cycle_warnings import warn_of_cycles
 from ensemble_core.config.document import Document, Path, plain
-from ensemble_core.config.expansion import expand_sources
 from ensemble_core.config.file_text import read
 from ensemble_core.config.group_changes import change_group
 from ensemble_core.config.groups import make_group
-from ensemble_core.config.instances import check_uses, expand_uses, expanded_data
 from ensemble_core.config.job_options import convert_options
-from ensemble_core.config.kinds import bind_kinds
+from ensemble_core.config.job_sources import expand_sources
 from ensemble_core.config.limits import bind_limits, check_uses_of_limits, live_limits
 from ensemble_core.config.listed_sources import ResolvedValue, resolved_values
-from ensemble_core.config.name_clashes import warn_of_rows_meant
-from ensemble_core.config.output_collisions import warn_of_shared_files
+from ensemble_core.config.outputs_and_discard import warn_of_shared_files
 from ensemble_core.config.overrides import apply
+from ensemble_core.config.pilots import bind_kinds
 from ensemble_core.config.placeholder_check import TEXTS, words_of
 from ensemble_core.config.profile import Profile, apply_profile
 from ensemble_core.config.results_and_retries import bind_fail_if, bind_result, bind_retry
-from ensemble_core.config.rule_warnings import (
-    actions_of,
-    warn_of_counts,
-    warn_of_endings,
-    warn_of_job_counts,
-    warn_of_no_heartbeat,
-    warn_of_short_jobs,
-    warn_of_submits,
-)
+from ensemble_core.config.rule_entries import bind_rule
+from ensemble_core.config.rule_warnings import actions_of, warn_of_mistakes, warn_of_rows_meant
 from ensemble_core.config.schema import Validators
 from ensemble_core.config.schema_check import check_shape
 from ensemble_core.config.startup_check import check_can_start
@@ -59,7 +48,7 @@ from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.rules import BoundRule
 from ensemble_core.plugin.discovery import use_registry
 from ensemble_core.plugin.hookspecs import ExecutorPlugin
-from ensemble_core.plugin.registry import Registry
+from ensemble_core.plugin.registry import Registry, canonical_names
 from ensemble_core.plugin.untrusted_code import Purpose
 from ensemble_core.quick_dataclass import replace
 
@@ -299,18 +288,11 @@ class _Loader:
         check_uses_of_limits(context, data.get("jobs"), data.get("limits"))
         heartbeat = self._heartbeat(logging if isinstance(logging, dict) else {}, rules)
         if not context.errors:
-            warn_of_submits(context, rules)
-            warn_of_counts(context, rules)
-            warn_of_job_counts(context, rules)
-            warn_of_short_jobs(context, rules)
-            warn_of_endings(context, rules)
-            warn_of_cycles(context, rules)
+            warn_of_mistakes(context, rules, heartbeat=heartbeat > 0)
             if self._must_begin:
                 check_can_start(context, rules, heartbeat=heartbeat > 0)
         if not context.errors:
             context.warnings += warn_of_shared_files(groups.values(), context.registry.observers)
-        if not heartbeat and not context.errors:
-            warn_of_no_heartbeat(context, rules)
         name = data.get("name")
         return Ensemble(
             name=name if isinstance(name, str) else FilePath(self._file).stem or "ensemble",

@@ -9,7 +9,7 @@ from ensemble_core.config.action_entries import MatchContext, OptionCheck
 from ensemble_core.config.condition_check import check_causes, check_sense
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.scoped_names import scoped_names
+from ensemble_core.config.statistic_names import scoped_names
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model import conditions
 from ensemble_core.model.conditions import Condition

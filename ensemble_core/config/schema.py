@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ensemble_core.config.deferred_values import relaxed
 from ensemble_core.errors import PluginError
 from ensemble_core.metrics.store import RESOURCES
 from ensemble_core.plugin.hookspecs import ActionPlugin, StatisticPlugin, TriggerPlugin
@@ -256,7 +255,7 @@ def _job_options(
     """Return the schemas of all executors' options. Null removes those of a group or profile."""
     found: dict[str, Any] = {}
     for name in sorted(registry.executors):
-        options = relaxed(registry.executors[name].job_options, changes=changes)
+        options = _relaxed(registry.executors[name].job_options, changes=changes)
         own: dict[str, Any] = {"description": f"Options for {name}.", "type": ["object", "null"]}
         if options:
             key = f"job-options-{name}" + ("-changes" if changes else "")
@@ -390,6 +389,39 @@ def _plain(value: Any, key: str) -> Any:
     elif moved.get("x-ensemble") == "action":
         moved["$ref"] = "#/$defs/nested-actions"
     return moved
+
+
+_PLACEHOLDER = r"\{[A-Za-z_][\w.]*(:[^{}\s]*)?\}"
+#: Words of JSON Schema whose values are schemas, or mappings to schemas.
+_INNER = ("items", "additionalProperties")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+
+
+def _relaxed(schema: Any, *, changes: bool) -> Any:
+    """Return the schema of options that also accepts placeholders, and null for an option.
+
+    With ``changes``, it accepts expressions as well.
+    """
+    if not isinstance(schema, Mapping):
+        return schema
+    whole = {**schema}
+    for word in _NAMED:
+        if word in whole:
+            whole[word] = {k: _or_later(v, changes, null=True) for k, v in whole[word].items()}
+    for word in _INNER:
+        if word in whole:
+            whole[word] = _or_later(whole[word], changes, null=changes)
+    return whole
+
+
+def _or_later(schema: Any, changes: bool, *, null: bool) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    pattern = f"^=|{_PLACEHOLDER}" if changes else _PLACEHOLDER
+    types = ["string", "null"] if null else ["string"]
+    later: dict[str, Any] = {"type": types, "pattern": pattern}
+    said = {"description": schema["description"]} if "description" in schema else {}
+    return {**said, "if": later, "else": _relaxed(schema, changes=changes)}
 
 
 def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

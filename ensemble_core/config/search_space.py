@@ -9,8 +9,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.points_file import read_columns
-from ensemble_core.config.sweeps import MOST_COUNTED
+from ensemble_core.config.sweeps import MOST_COUNTED, read_columns
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.conditions import misspelt_value
 from ensemble_core.model.expressions import check_names

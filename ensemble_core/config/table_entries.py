@@ -8,7 +8,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path
-from ensemble_core.config.table_references import (
+from ensemble_core.config.statistic_names import (
     check_column,
     check_filter_names,
     check_order_free,

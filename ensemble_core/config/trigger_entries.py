@@ -1,15 +1,16 @@
-"""Checks the trigger of a rule, and determines which names the rule's condition can use."""
+"""Checks the trigger of a rule and its key ``each``, and determines which names the rule's
+condition can use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from ensemble_core.config.action_entries import MatchContext, OptionCheck
-from ensemble_core.config.context import Context
+from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path
-from ensemble_core.config.firing_limits import Each, read_each
-from ensemble_core.config.scoped_names import Over
+from ensemble_core.config.statistic_names import Over
 from ensemble_core.errors import author_hint
 from ensemble_core.metrics.store import MetricPath
 from ensemble_core.model.formula_parser import EVENT_FIELDS
@@ -39,6 +40,10 @@ _OF_THE_END = frozenset({"exit_code", "status", "duration", "cause", "cancelled_
 #: Built-in triggers without an event. A plugin's trigger can use the argument of ``Trigger`` given
 #: here instead.
 _WITHOUT_EVENT = {"metric": "metric=PATH", "interval": "every=SECONDS"}
+
+#: Value of the key ``each``: the rule has an instance for each job index (``job``), or for each
+#: combination of these parameters.
+Each = Literal["job"] | tuple[str, ...] | None
 
 
 class BoundTrigger(NamedTuple):
@@ -125,7 +130,7 @@ def bind_trigger(context: Context, path: Path, spec: Mapping[str, Any]) -> Bound
             return None
     about = _event_subjects(context, trigger)
     has_job = trigger.every is None and about != {"run"} if metric is None else False
-    each = read_each(context, path, spec, trigger, has_job)
+    each = _read_each(context, path, spec, trigger, has_job)
     if "each" in spec and each is None:
         return None
     matched = _match_context(context, kind, record, trigger, metric, about, each)
@@ -286,3 +291,66 @@ def _match_context(
     slices, ends = each if isinstance(each, tuple) else (), "end" in trigger.events
     of_job = has_job and metric is None and not slices
     return MatchContext(kind, has_job, names, known, observed, group, over, slices, of_job, ends)
+
+
+def _read_each(
+    context: Context, path: Path, spec: Mapping[str, Any], trigger: Trigger, has_job: bool
+) -> Each:
+    """Return the checked value of ``each``.
+
+    Return ``None`` if the rule has no ``each``, and after reporting an error.
+    """
+    place = (*path, "each")
+    if "each" not in spec or not context.is_valid(place):
+        return None
+    given, kind = spec["each"], spec["trigger"]
+    idle = "idle" in trigger.events
+    if given == "job":
+        if has_job:
+            return "job"
+        if idle:
+            hint = "use the trigger job-done or job-lost: it concerns one finished job"
+        else:
+            hint = "use a trigger that concerns a job, such as observed or job-done"
+        what = f"'each: job' needs the event's job, but the trigger {kind!r} has no job"
+        context.report(place, what, hint=hint, code="bad-each")
+        return None
+    groups = trigger.groups or (() if trigger.group is None else (trigger.group,))
+    if isinstance(given, str) and (has_job or idle):
+        what = f"'each' is {given!r}, expected job or a list of parameters"
+        names = sorted({name for group in groups for name in context.parameters(group)})
+        hint = f"write each: [{given}]"
+        if given not in names and nearest(given, ["job"]):
+            listed = ", ".join(names) or "PARAMETER"
+            hint = "did you mean 'job'?" if has_job else f"write each: [{listed}]"
+        context.report(place, what, hint=hint, code="bad-each")
+        return None
+    if not has_job and not idle:
+        if trigger.metric is not None:
+            hint = "use the trigger observed or job-done, with the statistic in when: mean.NAME > 5"
+        else:
+            hint = "use a trigger that concerns a job, or idle"
+        what = f"'each' needs a trigger that concerns a job, or idle; got {kind!r}"
+        context.report(place, what, hint=hint, code="bad-each")
+        return None
+    if not groups:
+        known = context.known.groups
+        fitting = [name for name, one in known.items() if one and {*given} <= {*one.names}]
+        example = fitting[0] if fitting else "GROUP"
+        what = f"'each: [{', '.join(given)}]' needs a job group"
+        context.report(place, what, hint=f"add 'name: {example}'", code="bad-each")
+        return None
+    before = len(context.errors)
+    for number, name in enumerate(given):
+        _check_parameter(context, (*place, number), name, groups)
+    return None if len(context.errors) > before else tuple(given)
+
+
+def _check_parameter(context: Context, path: Path, name: str, groups: Sequence[str]) -> None:
+    for group in groups:
+        known = context.known.groups.get(group)
+        if known is None or name in known.names:
+            continue
+        what = f"the job group {group!r} has no parameter {name!r}"
+        context.unknown(path, "parameter", name, known.names, what=what)
+        return

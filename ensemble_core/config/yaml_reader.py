@@ -1,4 +1,4 @@
-"""YAML parser that records the position of every value and limits depth and size.
+"""YAML parser that records the position of every value and limits depth and size, and writer.
 
 Scalars are read as in YAML 1.1, with these exceptions: ``1e3`` is a number; ``1:30``, ``010`` and
 dates are strings. Keys are always strings. A duplicate key is an error.
@@ -377,3 +377,34 @@ def _resolve(text: str) -> Any:
     if _SPECIAL.match(text):
         return float(text.replace(".", "", 1))
     return text
+
+
+def write_yaml(data: Any) -> str:
+    """Return the data as YAML text that the reader converts back to the same data."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Dumper that keeps the order of keys, uses no aliases, and quotes text for our reader."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        plain = dumper.represent_scalar("tag:yaml.org,2002:str", value)
+        if "\n" not in value and isinstance(_read(value), str):
+            return plain
+        style = "|" if "\n" in value else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    dumped: str = yaml.dump(
+        data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
+    )
+    return dumped
+
+
+def _read(value: str) -> Any:
+    try:
+        return read_value(value, "")[0]
+    except Exception:  # not an unquoted scalar, so it is quoted anyway
+        return value

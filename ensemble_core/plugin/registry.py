@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
 from types import MappingProxyType
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         StatisticPlugin,
         TriggerPlugin,
     )
+
 
 Kind = Literal[
     "executor",
@@ -312,3 +313,33 @@ class Registry:
             broken = [p for p in broken if normalize(p.distribution) == home] or broken
         said += [f"{plugin} is broken: {plugin.error}" for plugin in broken]
         return "; ".join(said)
+
+
+def canonical_names(value: Any, registry: Registry, keys: Collection[str]) -> None:
+    """Replace names that are qualified by a distribution by canonical names, at any depth."""
+    if isinstance(value, list):
+        for item in value:
+            canonical_names(item, registry, keys)
+    elif isinstance(value, dict):
+        records: Mapping[str, Mapping[str, object]] = {
+            "trigger": registry.triggers,
+            "name": registry.actions,
+            "statistic": registry.statistics,
+            "executor": registry.executors,
+            "use": registry.generators,
+            "observe": registry.observers,
+        }
+        for key, inner in value.items():
+            if key in keys and isinstance(inner, str):
+                value[key] = _listed_name(inner, records[key])
+            elif key == "observe" and key in keys and isinstance(inner, dict):
+                value[key] = {_listed_name(name, records[key]): inner[name] for name in inner}
+            else:
+                canonical_names(inner, registry, keys)
+
+
+def _listed_name(name: str, records: Mapping[str, object]) -> str:
+    if ":" not in name or name not in records:
+        return name
+    record = records[name]
+    return next((known for known in records if records[known] is record), name)

@@ -224,7 +224,7 @@ def _check_sizes(engine: Engine, record: ExecutorPlugin, options: _Options) -> N
     """
     if record.never_here is None:
         return
-    from ensemble_core.config.kinds import ask_executor
+    from ensemble_core.config.pilots import ask_executor
 
     sources = {
         id(one.source): one.source

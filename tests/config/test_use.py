@@ -11,8 +11,7 @@ from ensemble_testing import Story
 
 from ensemble_core import AlgorithmPlugin, ExecutorPlugin, Fragment
 from ensemble_core.config import expanded, load, load_text
-from ensemble_core.config.yaml_reader import read_text
-from ensemble_core.config.yaml_writer import write_yaml
+from ensemble_core.config.yaml_reader import read_text, write_yaml
 from ensemble_core.errors import FileErrors
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import LoadedPlugin, Registry

@@ -81,7 +81,7 @@ def show(
         if as_json:
             click.echo(json.dumps(data, indent=2))
             return
-        from ensemble_core.config.yaml_writer import write_yaml
+        from ensemble_core.config.yaml_reader import write_yaml
 
         click.echo(write_yaml(data), nl=False)
         return
@@ -101,7 +101,7 @@ def _expanded_entry(
     """Return the entry under ``use:`` with all its rules, for the groups that its options name."""
     from ensemble_core import config
     from ensemble_core.cli.control_requests import given_values
-    from ensemble_core.config.yaml_writer import write_yaml
+    from ensemble_core.config.yaml_reader import write_yaml
 
     options = given_values(given, "group=sim", "--with")
     record = registry.algorithms.get(name)

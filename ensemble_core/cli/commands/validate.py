@@ -214,7 +214,7 @@ def _print_expanded(
     """Print a file with its sources and instances expanded. Raises :class:`EnsembleError`."""
     from ensemble_core import config
     from ensemble_core.config.file_text import read
-    from ensemble_core.config.yaml_writer import write_yaml
+    from ensemble_core.config.yaml_reader import write_yaml
 
     if len(files) > 1:
         raise click.UsageError("--expanded takes a single file")

@@ -1,7 +1,8 @@
-"""Warns about texts of a job group that stay as they are.
+"""Warns about the command of a job group, and about texts of the group that stay as they are.
 
 Only a shell would expand ``$HOME``, ``~`` and ``*.dat``, and only an event has ``{job.host}``.
-A queue's option has no shell, either.
+A queue's option has no shell, either. A command may start more processes or threads than the job
+has cores.
 """
 
 from __future__ import annotations
@@ -36,13 +37,22 @@ _LITERAL = late_pattern(r"\$\{(\w+)\}|\$(\w+)|\{\{(\w+)(?::[^{}\s]*)?\}\}")
 #: What a shell would not take for the beginning of a new line, and words that only a shell knows.
 _JOINED = late_pattern(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\\n", re.DOTALL)
 _BUILTIN = late_pattern(r"cd|export|source|\.|module|ulimit|set|unset|[A-Za-z_]\w*=.*")
+#: ``mdrun`` of GROMACS with thread-MPI, and its options. ``gmx_mpi`` starts no ranks itself.
+_MDRUN = late_pattern(r"(?:^|[\s/])(gmx(?:_d)?)\s(?:[^;|&\n]*\s)?mdrun(?=[\s;|&]|$)([^;|&\n]*)")
+#: Programs that start the ranks of an MPI program.
+_LAUNCHERS = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "srun"})
 
 
-def shell_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:
-    """Yield a warning for each kind of text in a group that stays as it is without a shell.
-
-    ``split``: whether the command was a string, which has been split into words.
+def command_warnings(group: JobGroup, *, split: bool) -> Iterator[str]:
+    """Yield the warnings about a group. ``split``: the command was a string, which has been split
+    into words.
     """
+    yield from _shell_warnings(group, split)
+    yield from _thread_warnings(group)
+
+
+def _shell_warnings(group: JobGroup, split: bool) -> Iterator[str]:
+    """Yield a warning for each kind of text in a group that stays as it is without a shell."""
     own = f"job group {group.name!r}: "
     found = _in_command(group, split)
     if found is not None:
@@ -142,3 +152,34 @@ def _words(group: JobGroup, split: bool) -> list[str]:
 def _is_number(word: str) -> bool:
     """Return True for a number or a product such as ``2*3``, in which ``*`` is no wildcard."""
     return re.fullmatch(r"[-+\d.*/()]*\d[-+\d.*/()]*|\{[^{}]*\}", word) is not None
+
+
+def _thread_warnings(group: JobGroup) -> Iterator[str]:
+    """Yield a warning if the queue starts several launchers of MPI programs, or if the command does
+    not tell GROMACS how many threads to start.
+
+    GROMACS up to 2022 starts a thread for each core of the machine. If ``OMP_NUM_THREADS`` is
+    set, the threads are ranks that wait for one another without sleeping.
+    """
+    launcher = os.path.basename(group.command[0]) if group.command else ""
+    tasks = group.nodes if group.tasks is None else group.tasks
+    once = any(
+        options.get("launch") == "none" or options.get("instance")
+        for options in group.options.values()
+    )
+    if launcher in _LAUNCHERS and tasks > 1 and not once:
+        otherwise = f"write tasks: 1 and cores_per_task: {tasks * group.cores_per_task}"
+        if group.nodes > 1:
+            otherwise = "on Slurm write options: {slurm: {launch: none}}"
+        yield (
+            f"job group {group.name!r}: the queue starts the command once for each of {tasks} "
+            f"tasks, so {launcher!r} would start {tasks} programs of several ranks; leave out "
+            f"{launcher!r}, or {otherwise}"
+        )
+    found = _MDRUN.search(" ".join(group.command))
+    if found is not None and not re.search(r"\s-nt(mpi)?\s", f"{found[2]} "):
+        yield (
+            f"job group {group.name!r}: '{found[1]} mdrun' may start threads for all cores of the "
+            f"machine, which then share the cores of the task; write "
+            f"{found[1]} mdrun -nt {{cores_per_task}}"
+        )
