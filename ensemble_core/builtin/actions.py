@@ -9,10 +9,9 @@ from ensemble_core.builtin.notify import NOTIFY
 from ensemble_core.builtin.submit_next_and_best import SUBMIT_BEST, SUBMIT_NEXT
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.durations import seconds
-from ensemble_core.model.expressions import evaluate_options
+from ensemble_core.model.evaluated_options import changed_fields, evaluate_options
 from ensemble_core.model.jobs import SIGNALS
 from ensemble_core.model.placeholders import fill_message
-from ensemble_core.model.retry_policy import changed_fields
 from ensemble_core.model.rules import Firing
 from ensemble_core.plugin.hookspecs import ActionPlugin, hookimpl
 
@@ -44,7 +43,7 @@ if TYPE_CHECKING:  # not needed to check a file, which must be fast
 #
 # With ``x-ensemble-expression: true``, an expression may replace a number or duration. Actions
 # receive expressions unevaluated, also those in ``fields`` and ``parameters``. They call
-# ``model.retry_policy.changed_fields`` or ``model.expressions.evaluate_options``.
+# ``changed_fields`` or ``evaluate_options`` of ``model.evaluated_options``.
 #
 # At the top of a schema:
 # - ``x-ensemble-job-unless: PROPERTY``: the action acts on the event's job, unless this property is

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError
-from ensemble_core.model.expressions import evaluate_options, expression
+from ensemble_core.model.evaluated_options import evaluate_options
+from ensemble_core.model.expressions import expression
 from ensemble_core.model.rules import Firing
 from ensemble_core.plugin.hookspecs import ActionPlugin
 

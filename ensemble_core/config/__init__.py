@@ -4,7 +4,7 @@ A condition (``when:``) passes through these modules:
 
 1. ``yaml_reader`` parses the YAML file, and ``schema_check`` checks it against the schema.
 2. ``condition_check`` checks the names in the condition.
-3. ``model/formula_parser`` parses it, and ``formula_compiler`` compiles it to a function.
+3. ``model/expressions`` parses it, and ``formula_compiler`` compiles it to a function.
 4. ``engine/rule_index`` finds the rules that an event or a changed metric concerns.
 5. ``engine/rule_evaluation`` (``consider``) evaluates the condition.
 """

@@ -22,9 +22,8 @@ from ensemble_core.config.switch_targets import check_learns, check_phase
 from ensemble_core.errors import EnsembleError, closest, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import AWAY, BACKLOG, GAUGES, GENERATOR, is_gauge
-from ensemble_core.model.expressions import check_names, expression
+from ensemble_core.model.expressions import EVENT_FIELDS, check_names, expression
 from ensemble_core.model.filters import ALL
-from ensemble_core.model.formula_parser import EVENT_FIELDS
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import JOB_FIELDS
 from ensemble_core.model.placeholders import (

@@ -39,8 +39,8 @@ from ensemble_core.model.conditions import (
 )
 from ensemble_core.model.durations import seconds
 from ensemble_core.model.ensemble import AlgorithmInstance
+from ensemble_core.model.expressions import KINDS_OF_FIELDS
 from ensemble_core.model.formula_compiler import IncompleteFormula
-from ensemble_core.model.formula_parser import KINDS_OF_FIELDS
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.sweep_values import Range
 from ensemble_core.model.tables import Table

@@ -19,10 +19,11 @@ from ensemble_core.config.groups import (
     read_observers,
 )
 from ensemble_core.config.schema import RESET_BY_NULL
+from ensemble_core.model.evaluated_options import LITERAL_FIELDS
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.option_values import merged
 from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER, placeholders
-from ensemble_core.model.retry_policy import LITERAL_FIELDS, RetryPolicy
+from ensemble_core.model.retry_policy import RetryPolicy
 from ensemble_core.quick_dataclass import replace
 
 #: Function that checks a text that is evaluated when the rule fires.

@@ -13,8 +13,7 @@ from ensemble_core.config.statistic_names import scoped_names
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model import conditions
 from ensemble_core.model.conditions import Condition
-from ensemble_core.model.expressions import Expression, check_names, expression
-from ensemble_core.model.formula_parser import EVENT_FIELDS
+from ensemble_core.model.expressions import EVENT_FIELDS, Expression, check_names, expression
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.placeholders import BUILTIN_PLACEHOLDERS
 from ensemble_core.model.retry_policy import RetryPolicy

@@ -19,9 +19,9 @@ from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.store import ROWS, USUAL_STATISTICS
 from ensemble_core.model import conditions
 from ensemble_core.model.conditions import Condition
-from ensemble_core.model.expressions import FUNCTIONS, Formula, expression
+from ensemble_core.model.expressions import Formula, expression
 from ensemble_core.model.filters import filter_of, split_condition, split_name
-from ensemble_core.model.formula_compiler import refused
+from ensemble_core.model.formula_compiler import FUNCTIONS, refused
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.sweep_values import GivenBy
 from ensemble_core.model.tables import (

@@ -13,7 +13,7 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.statistic_names import Over
 from ensemble_core.errors import author_hint
 from ensemble_core.metrics.store import MetricPath
-from ensemble_core.model.formula_parser import EVENT_FIELDS
+from ensemble_core.model.expressions import EVENT_FIELDS
 from ensemble_core.model.rules import Trigger
 from ensemble_core.plugin.hookspecs import TriggerPlugin
 from ensemble_core.plugin.record_validation import probable_event

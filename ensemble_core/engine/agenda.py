@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from ensemble_core.engine.firing_records import Step, Steps
 from ensemble_core.engine.generator_scheduler import GeneratorScheduler
+from ensemble_core.engine.idle_and_limit import IdleAndLimit
 from ensemble_core.engine.job_completion import JobCompletion
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.engine.state import State
@@ -27,6 +28,7 @@ class Agenda:
     ) -> None:
         self._state, self._rules = state, rules
         self._completion, self._generating = completion, generating
+        self._idle_and_limit = IdleAndLimit(rules)
 
     def work(self, event: Event, steps: Steps, when_empty: Callable[[], Step | None]) -> None:
         """Run these steps and all steps that follow from them.
@@ -75,19 +77,20 @@ class Agenda:
             return None
         if state.limits_met:
             met, state.limits_met = list(state.limits_met), {}
-            return (self._completion.limited, met)
+            return (self._idle_and_limit.limited, met)
         if state.generators_due:
             return (self._generating.schedule,)
         if self._may_be_idle:
-            return (self._completion.idle,)
-        met = self._completion.only_held()
-        return (self._completion.limited, met) if met else None
+            return (self._idle_and_limit.idle,)
+        met = self._idle_and_limit.only_held()
+        return (self._idle_and_limit.limited, met) if met else None
 
     def of_deferred(self) -> Step | None:
         """Like :meth:`of_run`, but for an event that a stop had deferred: only rules on
         ``idle``.
         """
-        return (self._completion.idle,) if self._may_be_idle and self._state.ended is None else None
+        may_be_idle = self._may_be_idle and self._state.ended is None
+        return (self._idle_and_limit.idle,) if may_be_idle else None
 
     @property
     def _may_be_idle(self) -> bool:

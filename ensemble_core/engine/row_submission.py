@@ -13,10 +13,10 @@ from ensemble_core.engine.job_record import MOST_ROWS
 from ensemble_core.engine.state import State
 from ensemble_core.engine.vary_action import combinations, varied_group
 from ensemble_core.errors import EnsembleError
+from ensemble_core.model.evaluated_options import changed_fields
 from ensemble_core.model.filters import ALL, split_condition
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
-from ensemble_core.model.retry_policy import changed_fields
 from ensemble_core.model.sweep_values import without_noise
 
 

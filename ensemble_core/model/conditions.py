@@ -23,9 +23,14 @@ from typing import Any
 
 from ensemble_core.errors import closest
 from ensemble_core.late_pattern import late_pattern
-from ensemble_core.model.expressions import Formula
+from ensemble_core.model.expressions import (
+    LONGEST,
+    Formula,
+    called,
+    parse_formula,
+    suggested_formula,
+)
 from ensemble_core.model.formula_compiler import refused
-from ensemble_core.model.formula_parser import LONGEST, called, parse_formula, suggested_formula
 from ensemble_core.quick_dataclass import dataclass
 
 _CONDITION_HINT = (

@@ -1,4 +1,8 @@
-"""Evaluates conditions and expressions: formulas over metrics and an event's fields.
+"""Parses, explains and evaluates formulas: expressions, and the conditions of ``conditions``.
+
+A formula computes with metrics and with an event's fields. A field's name may contain brackets,
+dots or a filter: ``c_msd[4]``, ``PotEng.mean`` and ``mean.U(L == 16)`` are each one name. Python's
+``a[0]`` and ``a.b`` are not supported.
 
 If a field is nan, every comparison with it except ``!=`` is false. To test for nan, use ``isnan``.
 """
@@ -13,37 +17,79 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ensemble_core.errors import EnsembleError, did_you_mean
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.formula_compiler import (
     FUNCTIONS,
     NO_VALUE,
     Compiled,
+    IncompleteFormula,
+    check_formula,
     compiled,
     refused,
 )
-from ensemble_core.model.formula_parser import LONGEST, called, parse_formula
-from ensemble_core.model.numbers import as_text, whole
-from ensemble_core.model.placeholders import (
-    FIELD_PLACEHOLDER,
-    JOB_PLACEHOLDER,
-    fill,
-    is_format,
-    placeholders,
-)
-from ensemble_core.model.sweep_values import rounded, without_noise
+from ensemble_core.model.placeholders import index_label
 from ensemble_core.quick_dataclass import dataclass
 
-__all__ = [
-    "FUNCTIONS",
-    "Expression",
-    "Formula",
-    "check_names",
-    "evaluate_options",
-    "expression",
-    "fill_command",
-]
-
+#: Names that a condition may use with any event that has them, each with the kind of its values.
+KINDS_OF_FIELDS: Mapping[str, str] = {
+    "name": "text",  # the event's name
+    "timestamp": "number",
+    "job": "text",  # our id of the job
+    "group": "text",
+    "index": "number",
+    "duration": "number",  # seconds from start to finish
+    "pending": "number",  # seconds from submit to start
+    "exit_code": "number",  # the exit code as a shell reports it
+    "cause": "text",  # the cause of a job's end: one of causes.CAUSES
+    "cancelled_by": "text",  # who cancelled the job: "run", a user's name or "others"
+    "host": "text",  # the node or nodes on which the job runs or ran
+    "limit": "",  # the job's time limit in seconds; with the trigger limit, the limit's name
+    "memory_per_task": "number",  # what the job requests, in bytes
+    "attempt": "number",  # which attempt of the job's index it is, from 0
+    "replica": "number",  # the job's number within its combination of parameters, from 0
+    "run": "text",  # the run's tag
+    "status": "number",  # the wait status
+    "type": "text",  # the type of an exception
+    "severity": "number",
+    "note": "text",
+    "queue_id": "",
+}
+EVENT_FIELDS: frozenset[str] = frozenset(KINDS_OF_FIELDS)
+#: Event fields for which a column or a parameter of the same name takes precedence.
+_OVERRIDABLE = {
+    *("cause", "cancelled_by", "host", "limit", "memory_per_task", "attempt", "replica", "run")
+}
+#: Names that cannot be followed by brackets or dots: ``value[1]`` and ``job.name`` are errors.
+_WHOLE = (EVENT_FIELDS - _OVERRIDABLE) | FUNCTIONS.keys() | {"value", "metric"}
 _EXPRESSION_HINT = 'write arithmetic over the event\'s fields and metric("path"), such as "= 2 * T"'
-_NO_VALUE_HINT = "add a condition to the rule that waits for this value"
+#: Maximum number of characters of a formula.
+LONGEST = 2000
+#: Maximum depth of a syntax tree, because evaluation is recursive.
+_DEEPEST = 150
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_QUOTED = late_pattern(r"'[^']*'|\"[^\"]*\"")
+#: Operators and units of other languages, each with its equivalent in formulas.
+_WORDS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (late_pattern(r"&&"), "and"),
+    (late_pattern(r"\|\|"), "or"),
+    (late_pattern(r"\bAND\b"), "and"),
+    (late_pattern(r"\bOR\b"), "or"),
+    (late_pattern(r"\bNOT\b"), "not"),
+    (late_pattern(r"!(?!=)\s*"), "not "),
+    (late_pattern(r"<>"), "!="),
+    (late_pattern(r"(?<![<>=!])=([<>])"), r"\1="),
+    (late_pattern(r"===+"), "=="),
+    (late_pattern(r"(?<![<>=!])=(?!=)"), "=="),
+    # Replace durations by numbers of seconds.
+    (
+        late_pattern(r"(?<![\w.])(\d+(?:\.\d+)?)([smhd])\b"),
+        lambda found: f"{float(found[1]) * _SECONDS[found[2]]:g}",
+    ),
+)
+#: A common mistake: ``count.sim.failed(within 10m)`` without ``metric``.
+_RECENT = late_pattern(r"(?<!['\"])\bcount\.([\w-]+\.)?(\w+\(within [^()]*\))")
+#: A common mistake: ``mean.U where L == 16`` instead of ``mean.U(L == 16)``.
+_WHERE = late_pattern(r"([A-Za-z_]\w*(?:\.\w+)+)\s+where\s+(.+)")
 
 
 @dataclass(frozen=True)
@@ -128,112 +174,6 @@ class Expression(Formula):
         return found if isinstance(found, (int, str)) and not isinstance(found, bool) else None
 
 
-def evaluate_options(
-    value: Any,
-    fields: Mapping[str, Any],
-    metric: Callable[[str], float | None],
-    pattern: re.Pattern[str] = FIELD_PLACEHOLDER,
-) -> Any:
-    """Replace each ``= EXPRESSION`` and each placeholder in ``value``, at any depth.
-
-    If a string consists of a single placeholder, the result keeps the field's type. Numbers are
-    rounded as in a sweep, but only if all numbers in the expression are: measured values keep their
-    digits. Whole numbers become integers. Raises :class:`EnsembleError` if a value is missing.
-
-    >>> evaluate_options({"T": "= 2 ** T", "start": "{T}", "tag": "T-{T}"}, {"T": 3}, {}.get)
-    {'T': 8, 'start': 3, 'tag': 'T-3'}
-    """
-    if isinstance(value, Mapping):
-        return {key: evaluate_options(item, fields, metric, pattern) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [evaluate_options(item, fields, metric, pattern) for item in value]
-    if not isinstance(value, str):
-        return value
-    if not value.startswith("="):
-        return _filled(value, fields, pattern)
-    formula = expression(value, texts=True, conditions=True)
-    found = formula.result(fields, metric)
-    if found is None:
-        verdict = formula.evaluate(fields.get("value"), fields, metric)
-        found = verdict if isinstance(verdict, bool) else None
-    if isinstance(found, float):
-        short = _is_short(formula, fields, metric)
-        return whole(rounded(found) if short else without_noise(found))
-    if found is None:
-        missing = [name for name in sorted(formula.names) if fields.get(name) is None]
-        missing += [path for path in sorted(formula.metrics) if metric(path) is None]
-        if missing:
-            why = f"{', '.join(missing)} {'have' if len(missing) > 1 else 'has'} no value yet"
-        else:
-            why = "the result is not a finite number"
-        raise EnsembleError(
-            f"cannot compute {value!r}: {why}", hint=_NO_VALUE_HINT, code="no-value"
-        )
-    return found
-
-
-def _is_short(
-    formula: Formula, fields: Mapping[str, Any], metric: Callable[[str], float | None]
-) -> bool:
-    """Return True if no number in the formula has more digits than a value of a sweep."""
-    numbers = [fields.get(name) for name in formula.names] + [metric(p) for p in formula.metrics]
-    return all(number == rounded(number) for number in numbers if isinstance(number, float))
-
-
-def _filled(text: str, fields: Mapping[str, Any], pattern: re.Pattern[str]) -> Any:
-    for one in placeholders(text, pattern):
-        if not is_format(one.form or ""):
-            continue
-        found = fields.get(one.name)
-        if found is None:
-            raise EnsembleError(
-                f"cannot fill in {text!r}: {one.name} has no value yet",
-                hint=_NO_VALUE_HINT,
-                code="no-value",
-            )
-        if one.text == text and one.form is None:
-            if isinstance(found, float) and found - found != 0:
-                raise EnsembleError(
-                    f"the value of {text!r} is not a finite number", code="no-value"
-                )
-            if not isinstance(found, str):
-                return whole(found)
-    return fill(text, fields, pattern)
-
-
-def fill_command(command: str, fields: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command in which ``{job.NAME}`` is filled in.
-
-    As in a job group, the command is split first, so that a value with a blank or a quote, such as
-    the path of a folder, stays one word.
-
-    >>> fill_command("ls '-l' {job.workdir}", {"job.workdir": "/data/my study"})
-    ['ls', '-l', '/data/my study']
-    """
-    import shlex
-
-    lexer = shlex.shlex(command, posix=True)
-    lexer.whitespace_split, lexer.commenters = True, ""
-    return [as_text(_filled(word, fields, JOB_PLACEHOLDER)) for word in lexer]
-
-
-@lru_cache(maxsize=1024)
-def _expression(text: str, texts: bool, conditions: bool) -> Expression:
-    source = text.strip().removeprefix("=").strip()
-    if not source:
-        raise refused("the expression is empty", 'write for example "= 2 * T"')
-    if len(source) > LONGEST:
-        raise refused(
-            f"the expression is longer than {LONGEST} characters", "move it to a custom function"
-        )
-    tree, fields, metrics = parse_formula(source, source, "the expression", _EXPRESSION_HINT)
-    wrong = _no_number(tree)
-    fine = {"a text": texts, "a condition": conditions}
-    if wrong is not None and not fine.get(wrong, False):
-        raise refused(f"{source!r} is {wrong}, expected a number", _EXPRESSION_HINT)
-    return Expression(source, tree, fields, metrics)
-
-
 def expression(
     text: str,
     *,
@@ -254,6 +194,23 @@ def expression(
     if names is not None:
         check_names(found.text, found.names, names)
     return found
+
+
+@lru_cache(maxsize=1024)
+def _expression(text: str, texts: bool, conditions: bool) -> Expression:
+    source = text.strip().removeprefix("=").strip()
+    if not source:
+        raise refused("the expression is empty", 'write for example "= 2 * T"')
+    if len(source) > LONGEST:
+        raise refused(
+            f"the expression is longer than {LONGEST} characters", "move it to a custom function"
+        )
+    tree, fields, metrics = parse_formula(source, source, "the expression", _EXPRESSION_HINT)
+    wrong = _no_number(tree)
+    fine = {"a text": texts, "a condition": conditions}
+    if wrong is not None and not fine.get(wrong, False):
+        raise refused(f"{source!r} is {wrong}, expected a number", _EXPRESSION_HINT)
+    return Expression(source, tree, fields, metrics)
 
 
 def check_names(text: str, used: Collection[str], known: Collection[str]) -> None:
@@ -288,3 +245,190 @@ def _no_number(tree: ast.expr) -> str | None:
         elif isinstance(node, ast.Call) and called(node) in ("isnan", "isinf"):
             return "a condition"
     return None
+
+
+def parse_formula(
+    source: str, text: str, what: str, hint: str
+) -> tuple[ast.expr, frozenset[str], frozenset[str]]:
+    """Parse and check ``source``. Return its syntax tree, and the fields and metrics that it uses.
+
+    ``text`` is the formula as its author wrote it. If the formula is invalid, an
+    :class:`EnsembleError` quotes ``text``, calls it ``what``, and has the hint ``hint``.
+    """
+    try:
+        whole = ast.parse(source, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, SyntaxError) and (recent := _RECENT.search(text)) is not None:
+            group = recent[1] or "GROUP."
+            raise refused(
+                f"{what} does not parse: a count within a time is a metric",
+                f"write metric('count.{group}{recent[2]}')",
+            ) from None
+        if isinstance(error, SyntaxError) and (words := _WHERE.search(text)) is not None:
+            raise _no_filter(what, f"{words[1]}({words[2].strip()})") from None
+        reason = error.msg if isinstance(error, SyntaxError) else str(error) or "too deep"
+        better = suggested_formula(text)
+        if reason.startswith("expected 'else'"):
+            raise IncompleteFormula(
+                f"{text!r} has 'if' without 'else'",
+                hint=f"add the other value: {text} else VALUE",
+                code="bad-condition",
+            ) from None
+        if text.count("(") > text.count(")"):
+            hint = (
+                'close the bracket; in { } and [ ], quote text that contains a comma: "= min(T, 3)"'
+            )
+        elif better is not None:
+            hint = f"write {better!r}"
+        raise refused(f"{what} does not parse: {text!r} ({reason})", hint) from None
+    for node in ast.walk(whole):
+        if isinstance(node, ast.Compare):
+            _check_lists(node, source, text)
+    _check_depth(whole.body, text)
+    _check_filters(whole, what, hint)
+    _name_columns(whole)
+    return whole.body, *check_formula(whole.body, text)
+
+
+def suggested_formula(text: str) -> str | None:
+    """Return the formula with foreign operators replaced, or ``None`` if it contains none.
+
+    >>> suggested_formula('T > 1 && type = "x"')
+    'T > 1 and type == "x"'
+    >>> suggested_formula("> 5m and < 1.5h")
+    '> 300 and < 5400'
+    """
+    parts: list[str] = []
+    end = 0
+    for match in [*_QUOTED.finditer(text), None]:
+        part = text[end : match.start() if match else None]
+        for wrong, right in _WORDS:
+            part = wrong.sub(right, part)
+        parts += [part, match.group() if match else ""]
+        end = match.end() if match else end
+    found = " ".join("".join(parts).split())
+    return found if found != " ".join(text.split()) else None
+
+
+def _check_lists(node: ast.Compare, source: str, text: str) -> None:
+    """Reject ``in ("a")``, because a single value in parentheses is not a list."""
+    for operator, right in zip(node.ops, node.comparators, strict=True):
+        if not isinstance(operator, (ast.In, ast.NotIn)) or not isinstance(right, ast.Constant):
+            continue
+        line = source.splitlines()[right.lineno - 1].encode()
+        around = line[: right.col_offset].rstrip()[-1:] + line[right.end_col_offset :].lstrip()[:1]
+        if around == b"()" or type(right.value) in (int, float):
+            one = ast.unparse(right)
+            sign = "==" if isinstance(operator, ast.In) else "!="
+            raise refused(
+                f"({one}) in {text!r} is not a list",
+                f"write {sign} {one}, or ({one},) with a comma for a list of one value",
+            )
+
+
+def _no_filter(what: str, better: str) -> EnsembleError:
+    return refused(f"{what} has an invalid filter", f"write {better}")
+
+
+def _check_filters(whole: ast.AST, what: str, hint: str) -> None:
+    """Reject a filter that is malformed or whose content is not a condition."""
+    for node in ast.walk(whole):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Compare, ast.BoolOp)):
+            name = ast.unparse(node.value)
+            raise _no_filter(what, f"{name}({ast.unparse(node.slice)})")
+        if not isinstance(node, ast.Call) or not isinstance(_column(node.func), ast.Name):
+            continue
+        name = ast.unparse(node.func)
+        compares = [isinstance(each, (ast.Compare, ast.BoolOp)) for each in node.args]
+        if "." not in name:
+            if name not in FUNCTIONS and compares == [True]:
+                better = "count.done" if name == "n" else f"mean.{name}"
+                raise _no_filter(what, f"{better}({ast.unparse(node.args[0])})")
+            continue
+        conditions = [ast.unparse(each) for each in node.args]
+        conditions += [f"{each.arg} == {ast.unparse(each.value)}" for each in node.keywords]
+        if len(node.args) != 1 or node.keywords:
+            raise _no_filter(what, f"{name}({' and '.join(conditions) or 'CONDITION'})")
+        (inner,) = node.args
+        if isinstance(inner, (ast.Constant, ast.Tuple, ast.List)):
+            raise refused(
+                f"the filter of {name!r} compares nothing: {conditions[0]!r}",
+                f"write {name}(NAME == {conditions[0]})",
+            )
+        for part in ast.walk(inner):
+            if isinstance(part, ast.Call) and (
+                isinstance(part.func, ast.Attribute) or called(part) == "metric"
+            ):
+                raise refused(
+                    f"a filter is checked for each job, so it cannot use the statistic "
+                    f"{ast.unparse(part)!r}",
+                    "compare parameters, or values that the job printed",
+                )
+        parse_formula(conditions[0], conditions[0], f"the filter of {name!r}", hint)
+
+
+def _name_columns(whole: ast.AST) -> None:
+    """Replace subscripts, attributes and calls that are really names of fields by plain names.
+
+    Examples are ``c_msd[4]`` and ``mean.U(L == 16)``.
+    """
+    for node in ast.walk(whole):
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                value[:] = [_column(item) for item in value]
+            elif isinstance(value, (ast.Subscript, ast.Attribute, ast.Call)):
+                setattr(node, name, _column(value))
+
+
+def _column(node: Any) -> Any:
+    """If this node is the name of a field, return it as a plain name. Otherwise, return the node
+    itself.
+    """
+    here: Any = node
+    rest = ""
+    if isinstance(node, ast.Call):
+        inner = _column(node.func)
+        if not isinstance(node.func, ast.Attribute) or not isinstance(inner, ast.Name):
+            return node
+        return ast.copy_location(ast.Name(ast.unparse(node), ast.Load()), node)
+    while True:
+        if isinstance(here, ast.Subscript):
+            index = _index(here.slice)
+            if index is None:
+                return node
+            here, rest = here.value, f"[{index_label(index)}]{rest}"
+        elif isinstance(here, ast.Attribute) and not here.attr.startswith("_"):
+            here, rest = here.value, f".{here.attr}{rest}"
+        else:
+            break
+    if not rest or not isinstance(here, ast.Name) or here.id.startswith("_"):
+        return node
+    # min and max are functions, but also names of statistics: min.energy.
+    if here.id in _WHOLE and not (rest.startswith(".") and here.id in FUNCTIONS):
+        return node
+    return ast.copy_location(ast.Name(here.id + rest, ast.Load()), node)
+
+
+def _index(node: ast.expr) -> int | float | str | None:
+    """Return the constant within ``[…]``, or ``None`` if it cannot be part of a field's name."""
+    negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+    if negative:
+        node = node.operand  # type: ignore[attr-defined]
+    value = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return -value if negative else value
+    return value if isinstance(value, str) and not negative else None
+
+
+def _check_depth(tree: ast.expr, text: str) -> None:
+    level: list[ast.AST] = [tree]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return
+    raise refused(f"{text[:40]!r} … is nested too deeply", "move it to a custom function")
+
+
+def called(node: ast.Call) -> str:
+    """Return the name of the called function."""
+    return node.func.id if isinstance(node.func, ast.Name) else ""

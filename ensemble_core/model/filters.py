@@ -15,8 +15,8 @@ from ensemble_core.metrics.recent_counts import WITHIN
 from ensemble_core.metrics.store import split_filter
 from ensemble_core.model import conditions
 from ensemble_core.model.conditions import Condition
+from ensemble_core.model.expressions import called
 from ensemble_core.model.formula_compiler import refused
-from ensemble_core.model.formula_parser import called
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
-from typing import Any, cast
+from typing import Any
 
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.conditions import Condition
-from ensemble_core.model.expressions import evaluate_options, fill_command
-from ensemble_core.model.placeholders import FIELD_PLACEHOLDER, JOB_PLACEHOLDER, placeholders
+from ensemble_core.model.evaluated_options import changed_fields, evaluate_options
 from ensemble_core.quick_dataclass import dataclass
 
-#: Fields whose texts never contain expressions, because they hold patterns or columns of files.
-LITERAL_FIELDS = frozenset({"observe", "points", "retry"})
 #: Names by which a condition refers to the cause of a failure.
 _CAUSE_NAMES = frozenset({"cause", "cancelled_by", "type"})
 
@@ -56,42 +52,3 @@ class RetryPolicy:
         """
         wait = evaluate_options(self.wait, known, metric)
         return changed_fields(self.fields, known, metric), max(0.0, float(wait))
-
-
-def changed_fields(
-    fields: Mapping[str, Any],
-    known: Mapping[str, Any],
-    metric: Callable[[str], float | None],
-) -> dict[str, Any]:
-    """Return an action's changes to a group's fields, with expressions evaluated.
-
-    In ``parameters``, all placeholders are filled in. In other fields, only ``{job.NAME}`` is
-    filled in; ``{NAME}`` stays, because it means a field of the new job. Raises
-    :class:`EnsembleError` if a value is missing.
-    """
-    # A job that never ran has no node to avoid.
-    anywhere = (
-        ChainMap(cast("dict[str, Any]", known), {"job.host": ""}) if "avoid" in fields else known
-    )
-    return {
-        key: value
-        if key in LITERAL_FIELDS
-        else fill_command(value, known)
-        if key == "command" and _names_job(value)
-        else evaluate_options(
-            value,
-            anywhere if key == "avoid" else known,
-            metric,
-            FIELD_PLACEHOLDER if key == "parameters" else JOB_PLACEHOLDER,
-        )
-        for key, value in fields.items()
-    }
-
-
-def _names_job(command: object) -> bool:
-    """Return True for a command with ``{job.NAME}`` that is not an expression or a list."""
-    return (
-        isinstance(command, str)
-        and not command.startswith("=")
-        and next(placeholders(command, JOB_PLACEHOLDER), None) is not None
-    )

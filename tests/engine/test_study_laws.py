@@ -38,8 +38,7 @@ from ensemble_core.model.events import (
     StopRequested,
     TimerElapsed,
 )
-from ensemble_core.model.expressions import expression
-from ensemble_core.model.formula_parser import EVENT_FIELDS
+from ensemble_core.model.expressions import EVENT_FIELDS, expression
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.retry_policy import RetryPolicy
 from ensemble_core.model.rules import BoundAction, BoundRule, Trigger
