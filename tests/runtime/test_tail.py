@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from ensemble_testing import wait_until
 
+from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.model.events import Event, Observed
 from ensemble_core.plugin.observer import Observer, Row
 from ensemble_core.runtime.tail import Follower
@@ -205,6 +206,40 @@ def test_a_missing_file_is_reported_once_per_group(watched: Watched, tmp_path: P
         "read nothing"
     )
     assert old.startswith(f"job l.0 succeeded, but {left} is older than the job")
+
+
+def test_warning_about_one_job_does_not_hide_another_one_about_the_next_job(
+    watched: Watched, tmp_path: Path
+) -> None:
+    for index in range(6):
+        file = tmp_path / f"{index}.txt"
+        if index > 1:
+            file.write_text("E=1\nE=2\n" if index < 4 else "E=1\nE=********\n")
+        watched.follower.watch(f"j.{index}", "key-value", KeyValue(fields=["E"]), file)
+        if index in (2, 3):
+            job = f"j.{index}"
+            wait_until(lambda job=job: sum(e.job == job for e in watched.events) == 2)
+            file.write_text("E=3\n")
+        watched.finish(f"j.{index}", expected=True)
+    assert [text.partition(" succeeded, but ")[0] for text in watched.warnings] == [
+        "job j.0",
+        "job j.2",
+        "job j.4",
+    ]
+    for part, text in zip(
+        ("does not exist", "was truncated", "could not be read"), watched.warnings, strict=True
+    ):
+        assert part in text
+
+
+def test_output_that_is_no_regular_file_counts_as_unread(watched: Watched, tmp_path: Path) -> None:
+    (tmp_path / "out.txt").mkdir()
+    watched.follower.watch("j.0", "lines", Lines(), tmp_path / "out.txt")
+    watched.finish("j.0", expected=True)
+    assert watched.warnings[-1] == (
+        f"job j.0 succeeded, but {tmp_path / 'out.txt'} is not a regular file and cannot be "
+        "followed: the observer 'lines' read nothing"
+    )
 
 
 @pytest.mark.parametrize(("rows", "seconds", "warned"), [(20, 45, 1), (20, 5, 0), (3, 45, 0)])

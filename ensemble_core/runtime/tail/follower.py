@@ -6,6 +6,7 @@ also polled. No file stays open, so thousands can be followed.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.observer import Observer
 from ensemble_core.quick_dataclass import dataclass
@@ -61,6 +63,19 @@ def _index(job: str) -> str:
     return group + dot + number.partition("-")[0]
 
 
+#: At most this many kinds of warnings are reported for each group and observer.
+_KINDS = 5
+#: What differs between warnings of the same kind: quoted texts and numbers.
+_DETAIL = late_pattern(r"'[^']*'|\"[^\"]*\"|\d+")
+
+
+def _kinds(warning: str, file: File) -> list[str]:
+    """Return the parts of a warning about a file, without what differs from job to job."""
+    for path in (file.named, file.path, os.path.dirname(file.path)):
+        warning = warning.replace(path, "")
+    return _DETAIL.sub("", warning).split("; ")
+
+
 class Follower:
     """Follows growing files in a thread, and emits the rows that their observers read.
 
@@ -68,8 +83,8 @@ class Follower:
     - ``clock`` returns the timestamps of events, in seconds since the epoch.
     - ``warn`` receives warnings, once for each file and cause. The default logs them.
     - ``miss`` receives a warning and a job's id if a job succeeded but its observer found nothing,
-      or if the last line of a failed job was not read. It is called once for each group and
-      observer. The default calls ``warn``.
+      or if the last line of a failed job was not read. It is called once for each group, observer
+      and kind of warning. The default calls ``warn``.
     - ``fail`` receives an error of an observer, which is not called again. The default calls
       ``warn``.
     - ``backlog`` returns the number of events in the inbox. Reading pauses while this number is
@@ -118,7 +133,8 @@ class Follower:
         self._batch: list[Event] = []
         self._flushed = 0.0
         #: Groups and observers for which missing output has been reported.
-        self._missed: set[tuple[str, str, str]] = set()
+        #: The warnings of each group and observer, by their kinds.
+        self._missed: dict[tuple[str, str], dict[str, str]] = {}
         #: The last job that has read a file, by device and inode.
         self._readers: dict[tuple[int, int], File] = {}
 
@@ -305,13 +321,17 @@ class Follower:
     def _miss(self, file: File) -> None:
         why = file.unread() or file.complaint()
         if why is not None:
-            self._tell_once(file, "missed", f"job {file.job} succeeded, but {why}")
+            for what in _kinds(why, file):
+                self._tell_once(file, what, f"job {file.job} succeeded, but {why}")
 
     def _tell_once(self, file: File, what: str, message: str) -> None:
-        """Report what was not read, once for each group and observer."""
-        whose = (file.job.rpartition(".")[0], file.name, what)
-        if whose not in self._missed:
-            self._missed.add(whose)
+        """Report what was not read, once for each group, observer and kind of warning."""
+        kinds = self._missed.setdefault((file.job.rpartition(".")[0], file.name), {})
+        if what in kinds or len(kinds) >= _KINDS:
+            return
+        known = message in kinds.values()
+        kinds[what] = message
+        if not known:
             with _log_exceptions("a warning could not be reported"):
                 self._miss_user(message, file.job)
 

@@ -94,6 +94,8 @@ class File:
         self._clock = clock
         self._warn_user = warn
         self._warned: set[str] = set()
+        #: Why the file cannot be read.
+        self._blocked: str | None = None
         self._impossible = False
         self._seen: _Seen | None = None
         self._stale: _Seen | None = None
@@ -178,11 +180,11 @@ class File:
         except (FileNotFoundError, NotADirectoryError):
             return bool(self._renamed)
         except OSError as error:
-            self._warn(f"cannot access {self.path}: {error}")
+            self._block(f"cannot access {self.path}: {error}")
             return False
         except ValueError as error:  # an impossible path
             self._impossible = True
-            self._warn(f"cannot access {self.path!r}: {error}")
+            self._block(f"cannot access {self.path!r}: {error}")
             return False
         if not stat.S_ISREG(status.st_mode):
             self._refuse()
@@ -245,10 +247,11 @@ class File:
         except FileNotFoundError:
             return self._find_renamed(ended)
         except (OSError, ValueError) as error:
-            self._warn(f"cannot read {self.path}: {error}")
+            self._block(f"cannot read {self.path}: {error}")
             return ended and isinstance(error, OSError) and self._may_retry(error)
         self._give_up = None
         if data:
+            self._blocked = None
             self._own = True
             if self._position.identity is not None:
                 self._files.add(self._position.identity)
@@ -476,9 +479,11 @@ class File:
         """Explain why nothing was read: the file does not exist, or the job has not written to
         it.
         """
-        if self.dropped or self._warned:
+        if self.dropped:
             return None
         nothing = f"the observer {self.name!r} read nothing"
+        if self._blocked is not None and not any(self._feed.rows):
+            return f"{self._blocked}: {nothing}"
         if self._seen is None:
             missing = f"{self.path} does not exist"
             if is_pattern(self.named):
@@ -514,7 +519,11 @@ class File:
         return said or lateness(self.path, self._feed, self._clock() - self._began)
 
     def _refuse(self) -> None:
-        self._warn(f"{self.path} is not a regular file and cannot be followed")
+        self._block(f"{self.path} is not a regular file and cannot be followed")
+
+    def _block(self, message: str) -> None:
+        self._blocked = message
+        self._warn(message)
 
     def _warn(self, message: str) -> None:
         if message not in self._warned:
