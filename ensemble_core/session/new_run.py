@@ -164,7 +164,11 @@ def folders_of(ensemble: Ensemble) -> dict[str, str]:
                 if file is not None:
                     path = _shared(group, os.path.join(workdir, file))
                     found.setdefault(path, f"{field} of {group.name!r}")
-    return {path: whose for path, whose in found.items() if "{run" not in path}
+    return {
+        path: whose
+        for path, whose in found.items()
+        if path != os.devnull and all(one.name != "run" for one in placeholders(path))
+    }
 
 
 def _shared(group: JobGroup, path: str) -> str:

@@ -411,12 +411,17 @@ def sweep(folder: Path) -> Path:
 def test_output_folder_of_another_run_causes_a_warning(sweep: Path) -> None:
     (sweep / "own.yaml").write_text(SWEEP.replace("WORKDIR", "own/{run}"))
     (sweep / "same.yaml").write_text(SWEEP.replace("WORKDIR", "same"))
-    for name, warned in (("own", 0), ("same", 0), ("own", 0), ("same", 1)):
+    (sweep / "null.yaml").write_text(
+        SWEEP.replace("WORKDIR/{index}", "null/{run}/{index}\n    stdout: /dev/null")
+    )
+    runs = (("own", 0), ("same", 0), ("own", 0), ("same", 1), ("null", 0), ("null", 0))
+    for name, warned in runs:
         result = ensemble("run", f"{name}.yaml")
         assert result.exit_code == 0, result.stderr
         assert result.stderr.count("was used by the run") == warned
-    assert "same/{index} was used by the run same-" in result.stderr
-    assert "with {run} in workdir of 'sim'" in result.stderr
+        if warned:
+            assert "same/{index} was used by the run same-" in result.stderr
+            assert "with {run} in workdir of 'sim'" in result.stderr
     assert (sweep / "same" / "1" / "out").read_text() == "y 0\n"
     assert len(list((sweep / "own").iterdir())) == 2
 
