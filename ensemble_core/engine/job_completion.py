@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from ensemble_core.engine.firing_records import Match, Step, Steps
 from ensemble_core.engine.generator_scheduler import PointJobs
 from ensemble_core.engine.job_record import BY_OTHERS, IndexRecord, JobRecord
-from ensemble_core.engine.name_values import JobFields, host_of, named_fields
-from ensemble_core.engine.retry_on_request import open_again
+from ensemble_core.engine.name_values import host_of
+from ensemble_core.engine.retries import group_retry, open_again
 from ensemble_core.engine.rule_evaluation import RuleEvaluation
-from ensemble_core.errors import EnsembleError
-from ensemble_core.model.decisions import Retry
 from ensemble_core.model.events import Event
 from ensemble_core.model.retry_policy import RetryPolicy
 
@@ -92,7 +90,7 @@ class JobCompletion:
             changed = self.state.table.groups[record.job.group].past.retries
             if not changed or policy is None or not record.failed:
                 continue
-            decision = self._group_retry(record, policy, event)
+            decision = group_retry(self.state, record, policy, event)
             if decision is not None:
                 open_again(self._submission, index, decision, retried=index.retried + 1)
                 steps.append((self.settle_index, index))
@@ -104,35 +102,10 @@ class JobCompletion:
         index = record.index
         if index.retry is not None or self.state.ended is not None:
             return
-        decision = self._group_retry(record, policy, event)
+        decision = group_retry(self.state, record, policy, event)
         if decision is not None:
             index.retried += 1
             self._submission.retry(index, decision)
-
-    def _group_retry(self, record: JobRecord, policy: RetryPolicy, event: Event) -> Retry | None:
-        """Return the retry of a failed job that its group asks for, or ``None``."""
-        state = self.state
-        if record.index.retried >= policy.times:
-            return None
-        if record.cancelled_by_others and not policy.names_cancels(record.job.parameters):
-            return None  # whoever has cancelled a job may have had a reason
-        match = Match(event, record)
-        if policy.computes:
-            fields = state.fields(match)
-        else:
-            names = () if policy.when is None else policy.when.sorted_names
-            fields = named_fields(names, state.ensemble, event, record)
-        for name in policy.reads:
-            fields.setdefault(name, state.read_scoped(name, None, match))
-        if policy.when is not None and not policy.when.verdict(None, fields, state.metric):
-            return None
-        known = JobFields(fields, record)
-        try:
-            changed, wait = policy.evaluate(known, state.metric)
-        except EnsembleError as error:
-            state.error(f"cannot retry {record.job.id}: {error}")
-            return None
-        return Retry(job=record.job.id, fields=changed, wait=wait, resume=policy.resume)
 
     def settle_index(self, index: IndexRecord, event: Event) -> Steps:
         """Submit the next attempt of an index, or finish the index.

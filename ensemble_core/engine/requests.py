@@ -15,7 +15,7 @@ from ensemble_core.engine.at_once import AT_ONCE
 from ensemble_core.engine.decision_effects import Effects, no_such_limit
 from ensemble_core.engine.firing_records import Match, Origin, Step, Steps
 from ensemble_core.engine.job_record import IndexRecord
-from ensemble_core.engine.retry_on_request import chosen, no_such_job, reopen
+from ensemble_core.engine.retries import chosen, no_such_job, reopen
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, UsageError, did_you_mean
 from ensemble_core.late_pattern import late_pattern

@@ -37,7 +37,7 @@ def next_attempt(index: IndexRecord, retry: Retry, binder: Binder) -> tuple[Job,
 
     Here a retry's changes are merged: parameters with the job's, other fields by ``binder.group``
     (``change_group`` in ``config.group_changes``) with those of its group as the previous attempt
-    had it. ``job_completion`` and ``action_decisions`` fill in formulas before.
+    had it. ``retries`` and ``action_decisions`` fill in formulas before.
 
     Raises :class:`EnsembleError` if the changed fields are invalid.
     """

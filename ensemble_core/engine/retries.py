@@ -1,20 +1,53 @@
-"""Retries that a user requests: lost jobs run again, as further attempts of the same indices."""
+"""Retries: those that a group's ``retry`` decides, and those that a user requests.
+
+On request, lost jobs run again, as further attempts of the same indices. Retries that a rule
+decides, and all later steps of a retry, are in ``submission``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ensemble_core.engine.job_record import BY_OTHERS, IndexRecord
+from ensemble_core.engine.firing_records import Match
+from ensemble_core.engine.job_record import BY_OTHERS, IndexRecord, JobRecord
+from ensemble_core.engine.name_values import JobFields, named_fields
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import Submitter, next_attempt
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.decisions import Log, Retry
+from ensemble_core.model.events import Event
 from ensemble_core.model.jobs import Job
+from ensemble_core.model.retry_policy import RetryPolicy
 
 #: How many jobs a message names.
 _NAMED = 5
+
+
+def group_retry(state: State, record: JobRecord, policy: RetryPolicy, event: Event) -> Retry | None:
+    """Return the retry of a failed job that its group asks for, or ``None``."""
+    if record.index.retried >= policy.times:
+        return None
+    if record.cancelled_by_others and not policy.names_cancels(record.job.parameters):
+        return None  # whoever has cancelled a job may have had a reason
+    match = Match(event, record)
+    if policy.computes:
+        fields = state.fields(match)
+    else:
+        names = () if policy.when is None else policy.when.sorted_names
+        fields = named_fields(names, state.ensemble, event, record)
+    for name in policy.reads:
+        fields.setdefault(name, state.read_scoped(name, None, match))
+    if policy.when is not None and not policy.when.verdict(None, fields, state.metric):
+        return None
+    known = JobFields(fields, record)
+    try:
+        changed, wait = policy.evaluate(known, state.metric)
+    except EnsembleError as error:
+        state.error(f"cannot retry {record.job.id}: {error}")
+        return None
+    return Retry(job=record.job.id, fields=changed, wait=wait, resume=policy.resume)
 
 
 def chosen(state: State, action: Mapping[str, Any]) -> list[IndexRecord]:
