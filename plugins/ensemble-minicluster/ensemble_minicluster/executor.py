@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ensemble_service import member_name
+
 from ensemble_core import (
     Cause,
     EnsembleError,
@@ -23,7 +25,6 @@ from ensemble_core import (
 )
 from ensemble_minicluster.cluster import MARK, Cluster, Nodes, Patience, Service
 from ensemble_minicluster.grow_and_shrink import RequestLog, Resizing
-from ensemble_minicluster.member_names import member_name
 from ensemble_minicluster.options import OPTIONS, PASSED_ON
 
 if TYPE_CHECKING:

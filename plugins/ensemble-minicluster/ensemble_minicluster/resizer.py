@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
+from ensemble_service import member_name
+
 from ensemble_core import EnsembleError, Resized, Resizer, UsageError
 from ensemble_minicluster.api import Fault, connect
-from ensemble_minicluster.cluster_sizes import NotResizable, Plan, Sizes, read
-from ensemble_minicluster.member_names import member_name
+from ensemble_minicluster.resize_plan import NotResizable, Plan, Sizes, read
 
 #: Number of conflicts with other writers before giving up.
 _CONFLICTS = 8

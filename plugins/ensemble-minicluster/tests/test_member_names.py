@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ensemble_minicluster import ensemble_executors
-from ensemble_minicluster.member_names import member_name
+from ensemble_service import member_name
 
 from ensemble_core import UsageError
 
@@ -25,20 +25,20 @@ def test_a_name_without_a_namespace_is_in_default(text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("", "missing"),
-        ("/", "missing"),
-        ("default/", "missing"),
-        ("/ensemble", "before the slash is missing"),
+        ("", "empty"),
+        ("/", "empty"),
+        ("default/", "empty"),
+        ("/ensemble", "a part of it is empty"),
         ("a/b/c", "more than one slash"),
         ("a//b", "more than one slash"),
-        ("Default/ensemble", "'Default'"),
-        ("default/my_cluster", "'my_cluster'"),
-        ("default/-a", "'-a'"),
-        ("default/a-", "'a-'"),
-        ("default/a.b", "'a.b'"),
-        ("default/a\n", "may have only"),
-        ("default/ä", "may have only"),
-        (" default/a", "may have only"),
+        ("Default/ensemble", "use only"),
+        ("default/my_cluster", "use only"),
+        ("default/-a", "no '-' at either end"),
+        ("default/a-", "use only"),
+        ("default/a.b", "use only"),
+        ("default/a\n", "use only"),
+        ("default/ä", "use only"),
+        (" default/a", "use only"),
         (f"default/{'a' * 64}", "64 characters"),
     ],
 )

@@ -1,25 +1,27 @@
-"""Runs the operator: watches the cluster with kopf, and reconciles what has changed."""
+"""Runs the operator: logs in to Kubernetes, watches it with kopf, and reconciles changes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import kopf
 
+from ensemble_core import UsageError
 from ensemble_operator.api import Api, ApiError
 from ensemble_operator.cache import Cache
 from ensemble_operator.crd_schema import KIND
 from ensemble_operator.lease import Lease
-from ensemble_operator.login import log_in
 from ensemble_operator.object_names import KINDS, LABEL
 from ensemble_operator.reconcile_loop import Loop
 from ensemble_operator.service_polling import ServicePoller
@@ -33,11 +35,47 @@ _ENDING, _PAUSE = 10.0, 1.0
 _FLUX = "/apis/flux-framework.org/v1alpha2"
 _log = logging.getLogger("ensemble.operator")
 
+#: Folder of a pod's service account.
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
 
 def kopf_identity() -> Any:
     """Return a unique name that identifies this process to kopf."""
     # Kopf's default looks up the user's name, which fails for a uid without a name (OpenShift).
     return f"{socket.gethostname()}/{uuid.uuid4().hex[:8]}"
+
+
+def log_in(account: Path = _ACCOUNT) -> kopf.ConnectionInfo:
+    """Return the connection for the pod's service account or, outside of a pod, for a kubeconfig.
+
+    Raises :class:`UsageError` if neither exists.
+    """
+    found = _account_login(account) or kopf.login_with_kubeconfig(
+        logger=_log, settings=kopf.OperatorSettings()
+    )
+    if found is None:
+        raise UsageError(
+            "cannot connect to Kubernetes",
+            cause="no pod service account and no kubeconfig",
+            hint="use --kubeconfig FILE or set KUBECONFIG",
+            code="no-cluster",
+        )
+    return found
+
+
+def _account_login(account: Path) -> kopf.ConnectionInfo | None:
+    try:
+        token = (account / "token").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    authority = account / "ca.crt"
+    return kopf.ConnectionInfo(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        ca_path=str(authority) if authority.exists() else None,
+        token=token,
+    )
 
 
 class Operator:

@@ -18,7 +18,16 @@ from ensemble_operator.changes import (
     deletion,
     kept_status,
 )
-from ensemble_operator.member_state import (
+from ensemble_operator.object_names import (
+    FILE,
+    RUN,
+    TEMPLATE,
+    Object,
+    format_time,
+    is_owned,
+    seconds,
+)
+from ensemble_operator.pod_state import (
     PodState,
     any_stopping,
     first_pods,
@@ -30,15 +39,6 @@ from ensemble_operator.member_state import (
     newest,
     pod_state,
     trouble_of,
-)
-from ensemble_operator.object_names import (
-    FILE,
-    RUN,
-    TEMPLATE,
-    Object,
-    format_time,
-    is_owned,
-    seconds,
 )
 from ensemble_operator.resource import Ensemble
 from ensemble_operator.withdrawal import plan_withdrawal

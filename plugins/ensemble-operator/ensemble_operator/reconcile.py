@@ -34,7 +34,6 @@ from ensemble_operator.credential_renewal import (
 )
 from ensemble_operator.member_objects import RUNNER, member_objects, run_objects, token_secret
 from ensemble_operator.member_reconcile import BEAT, members_leave, plan_part
-from ensemble_operator.member_state import gone_at, is_set_up, waits_since
 from ensemble_operator.object_names import (
     HASH,
     ORPHAN,
@@ -47,6 +46,7 @@ from ensemble_operator.object_names import (
     member_object,
     seconds,
 )
+from ensemble_operator.pod_state import gone_at, is_set_up, waits_since
 from ensemble_operator.resource import (
     Ensemble,
     Member,

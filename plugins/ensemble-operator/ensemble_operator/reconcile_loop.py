@@ -30,8 +30,8 @@ from ensemble_operator.credential_renewal import VIEWER, needs_user, secret_name
 from ensemble_operator.file_check import FileChecks, option_errors
 from ensemble_operator.kubernetes_events import Events
 from ensemble_operator.member_objects import token_secret
-from ensemble_operator.member_state import ended_jobs, is_set_up, waits_since
 from ensemble_operator.object_names import HASH, KINDS, Object, content, seconds
+from ensemble_operator.pod_state import ended_jobs, is_set_up, waits_since
 from ensemble_operator.reconcile import empty_ensemble, files_of, plan
 from ensemble_operator.resource import Ensemble, Reference, is_readable, read
 from ensemble_operator.service_objects import address, tokens_secret

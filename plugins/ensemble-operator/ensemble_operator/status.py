@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ensemble_operator.changes import Note, Observed, PartPlan
-from ensemble_operator.member_state import trouble_of
 from ensemble_operator.object_names import format_time, is_owned
+from ensemble_operator.pod_state import trouble_of
 from ensemble_operator.resource import Ensemble
 
 Object = Mapping[str, Any]

@@ -12,14 +12,6 @@ from typing import Any
 
 from ensemble_operator.changes import Create, Note, Observed, Part, PartPlan, deletion, kept_status
 from ensemble_operator.member_objects import RUNNER, wrap_script
-from ensemble_operator.member_state import (
-    any_stopping,
-    first_pods,
-    job_failed,
-    late_until,
-    newest,
-    pod_state,
-)
 from ensemble_operator.object_names import (
     FILE,
     RUN,
@@ -28,6 +20,14 @@ from ensemble_operator.object_names import (
     child,
     is_owned,
     member_object,
+)
+from ensemble_operator.pod_state import (
+    any_stopping,
+    first_pods,
+    job_failed,
+    late_until,
+    newest,
+    pod_state,
 )
 from ensemble_operator.resource import Ensemble
 

@@ -28,8 +28,8 @@ from ensemble_operator.changes import (
 )
 from ensemble_operator.crd_schema import SPEC
 from ensemble_operator.credential_renewal import FILES, RENEW, VIEWER, holders, token_lines, value
-from ensemble_operator.member_state import ended_jobs
 from ensemble_operator.object_names import HASH, ORPHAN, child, content, format_time, without_none
+from ensemble_operator.pod_state import ended_jobs
 from ensemble_operator.reconcile import files_of, plan
 from ensemble_operator.resource import Ensemble, Reference, problems, read
 from ensemble_operator.service_objects import tls_secret, tokens_secret

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ensemble_operator.api import MERGE, Api, ApiError
 from ensemble_operator.crd_schema import GROUP, PLURAL, definition
-from ensemble_operator.login import log_in
+from ensemble_operator.kopf_watch import log_in
 from ensemble_operator.object_names import KINDS
 from kubernetes_stand_in.node import python
 from operator_cluster import Stand

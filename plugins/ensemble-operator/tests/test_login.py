@@ -10,7 +10,7 @@ from pathlib import Path
 import kopf
 import pytest
 from ensemble_operator.api import Api
-from ensemble_operator.login import log_in
+from ensemble_operator.kopf_watch import log_in
 from ensemble_operator.object_names import KINDS
 from fake_namespace import ensemble
 from operator_cluster import Stand

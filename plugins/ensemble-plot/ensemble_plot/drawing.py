@@ -28,8 +28,8 @@ from ensemble_plot.colours import (
     style_of,
 )
 from ensemble_plot.labels import Labels
-from ensemble_plot.measures import clamp, isolated_points, shorten, time_unit, total_variation
 from ensemble_plot.outlier_axis import set_outlier_axis
+from ensemble_plot.picture import clamp, isolated_points, shorten, time_unit, total_variation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

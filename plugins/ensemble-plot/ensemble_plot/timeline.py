@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import UsageError
-from ensemble_plot.measures import shorten
+from ensemble_plot.picture import shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -165,7 +165,7 @@ def draw_timeline(timeline: Timeline, form: str, size: tuple[float, float] | Non
 
     from ensemble_plot.colours import style_of
     from ensemble_plot.drawing import figure_bytes, new_figure
-    from ensemble_plot.measures import unit_of
+    from ensemble_plot.picture import unit_of
 
     longest = max(bar.end for bar in timeline.bars)
     longest = max([longest, *(time for times in timeline.firings.values() for time in times)])

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 #    Nothing is stored.
 # 4. Run: connection, remote_executor, and member_proxy receive the event. event_delivery.Inbox
 #    drops it if its number has arrived before.
-# 5. Run: event_admission drops what a member may not report. member_jobs drops job events that a
-#    restarted agent repeats. The run gets the remaining events, which are then acknowledged.
+# 5. Run: event_admission drops what a member may not report, and job events that a restarted agent
+#    repeats. The run gets the remaining events, which are then acknowledged.
 
 # Each public name is imported on first use, because gRPC is slow to load.
 if TYPE_CHECKING:
+    from ensemble_service.access import member_name
     from ensemble_service.certificates import init as init_certificates
     from ensemble_service.client import GroupStatus, MemberStatus, ServiceClient
     from ensemble_service.heartbeats import Reporter
@@ -30,6 +31,7 @@ else:
         "Reporter": ("heartbeats", "Reporter"),
         "TokenFile": ("tokens", "TokenFile"),
         "init_certificates": ("certificates", "init"),
+        "member_name": ("access", "member_name"),
     }
 
     def __getattr__(name):
@@ -48,4 +50,5 @@ __all__ = [
     "ServiceClient",
     "TokenFile",
     "init_certificates",
+    "member_name",
 ]

@@ -20,14 +20,13 @@ from ensemble_core import (
     ResizeOutcome,
     Resources,
 )
-from ensemble_service.event_admission import EventAdmission
+from ensemble_service.event_admission import EventAdmission, MemberJob, MemberJobs
 from ensemble_service.event_delivery import KEPT, Inbox, origin_of
 from ensemble_service.hosted_run import BLIND, FOREIGN_JOBS, HOME
-from ensemble_service.member_jobs import MemberJob, MemberJobs
 from ensemble_service.pending_calls import UNANSWERED, Kind, PendingCalls, RunContext, Waiting
-from ensemble_service.presence import Absence
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.request_limits import RateLimiter
+from ensemble_service.run_members import Absence
 from ensemble_service.wire import clean, in_parts, to_error
 
 __all__ = ["MemberProxy", "RunContext"]
@@ -43,7 +42,7 @@ _MOST_CAPABILITIES = 100
 # When a new life begins at the member (see hosted_run), the proxy first asks which jobs the member
 # knows. Until the answer, it keeps all other calls. Jobs that never arrived are resubmitted. Jobs
 # that had arrived, but are unknown now, are reported as lost. The member repeats the events of its
-# jobs; member_jobs drops those that have arrived before.
+# jobs; ``MemberJobs`` drops those that have arrived before.
 class MemberProxy:
     """One member, as a run's controller sees it.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ensemble_core import Event, Problem
-from ensemble_service.member_jobs import MemberJob
+from ensemble_service.event_admission import MemberJob
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.wire import MOST_IDS, in_parts
 

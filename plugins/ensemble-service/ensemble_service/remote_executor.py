@@ -32,8 +32,13 @@ from ensemble_core import (
 from ensemble_service.access import member_name, namespace_name, run_name
 from ensemble_service.call_errors import diagnose
 from ensemble_service.channel import address, load_grpc, open_channel, read_token
-from ensemble_service.membership import Membership
-from ensemble_service.presence import RollCall, ServicePresence, absence_error, takeover_error
+from ensemble_service.run_members import (
+    Membership,
+    RollCall,
+    ServicePresence,
+    absence_error,
+    takeover_error,
+)
 
 if TYPE_CHECKING:
     from ensemble_core import WhenBusy

@@ -44,7 +44,7 @@ def test_a_resize_of_an_absent_member_is_sent_later(world: World) -> None:
 def test_a_long_absence_is_reported_once_and_so_is_the_return(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_service.presence._MEMBER_AWAY", 0.1)
+    monkeypatch.setattr("ensemble_service.run_members._MEMBER_AWAY", 0.1)
     world.agent("a")
     controller = world.run("run-tell")
     world.leave("a")
@@ -59,7 +59,7 @@ def test_a_long_absence_is_reported_once_and_so_is_the_return(
 def test_rules_see_which_groups_members_are_away(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_service.presence._MEMBER_AWAY", 0.1)
+    monkeypatch.setattr("ensemble_service.run_members._MEMBER_AWAY", 0.1)
 
     def told() -> list[float]:
         found = [event for event in controller.events if isinstance(event, Resources)]
@@ -84,7 +84,7 @@ def test_a_resumed_run_learns_which_members_are_away_now(
     world: World, back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal has the state at the time when the previous controller stopped."""
-    monkeypatch.setattr("ensemble_service.presence._MEMBER_AWAY", 0.1)
+    monkeypatch.setattr("ensemble_service.run_members._MEMBER_AWAY", 0.1)
     world.agent("a")
     first = world.run("run-resumed-away")
     assert "away.t" not in first.executor.resources()  # it has no jobs there
@@ -127,8 +127,8 @@ def test_a_resumed_run_waits_for_its_member_and_finally_names_it(world: World) -
 def test_a_member_that_is_absent_at_the_start_only_delays_its_own_jobs(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ensemble_service.presence._COMING", 0.1)
-    monkeypatch.setattr("ensemble_service.presence._MEMBER_AWAY", 0.1)
+    monkeypatch.setattr("ensemble_service.run_members._COMING", 0.1)
+    monkeypatch.setattr("ensemble_service.run_members._MEMBER_AWAY", 0.1)
     world.agent("a")
     controller = world.run("run-without", members=["a", "b"])
     controller.executor.submit([*jobs(1, member="a"), *jobs(2, member="b")])
@@ -147,7 +147,7 @@ def test_a_member_that_is_absent_at_the_start_only_delays_its_own_jobs(
 def test_a_late_member_whose_queue_cannot_be_opened_is_reported_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_service.presence._COMING", 0.1)
+    monkeypatch.setattr("ensemble_service.run_members._COMING", 0.1)
     monkeypatch.setattr("ensemble_service.member_proxy._AGAIN", 0.1)
     world.agent("a")
     controller = world.run("run-late", members=["a", "b"])
@@ -167,7 +167,7 @@ def test_a_misspelled_member_is_not_waited_for_if_a_similar_one_is_connected(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Suggest a connected member only if no group uses it."""
-    monkeypatch.setattr("ensemble_service.presence._COMING", 0.1)
+    monkeypatch.setattr("ensemble_service.run_members._COMING", 0.1)
     world.agent("a")
     world.agent("b")
     with pytest.raises(ExecutorError, match="did you mean 'default/b'"):

@@ -24,9 +24,9 @@ from ensemble_service.connection import Connection
 from ensemble_service.heartbeats import MemberStats
 from ensemble_service.hosted_run import HOME, HostedRun
 from ensemble_service.member_proxy import MemberProxy, RunContext
-from ensemble_service.membership import Membership
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.remote_executor import RemoteExecutor
+from ensemble_service.run_members import Membership
 from ensemble_service.wire import from_event
 
 from ensemble_core import (

@@ -420,7 +420,7 @@ def test_a_later_controller_asks_every_member_that_an_earlier_one_used(world: Wo
 def test_absent_members_are_listed_with_the_connected_ones(
     world: World, options: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_service.presence._COMING", 0.2)
+    monkeypatch.setattr("ensemble_service.run_members._COMING", 0.2)
     world.agent("a")
     world.agent("b")
     with pytest.raises(ExecutorError) as caught:
@@ -440,7 +440,7 @@ def test_a_run_waits_briefly_for_returning_members_and_says_for_which(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ensemble_service.presence._COMING", 60.0)
+    monkeypatch.setattr("ensemble_service.run_members._COMING", 60.0)
 
     def told() -> int:
         return [words in record.getMessage() for record in caplog.records].count(True)
@@ -463,7 +463,7 @@ def test_a_run_waits_briefly_for_returning_members_and_says_for_which(
 def test_a_misspelled_member_is_reported_with_a_suggestion(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_service.presence._COMING", 0.1)
+    monkeypatch.setattr("ensemble_service.run_members._COMING", 0.1)
     world.agent("a")
     with pytest.raises(ExecutorError) as caught:
         world.run("run-typo", members=["aa"])
@@ -477,7 +477,7 @@ def test_a_misspelled_member_is_reported_with_a_suggestion(
 def test_a_service_that_disconnects_while_members_are_awaited_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_service.presence._COMING", 4.0)
+    monkeypatch.setattr("ensemble_service.run_members._COMING", 4.0)
     state = tmp_path / "service"
     token, _ = TokenFile(state / "tokens.json").add("controller", "default")
     stack = contextlib.ExitStack()
@@ -562,7 +562,7 @@ def test_events_are_acknowledged_even_after_a_failure_of_the_timer(
 def test_without_a_service_the_error_names_its_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ensemble_service.presence._WELCOME", 0.5)
+    monkeypatch.setattr("ensemble_service.run_members._WELCOME", 0.5)
     executor = RemoteExecutor(host="127.0.0.1", port=1)
     with pytest.raises(ExecutorError) as caught:
         executor.open(Run("run-0", Path("nowhere"), time.time), lambda events: None)

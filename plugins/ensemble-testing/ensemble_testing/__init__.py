@@ -26,7 +26,7 @@ if "pytest" in sys.modules:  # ``ensemble test`` works without pytest
             for name in (
                 "action",
                 "algorithm",
-                "chain",
+                "allocation_chain",
                 "crash",
                 "decisions",
                 "environment",
@@ -53,7 +53,7 @@ if "pytest" in sys.modules:  # ``ensemble test`` works without pytest
 if TYPE_CHECKING:
     from ensemble_testing.action import ActionContract
     from ensemble_testing.algorithm import AlgorithmContract
-    from ensemble_testing.chain import ChainSuite
+    from ensemble_testing.allocation_chain import ChainSuite
     from ensemble_testing.crash import CrashSuite
     from ensemble_testing.decisions import DecisionSuite
     from ensemble_testing.environment import EnvironmentContract
@@ -76,7 +76,7 @@ else:
     _HOMES = {
         "ActionContract": "action",
         "AlgorithmContract": "algorithm",
-        "ChainSuite": "chain",
+        "ChainSuite": "allocation_chain",
         "CrashSuite": "crash",
         "DecisionSuite": "decisions",
         "EnvironmentContract": "environment",

@@ -492,7 +492,7 @@ def test_the_page_lists_every_option_and_every_answer() -> None:
         assert f"`{name.replace('_', '-')}=" in page, name
     package = Path(ensemble_minicluster.__file__).parent
     source = "".join(
-        (package / f"{each}.py").read_text() for each in ("api", "resizer", "cluster_sizes")
+        (package / f"{each}.py").read_text() for each in ("api", "resizer", "resize_plan")
     )
     calls = re.findall(r"""(?:Fault|NotResizable)\(\s*"([a-z-]+)",""", source)
     refusals = re.findall(r"""\d{3}: \("([a-z-]+)",""", source)

@@ -1,4 +1,4 @@
-"""Size arithmetic for Flux MiniClusters."""
+"""Plan of a resize: the size that a Flux MiniCluster gets, within its bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of a member's run, computed from the status of the member's objects and first pod."""
+"""State of a member's run, as its Job and its pods show it."""
 
 from __future__ import annotations
 
