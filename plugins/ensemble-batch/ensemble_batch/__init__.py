@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ensemble_batch.batch_executor import BatchExecutor
     from ensemble_batch.event_emitter import Outlet
-    from ensemble_batch.event_sequence import JobEvents
-    from ensemble_batch.executor import QueueExecutor
+    from ensemble_batch.job_events import JobEvents, status_of
     from ensemble_batch.job_script import Batch, job_lines, job_table, quote
-    from ensemble_batch.listener import address_option
     from ensemble_batch.output_files import OutputFiles, Place
+    from ensemble_batch.queue_executor import QueueExecutor
     from ensemble_batch.queue_hooks import CannotTake, InvalidJob, QueueJob, reshaped
-    from ensemble_batch.reports import status_of
+    from ensemble_batch.queue_options import address_option
     from ensemble_batch.shared_folder import script_of_batch
     from ensemble_batch.submission_records import Records, Sent
 
@@ -51,15 +50,14 @@ __all__ = [
 
 _HOMES = {
     "batch_executor": "BatchExecutor",
-    "executor": "QueueExecutor",
+    "queue_executor": "QueueExecutor",
     "queue_hooks": "CannotTake InvalidJob QueueJob reshaped",
-    "event_sequence": "JobEvents",
+    "job_events": "JobEvents status_of",
     "job_script": "Batch job_lines job_table quote",
-    "listener": "address_option",
+    "queue_options": "address_option",
     "event_emitter": "Outlet",
     "output_files": "OutputFiles Place",
     "submission_records": "Records Sent",
-    "reports": "status_of",
     "shared_folder": "script_of_batch",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -15,11 +15,9 @@ from typing import ClassVar, TypeVar
 
 from ensemble_batch import timing
 from ensemble_batch.event_emitter import Outlet
-from ensemble_batch.job_life import JobLife
-from ensemble_batch.output_claims import OutputClaims
-from ensemble_batch.output_files import OutputFiles, Place
+from ensemble_batch.job_events import JobLife, Report
+from ensemble_batch.output_files import OutputClaims, OutputFiles, Place
 from ensemble_batch.queue_hooks import QueueHooks, QueueJob
-from ensemble_batch.reports import Report
 from ensemble_batch.shared_folder import script_name
 from ensemble_batch.submission_records import Lost, Records, Sent
 from ensemble_core import Emit, Job, JobEvent, Run

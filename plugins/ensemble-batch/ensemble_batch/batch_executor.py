@@ -10,12 +10,9 @@ from typing import ClassVar
 
 from ensemble_batch import timing
 from ensemble_batch.active_jobs import QueueRun
-from ensemble_batch.batch_run import BatchRun
-from ensemble_batch.claim_spool import Spool
-from ensemble_batch.executor import QueueExecutor
-from ensemble_batch.listener import Listener
-from ensemble_batch.report_run import ReportRun
-from ensemble_batch.report_spool import ReportSpool
+from ensemble_batch.claims_and_file_reports import BatchRun, Spool
+from ensemble_batch.network_reports import Listener, ReportRun, ReportSpool
+from ensemble_batch.queue_executor import QueueExecutor
 from ensemble_batch.submission_records import Records
 from ensemble_core import Emit, Run, job_environment
 

@@ -18,7 +18,7 @@ from itertools import islice
 
 from ensemble_batch import timing
 from ensemble_batch.active_jobs import QueueRun
-from ensemble_batch.job_life import JobLife
+from ensemble_batch.job_events import JobLife
 from ensemble_batch.job_script import Batch
 from ensemble_batch.output_files import Place
 from ensemble_batch.queries_and_lost_jobs import Inquiry

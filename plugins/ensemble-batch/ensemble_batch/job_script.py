@@ -208,7 +208,7 @@ def script_of(
         for job, where in jobs
     ]
     lines += job_table(tables, "$_ens_place", 1)
-    return os.fsencode("\n".join(lines) + "\n" + _wrapper("wrapper.sh"))
+    return os.fsencode("\n".join(lines) + "\n" + _wrapper("claim_wrapper.sh"))
 
 
 def report_script_of(
@@ -250,4 +250,4 @@ def report_script_of(
     ]
     tables = [[f"_ens_job={quote(job.id)}", *_own_lines(job, place, tag)] for job, place in jobs]
     lines += job_table(tables, "$_ens_place", 1)
-    return os.fsencode("\n".join(lines) + "\n" + _wrapper("report_wrapper.sh"))
+    return os.fsencode("\n".join(lines) + "\n" + _wrapper("network_wrapper.sh"))

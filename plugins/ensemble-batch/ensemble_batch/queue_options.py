@@ -1,8 +1,10 @@
-"""Schemas of options that several executors of batch queues have."""
+"""Options that several executors of batch queues have: their schemas and parsers."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from ensemble_core import UsageError
 
 LOST_AFTER: dict[str, Any] = {
     "type": "number",
@@ -39,3 +41,27 @@ def extra(ours: str) -> dict[str, Any]:
             },
         },
     }
+
+
+def address_option(text: str) -> tuple[str, int] | None:
+    """Parse the option ``listen``: an address (empty: find one) and a port (0: any), or ``None``.
+
+    Raises :class:`UsageError`.
+
+    >>> address_option("10.0.0.7:9000"), address_option("auto"), address_option("none")
+    (('10.0.0.7', 9000), ('', 0), None)
+    """
+    if text == "none":
+        return None
+    if text == "auto":
+        return "", 0
+    address, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]") or (":" in address and not address.endswith("]")):
+        return text.strip("[]"), 0  # just a name, or an IPv6 address
+    if not port.isdigit() or int(port) > 65535:
+        raise UsageError(
+            f"listen={text}: {port!r} is not a port",
+            hint="use -o listen=ADDRESS or -o listen=ADDRESS:PORT",
+            code="bad-option",
+        )
+    return address.strip("[]"), int(port)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ensemble_batch import timing
 from ensemble_batch.active_jobs import QueueRun
-from ensemble_batch.job_life import JobLife
+from ensemble_batch.job_events import JobLife
 from ensemble_batch.submission_records import Sent
 from ensemble_core import ExecutorError
 

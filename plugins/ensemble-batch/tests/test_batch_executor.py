@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 from ensemble_batch import Batch, BatchExecutor, CannotTake, Place, QueueJob, Records, Sent, timing
-from ensemble_batch.claim_spool import CLAIMED
-from ensemble_batch.job_life import JobLife
+from ensemble_batch.claims_and_file_reports import CLAIMED
+from ensemble_batch.job_events import JobLife, Report
 from ensemble_batch.job_script import script_of
-from ensemble_batch.reports import Report
 from ensemble_testing import Session, wait_until
 
 from ensemble_core import ExecutorError, ExecutorLost, Job

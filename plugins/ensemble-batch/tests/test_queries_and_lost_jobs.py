@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, timing
-from ensemble_batch.absence_warnings import Absences
+from ensemble_batch.queries_and_lost_jobs import Absences
 from ensemble_testing import Session, wait_until
 
 from ensemble_core import Job

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, reattach, timing
-from ensemble_batch.report_spool import VOIDED, ReportSpool
+from ensemble_batch.network_reports import VOIDED, ReportSpool
 from ensemble_testing import Session, wait_until
 
 from ensemble_core import ExecutorError, Job

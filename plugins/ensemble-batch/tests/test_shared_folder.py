@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ensemble_batch import report_spool as spooling
-from ensemble_batch.claim_spool import Spool
+from ensemble_batch import network_reports
+from ensemble_batch.claims_and_file_reports import Spool
 from ensemble_batch.job_script import job_variables
-from ensemble_batch.report_spool import ReportSpool
+from ensemble_batch.network_reports import ReportSpool
 
 from ensemble_core import Job
 
@@ -83,6 +83,6 @@ def test_thousands_of_files_are_read_once_and_removed(
     for number in range(2_000):
         (folder / f"sim.{number}.7").write_bytes(b"%d\n" % number)
     assert sorted(map(int, spool.reports())) == list(range(2_000))
-    monkeypatch.setattr(spooling, "_WHILE", 0.0)
+    monkeypatch.setattr(network_reports, "_WHILE", 0.0)
     assert list(spool.reports()) == []
     assert list(folder.iterdir()) == []

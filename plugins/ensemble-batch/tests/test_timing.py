@@ -20,9 +20,8 @@ from ensemble_batch import (
     queries_and_lost_jobs,
     timing,
 )
-from ensemble_batch.batch_run import BatchRun
-from ensemble_batch.claim_spool import Spool
-from ensemble_batch.job_life import JobLife
+from ensemble_batch.claims_and_file_reports import BatchRun, Spool
+from ensemble_batch.job_events import JobLife
 from ensemble_batch.queries_and_lost_jobs import Inquiry
 from ensemble_testing import Session
 

@@ -19,7 +19,7 @@ _ens_fail() {
 _ens_now
 _ens_t0=$_ens_time _ens_forces=1 _ens_warns=_ens_signal _ens_follower= _ens_post=
 # The process that creates this file runs the job. A second copy, a restarted one and a cancelled
-# one find it and end with a special exit code (CLAIMED in claim_spool.py).
+# one find it and end with a special exit code (CLAIMED in claims_and_file_reports.py).
 if ! ( set -C; printf '%s\n' "$_ens_t0 $HOSTNAME $_ens_id" >"$_ens_report" ) 2>/dev/null; then
     [ -e "$_ens_report" ] && exit 121
     echo "ensemble: cannot write $_ens_report; nothing was run" >&2

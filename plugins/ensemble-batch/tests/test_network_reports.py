@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from ensemble_batch import Batch, BatchExecutor, Place, QueueJob, Records, Sent, report_spool
+from ensemble_batch import Batch, BatchExecutor, Place, QueueJob, Records, Sent, network_reports
 from ensemble_batch.batch_submission import Submission, _PendingBatch
-from ensemble_batch.job_life import JobLife
+from ensemble_batch.job_events import JobLife, Report
+from ensemble_batch.network_reports import ReportRun, ReportSpool
 from ensemble_batch.queries_and_lost_jobs import Inquiry
-from ensemble_batch.report_run import ReportRun
-from ensemble_batch.report_spool import ReportSpool
-from ensemble_batch.reports import Report
 
 from ensemble_core import Event, Job, JobEvent, Run
 
@@ -154,7 +152,7 @@ def test_a_thousand_reports_at_once_count_once_each(
         pytest.skip(f"at most {hard} open files are allowed")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
     monkeypatch.setattr(Quiet, "listen", ("127.0.0.1", 0))
-    monkeypatch.setattr("ensemble_batch.listener._SECONDS", 600.0)
+    monkeypatch.setattr("ensemble_batch.network_reports._SECONDS", 600.0)
     heard = Heard(tmp_path)
     listener = heard.run.listener
     assert listener is not None
@@ -403,7 +401,7 @@ def test_a_report_stays_for_the_next_controller_until_it_is_recorded(
     heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full. If the controller is killed now, only the report shows the end."""
-    monkeypatch.setattr(report_spool, "_WHILE", -1.0)
+    monkeypatch.setattr(network_reports, "_WHILE", -1.0)
     spool = heard.accept().run.spool
     heard.run.sought = True
     line = f"ensemble1 {spool.token} sim.0 7 0 end 0 - 1000.0 1001.0 n1\n"

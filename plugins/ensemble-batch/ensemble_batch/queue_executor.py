@@ -15,7 +15,7 @@ from ensemble_batch import timing
 from ensemble_batch.active_jobs import QueueRun
 from ensemble_batch.batch_submission import Submission
 from ensemble_batch.command import QueueCommands
-from ensemble_batch.job_life import JobLife
+from ensemble_batch.job_events import JobLife
 from ensemble_batch.queries_and_lost_jobs import Inquiry
 from ensemble_batch.queue_hooks import QueueHooks, QueueJob
 from ensemble_batch.reattach import find_again

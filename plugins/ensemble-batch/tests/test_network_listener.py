@@ -12,13 +12,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from ensemble_batch import Batch, BatchExecutor, Place, address_option, status_of
-from ensemble_batch import listener as listening
-from ensemble_batch import report_spool as spooling
+from ensemble_batch import Batch, BatchExecutor, Place, address_option, network_reports, status_of
+from ensemble_batch.job_events import Report
 from ensemble_batch.job_script import report_script_of
-from ensemble_batch.listener import Listener, address_towards
-from ensemble_batch.report_spool import ReportSpool
-from ensemble_batch.reports import LONGEST, Report, read_report
+from ensemble_batch.network_reports import (
+    LONGEST,
+    Listener,
+    ReportSpool,
+    address_towards,
+    read_report,
+)
 
 from ensemble_core import Job, UsageError
 
@@ -114,11 +117,11 @@ def test_an_endless_line_is_cut_off(ear: Ear) -> None:
 def test_an_idle_connection_is_closed_and_blocks_no_other(
     ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "_SECONDS", 0.2)
-    monkeypatch.setattr(listening, "_MOST", 5)
+    monkeypatch.setattr(network_reports, "_SECONDS", 0.2)
+    monkeypatch.setattr(network_reports, "_MOST", 5)
     idle = [socket.create_connection(("127.0.0.1", ear.listener.port), 10) for _ in range(5)]
     assert [connection.recv(1) for connection in idle] == [b""] * 5
-    monkeypatch.setattr(listening, "_SECONDS", 60.0)
+    monkeypatch.setattr(network_reports, "_SECONDS", 60.0)
     assert ear.say(line()) == b"ok\n"
     for connection in idle:
         connection.close()
@@ -193,7 +196,7 @@ def test_spool_files_are_private_and_the_token_persists(tmp_path: Path) -> None:
 def test_lines_written_while_the_files_are_read_are_read_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spooling, "_WHILE", 60.0)
+    monkeypatch.setattr(network_reports, "_WHILE", 60.0)
     spool = ReportSpool(str(tmp_path / "spool"))
     folder = tmp_path / "spool" / "reports"
     path = folder / "sim.0.7"
@@ -204,7 +207,7 @@ def test_lines_written_while_the_files_are_read_are_read_too(
         late.write(b"d\n")
         assert sorted(set(spool.reports())) == [b"another", b"end", b"start"]
     assert list(spool.reports()) == []
-    monkeypatch.setattr(spooling, "_WHILE", 0.0)
+    monkeypatch.setattr(network_reports, "_WHILE", 0.0)
     assert list(spool.reports()) == []
     assert list(folder.iterdir()) == []
 
@@ -237,7 +240,7 @@ def test_unknown_connections_leave_descriptors_for_the_run() -> None:
     text = """
         import resource, socket, sys, threading
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        from ensemble_batch.listener import Listener
+        from ensemble_batch.network_reports import Listener
         listener = Listener("127.0.0.1", 0, lambda line: True)
         thread = threading.Thread(target=listener.listen)
         thread.start()

@@ -6,7 +6,7 @@ _ens_limited=0 _ens_forces= _ens_warns=_ens_send SECONDS=0
 _ens_node=${SLURMD_NODENAME:-$HOSTNAME}
 
 # An attempt to submit that was given up must not run if the queue accepted it after all, nor a job
-# that counts as lost. The exit code (VOIDED in report_spool.py) shows that nothing was run.
+# that counts as lost. The exit code (VOIDED in network_reports.py) shows that nothing was run.
 { [ -e "$_ens_dir/void/$_ens_batch" ] || [ -e "$_ens_dir/void/$_ens_job" ]; } && exit 122
 
 if [ -n "$_ens_messages" ]; then

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ensemble_batch import Batch, BatchExecutor, Place
 from ensemble_batch.job_script import report_script_of
-from ensemble_batch.report_spool import VOIDED
+from ensemble_batch.network_reports import VOIDED
 from ensemble_testing import wait_until
 from ensemble_testing.processes import processes_of_session
 
