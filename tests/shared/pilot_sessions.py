@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from ensemble_pilot import ensemble_executors
+from ensemble_pilot.ledger import Transaction
 from ensemble_pilot.pilot_controller import Controller
-from ensemble_pilot.transaction import Transaction
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 

@@ -36,8 +36,12 @@ from ensemble_core.local.slots import bindable_cores, machine_memory, visible_gp
 from ensemble_core.local.supervisor_start import StartedSupervisor, address
 from ensemble_pilot.credentials import NAME, client_context, token
 from ensemble_pilot.flux_start import FLUX, remove_leftovers
-from ensemble_pilot.link import BEAT, SILENT
 
+#: A heartbeat, which both ends of a connection send. A supervisor, to which it is copied, ignores
+#: it.
+BEAT = line(["beat"])
+#: After how many heartbeats without a word a connection is broken.
+SILENT = 4
 #: The variable with the rank of a task, for each outer queue.
 RANKS = {
     "local": "ENSEMBLE_TASK_RANK",

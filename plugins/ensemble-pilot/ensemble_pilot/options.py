@@ -12,9 +12,9 @@ from ensemble_batch import address_option
 from ensemble_core import EnsembleError, ExecutorPlugin, JobGroup, UsageError, executor_record
 from ensemble_core.cli.toolkit import option_defaults, parse_duration, parse_size
 from ensemble_core.local.slots import machine_cores
+from ensemble_pilot import OPTIONS
 from ensemble_pilot.current_allocation import Allocation, allocation
 from ensemble_pilot.node import RANKS
-from ensemble_pilot.option_schema import OPTIONS
 from ensemble_pilot.pilot import AT_END, Kind, never_any
 
 #: The least value of ``orphan``: in less time, no node can connect.

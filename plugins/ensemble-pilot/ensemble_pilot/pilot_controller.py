@@ -1,7 +1,7 @@
 """Controller of pilots: one thread that owns the fleet, the ledger and the connections.
 
 Other threads only post calls to it. Calls that block, such as requests to the outer queue, have a
-second thread (:class:`~ensemble_pilot.transaction.Worker`). ``fleet`` says why no job runs twice.
+second thread (:class:`~ensemble_pilot.ledger.Worker`). ``fleet`` says why no job runs twice.
 
 | part | knows |
 |---|---|
@@ -32,15 +32,14 @@ from ensemble_core import Event, ExecutorError, Job, ResizeOutcome, Resources, R
 from ensemble_core.cli.toolkit import count_of
 from ensemble_core.local.ledger_reader import LedgerReading
 from ensemble_pilot import credentials
-from ensemble_pilot.connections import Connections
 from ensemble_pilot.fleet import Fleet
 from ensemble_pilot.grow_and_shrink import Answer, Resize, Resizes
-from ensemble_pilot.ledger import Entry, PilotLedger
+from ensemble_pilot.job_tracking import Tracking
+from ensemble_pilot.ledger import Entry, PilotLedger, Transaction
+from ensemble_pilot.node_connections import Connections
 from ensemble_pilot.pilot import Node, Pilot
 from ensemble_pilot.pilot_lifecycle import Pilots, Settings, read_node
 from ensemble_pilot.status import use_text
-from ensemble_pilot.tracking import Tracking
-from ensemble_pilot.transaction import Transaction
 
 _T = TypeVar("_T")
 

@@ -28,16 +28,16 @@ from ensemble_core import (
 )
 from ensemble_core.cli.toolkit import count_of, format_duration
 from ensemble_core.local.ledger_reader import LedgerReading, read_ledger, set_fence
-from ensemble_pilot import credentials, link
-from ensemble_pilot.connections import Connections
+from ensemble_pilot import credentials, node_connections
 from ensemble_pilot.demand import FAILURES
 from ensemble_pilot.fleet import Fleet
+from ensemble_pilot.job_tracking import Tracking
+from ensemble_pilot.ledger import NotYet, Transaction
 from ensemble_pilot.node import RANKS
+from ensemble_pilot.node_connections import Connections
 from ensemble_pilot.options import KindOptions
 from ensemble_pilot.pilot import AT_END, Kind, Node, Pilot
 from ensemble_pilot.status import nodes_text
-from ensemble_pilot.tracking import Tracking
-from ensemble_pilot.transaction import NotYet, Transaction
 
 #: Seconds after which a warning says that nodes of a running pilot are not connected.
 _CONNECTING = 60.0
@@ -166,7 +166,7 @@ class Pilots:
             "duration": kind.duration,
             "at_end": AT_END * kind.margin,
             "orphan": options.orphan,
-            "heartbeat": link.HEARTBEAT,
+            "heartbeat": node_connections.HEARTBEAT,
             "grace": options.grace,
             "tag": self._run.tag,
             "id": self._transaction.ledger.run_id,

@@ -256,7 +256,7 @@ def test_requeue_is_only_for_jobs_of_which_certainly_nothing_is_left(
 def test_node_with_another_version_is_told_to_leave_and_the_reason_is_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_pilot.connections.VERSION", "0.0.1")
+    monkeypatch.setattr("ensemble_pilot.node_connections.VERSION", "0.0.1")
     with new_session(folder) as session:
         job = submitted(session)
         session.wait(session.problems, "the warning")

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from ensemble_pilot.job_tracking import Tracking
 from ensemble_pilot.ledger import Entry, PilotLedger
-from ensemble_pilot.tracking import Tracking
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 from ensemble_testing.processes import run_and_kill
@@ -29,7 +29,7 @@ from ensemble_core.local.process_tree import parent_of
 
 if TYPE_CHECKING:
     from ensemble_pilot.fleet import Fleet
-    from ensemble_pilot.transaction import Transaction
+    from ensemble_pilot.ledger import Transaction
 
 
 def state_of(session: Session, pilot: int) -> Path:

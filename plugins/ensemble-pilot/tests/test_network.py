@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ensemble_pilot import credentials
-from ensemble_pilot.link import Link
+from ensemble_pilot.node_connections import Link
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 from ensemble_testing.processes import run_and_kill
@@ -101,7 +101,7 @@ def test_connection_that_swallows_bytes_is_replaced_and_events_arrive_once(
     folder: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing reports that it is dead: without heartbeats, both sides would wait forever."""
-    monkeypatch.setattr("ensemble_pilot.link.HEARTBEAT", 0.5)
+    monkeypatch.setattr("ensemble_pilot.node_connections.HEARTBEAT", 0.5)
     with new_session(folder) as session:
         proxy = through_proxy(session)
         try:

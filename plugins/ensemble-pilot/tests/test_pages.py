@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ensemble_pilot.option_schema import OPTIONS
+from ensemble_pilot import OPTIONS
 from ensemble_testing import ReadmeContract
 from start_pages import commands_of, run_commands
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ensemble_pilot import fleet
-from ensemble_pilot.connections import Connections
+from ensemble_pilot.node_connections import Connections
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 from pilot_sessions import controller, new_session, ran

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from ensemble_pilot.virtual import Virtual
+from ensemble_pilot.simulation import Virtual
 
 from ensemble_core import Job
 from ensemble_core.cli.main import main

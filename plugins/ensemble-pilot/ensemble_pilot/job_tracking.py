@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from ensemble_core import JobEvent
 from ensemble_core.local.ledger_reader import LedgerReading
 from ensemble_pilot.fleet import Fleet
-from ensemble_pilot.ledger import STEP, Entry
-from ensemble_pilot.transaction import Transaction
+from ensemble_pilot.ledger import STEP, Entry, Transaction
 
 #: Events that the controller emits itself at the submission.
 FIRST = frozenset({"submit", "validate", "depend", "priority"})
