@@ -32,8 +32,8 @@ from typing import Any
 
 from ensemble_flux import bindings
 from ensemble_flux.executor import FluxExecutor
+from ensemble_flux.job_output import Output
 from ensemble_flux.jobspec import Jobspecs, limits
-from ensemble_flux.output_location import Output
 
 from ensemble_core import Event, Job, JobEvent, Run
 

@@ -1,6 +1,6 @@
 """Translates what Flux reports about jobs into the events of a run.
 
-:class:`Journal` receives entries of jobs' eventlogs and returns events. It uses neither a clock nor
+:class:`EventTranslation` receives entries of jobs' eventlogs and returns events. It uses neither a clock nor
 Flux.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ensemble_core import Cause, JobEvent, JobState
-from ensemble_flux.drain_record import INTERRUPTED
+from ensemble_flux.ids_and_hostlists import f58, parse_hostlist
+from ensemble_flux.interrupted_jobs import INTERRUPTED
 from ensemble_flux.jobspec import files_of, nodes_of, tag_of
 from ensemble_flux.node_usage import Nodes
-from ensemble_flux.notation import f58, parse_hostlist
 
 #: Ids of the response that ends a stream's backlog (``FLUX_JOBID_ANY``, as signed and unsigned
 #: number).
@@ -115,7 +115,7 @@ class _OwnJob:
         self.held: Mapping[str, Any] | None = None
 
 
-class Journal:
+class EventTranslation:
     """Translates the job events of a Flux instance into a run's events.
 
     - ``run_id``: the run's identity

@@ -25,10 +25,10 @@ from ensemble_core import (
 )
 from ensemble_flux import bindings
 from ensemble_flux.flux_run import FluxRun
+from ensemble_flux.ids_and_hostlists import parse_f58
 from ensemble_flux.instance import LastInstance, presence
+from ensemble_flux.job_output import Output, files, seen_by_all
 from ensemble_flux.jobspec import Jobspecs, limits
-from ensemble_flux.notation import parse_f58
-from ensemble_flux.output_location import Output, files, seen_by_all
 from ensemble_flux.reactor import error_text
 from ensemble_flux.submitter import Order
 

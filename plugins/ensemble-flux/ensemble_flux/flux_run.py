@@ -24,19 +24,16 @@ from ensemble_core import (
     Run,
 )
 from ensemble_flux.bindings import connect
-from ensemble_flux.drain_record import INTERRUPTED, DrainRecord
-from ensemble_flux.event_translation import Journal
-from ensemble_flux.eventlog_watcher import EventlogWatcher
+from ensemble_flux.event_streams import EventlogWatcher, JournalStream
+from ensemble_flux.event_translation import EventTranslation
 from ensemble_flux.idle_queue import IdleQueue
+from ensemble_flux.ids_and_hostlists import f58
 from ensemble_flux.instance import Instance, ends_with, read_instance, survives_power_cut
 from ensemble_flux.instance_gauges import Gauges
-from ensemble_flux.interrupted_jobs import InterruptedJobs
+from ensemble_flux.interrupted_jobs import INTERRUPTED, DrainRecord, InterruptedJobs
+from ensemble_flux.job_output import Fetcher, files, remove_empty
 from ensemble_flux.jobspec import Jobspecs, files_of, tag_of
-from ensemble_flux.journal_stream import JournalStream
 from ensemble_flux.node_usage import Nodes
-from ensemble_flux.notation import f58
-from ensemble_flux.output_fetch import Fetcher
-from ensemble_flux.output_location import files, remove_empty
 from ensemble_flux.reactor import Reactor, error_text
 from ensemble_flux.submitter import WINDOW, Order, Submitter
 
@@ -77,7 +74,7 @@ class FluxRun:
         self._emit = emit
         self._events = events
         nodes = Nodes()
-        self._journal = Journal(run.id, nodes, foreign=True, begun=run.clock())
+        self._journal = EventTranslation(run.id, nodes, foreign=True, begun=run.clock())
         #: What the next controller must know if the instance ends.
         self.record = DrainRecord(run.state)
         self._reactor = Reactor(

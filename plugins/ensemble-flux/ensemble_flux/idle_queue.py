@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ensemble_flux.event_translation import Journal
+from ensemble_flux.event_translation import EventTranslation
 from ensemble_flux.node_usage import Nodes
 from ensemble_flux.reactor import Reactor
 
@@ -22,7 +22,11 @@ class IdleQueue:
     """Checks at intervals, while jobs of the run wait, whether their queue can start them."""
 
     def __init__(
-        self, reactor: Reactor, journal: Journal, nodes: Nodes, problem: Callable[[str], None]
+        self,
+        reactor: Reactor,
+        journal: EventTranslation,
+        nodes: Nodes,
+        problem: Callable[[str], None],
     ) -> None:
         self._reactor, self._journal, self._nodes = reactor, journal, nodes
         self._problem = problem

@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ensemble_flux.event_translation import Journal
+from ensemble_flux.event_translation import EventTranslation
+from ensemble_flux.ids_and_hostlists import parse_idset
 from ensemble_flux.node_usage import Nodes
-from ensemble_flux.notation import parse_idset
 from ensemble_flux.reactor import Reactor, error_text
 
 #: Minimum interval between a guest's queries of free resources, in seconds.
@@ -33,7 +33,7 @@ class Gauges:
         self,
         reactor: Reactor,
         nodes: Nodes,
-        journal: Journal,
+        journal: EventTranslation,
         problem: Callable[[str], None],
     ) -> None:
         self._reactor = reactor

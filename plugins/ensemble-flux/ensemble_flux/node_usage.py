@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ensemble_flux.notation import count_idset, parse_idset
+from ensemble_flux.ids_and_hostlists import count_idset, parse_idset
 
 
 def _shares(resources: Mapping[str, Any]) -> dict[int, tuple[int, int]]:

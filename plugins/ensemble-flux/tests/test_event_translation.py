@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_flux.event_translation import Journal
+from ensemble_flux.event_translation import EventTranslation
+from ensemble_flux.ids_and_hostlists import f58
 from ensemble_flux.jobspec import nodes_of
 from ensemble_flux.node_usage import Nodes
-from ensemble_flux.notation import f58
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,11 +81,13 @@ def backlog(responses: Sequence[Response], *, full: bool = True) -> list[Respons
     return [job for job in jobs.values() if full or job["events"][-1]["name"] != "clean"]
 
 
-def opened(jobs: Iterable[str], first: Sequence[Response] = (), *, foreign: bool = True) -> Journal:
+def opened(
+    jobs: Iterable[str], first: Sequence[Response] = (), *, foreign: bool = True
+) -> EventTranslation:
     """Return a journal of the run ``night``, after the backlog ``first``."""
     nodes = Nodes()
     nodes.status(json.loads((JOURNALS / "day-resources.json").read_text()))
-    journal = Journal("id-of-night", nodes, foreign=foreign)
+    journal = EventTranslation("id-of-night", nodes, foreign=foreign)
     for response in (*first, END):
         assert not journal.take(response)
     for job in jobs:
@@ -93,7 +95,7 @@ def opened(jobs: Iterable[str], first: Sequence[Response] = (), *, foreign: bool
     return journal
 
 
-def hear(journal: Journal, responses: Iterable[Response]) -> list[JobEvent]:
+def hear(journal: EventTranslation, responses: Iterable[Response]) -> list[JobEvent]:
     return [event for response in responses for event in journal.take(response)]
 
 
@@ -177,7 +179,7 @@ def recount(responses: Sequence[Response]) -> dict[str, float]:
     return gauges
 
 
-def gauges(journal: Journal) -> dict[str, float]:
+def gauges(journal: EventTranslation) -> dict[str, float]:
     both = {**journal.gauges(), **journal._nodes.gauges()}
     return {
         path: value
@@ -291,7 +293,9 @@ def test_the_recorded_backlogs_are_those_that_these_tests_build() -> None:
 def test_a_stream_that_breaks_in_an_idle_instance_repeats_nothing() -> None:
     yesterday = backlog(DAY)
     nodes = Nodes()
-    journal = Journal("today", nodes, foreign=True, begun=DAY[-1]["events"][0]["timestamp"] + 1)
+    journal = EventTranslation(
+        "today", nodes, foreign=True, begun=DAY[-1]["events"][0]["timestamp"] + 1
+    )
     assert not hear(journal, [END])
     journal.reopen()
     assert hear(journal, [*yesterday, END]) == []
@@ -323,7 +327,7 @@ def test_a_run_that_starts_in_the_middle_receives_no_past_events(kind: str) -> N
 
 def heard_with_cuts(
     cuts: Iterable[tuple[int, int, Sequence[Response]]],
-) -> tuple[Journal, list[JobEvent]]:
+) -> tuple[EventTranslation, list[JobEvent]]:
     """Return the journal and events of a day whose stream ends and is reopened.
 
     Each of ``cuts`` has the numbers of responses before the end and before the reopening, and the
@@ -530,7 +534,7 @@ def test_a_job_that_was_not_accepted_yet_is_not_missing() -> None:
 
 def test_a_guest_gets_the_same_events_of_its_jobs_as_the_owner() -> None:
     owner = [e for e in hear(opened(tagged(DAY).values()), DAY) if e.ours]
-    guest = Journal("id-of-night", Nodes(), foreign=True)
+    guest = EventTranslation("id-of-night", Nodes(), foreign=True)
     guest.no_backlog()
     for name in tagged(DAY).values():
         guest.expect(name)
@@ -559,7 +563,7 @@ def test_a_guest_whose_watch_restarts_gets_no_event_twice() -> None:
         (job,) = (each for each, of in tagged(DAY).items() if of == name)
         (entries,) = (each["events"] for each in backlog(DAY) if each["id"] == job)
         for cut in range(len(entries)):  # after the last entry, no watch is left
-            guest = Journal("id-of-night", Nodes())
+            guest = EventTranslation("id-of-night", Nodes())
             guest.no_backlog()
             guest.expect(name)
             guest.accepted(name, job)

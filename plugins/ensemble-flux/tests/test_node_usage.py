@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import pytest
+from ensemble_flux.ids_and_hostlists import count_idset, f58, parse_f58, parse_idset
 from ensemble_flux.node_usage import Nodes
-from ensemble_flux.notation import count_idset, f58, parse_f58, parse_idset
 
 
 def resources(ranks: str, cores: str = "0-3", gpus: str | None = None) -> dict[str, Any]:

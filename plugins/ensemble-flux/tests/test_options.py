@@ -7,8 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from ensemble_flux import ensemble_executors
-from ensemble_flux.options import OPTIONS
+from ensemble_flux import OPTIONS, ensemble_executors
 
 from ensemble_core import FileErrors
 from ensemble_core.config import load_text

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ensemble_flux import bindings
-from ensemble_flux.eventlog_watcher import EventlogWatcher
+from ensemble_flux.event_streams import EventlogWatcher
 from ensemble_flux.executor import FluxExecutor
 from ensemble_testing.executor import Session, wait_until
 

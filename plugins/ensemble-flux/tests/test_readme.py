@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ensemble_flux.options import JOB_OPTIONS, OPTIONS
+from ensemble_flux import JOB_OPTIONS, OPTIONS
 from ensemble_testing import ReadmeContract
 from start_pages import commands_of, run_commands
 

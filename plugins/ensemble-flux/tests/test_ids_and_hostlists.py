@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from ensemble_flux.notation import count_idset, f58, parse_f58, parse_idset
+from ensemble_flux.ids_and_hostlists import count_idset, f58, parse_f58, parse_idset
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_flux.output_location import Output, remove_empty, seen_by_all
+from ensemble_flux.job_output import Output, remove_empty, seen_by_all
 
 from ensemble_core import Job
 
@@ -20,10 +20,10 @@ def test_a_folder_is_seen_by_all_on_one_host_and_on_a_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert seen_by_all("/any", ["n1", "n1.cluster"], "n1")
-    monkeypatch.setattr("ensemble_flux.output_location.shared_storage", lambda path: None)
+    monkeypatch.setattr("ensemble_flux.job_output.shared_storage", lambda path: None)
     assert not seen_by_all("/any", ["n1", "n2"], "n1")
     assert not seen_by_all("/any", ["n2"], "login")
-    monkeypatch.setattr("ensemble_flux.output_location.shared_storage", lambda path: "nfs4")
+    monkeypatch.setattr("ensemble_flux.job_output.shared_storage", lambda path: "nfs4")
     assert seen_by_all("/any", ["n1", "n2"], "login")
 
 
