@@ -1,7 +1,7 @@
 """Translates what Flux reports about jobs into the events of a run.
 
-:class:`EventTranslation` receives entries of jobs' eventlogs and returns events. It uses neither a clock nor
-Flux.
+:class:`EventTranslation` receives entries of jobs' eventlogs and returns events. It uses neither a
+clock nor Flux.
 """
 
 from __future__ import annotations

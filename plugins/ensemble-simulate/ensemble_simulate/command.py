@@ -41,8 +41,7 @@ from ensemble_simulate.distributions import formula, parse
 from ensemble_simulate.executor import Machine
 from ensemble_simulate.forecast import COST_NAMES, Figures, Study, simulate_all
 from ensemble_simulate.model_file import read
-from ensemble_simulate.models import Model, without_model
-from ensemble_simulate.recorded_calls import Result
+from ensemble_simulate.models import Model, Result, without_model
 from ensemble_simulate.recorded_model import learn
 from ensemble_simulate.simulated_pilots import simulator_for
 from ensemble_simulate.simulated_run import run_simulated

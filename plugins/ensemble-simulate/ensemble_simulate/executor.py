@@ -25,16 +25,46 @@ from ensemble_core import (
 )
 from ensemble_simulate.distributions import Draw
 from ensemble_simulate.models import NONE, Life, Model
-from ensemble_simulate.queue_events import (
-    CANCELLED,
-    EXCEPTIONS,
-    RELEASE,
-    SUCCESS,
-    arrival_events,
-    refusal_events,
+from ensemble_simulate.virtual_cluster import (
+    Backfill,
+    Demand,
+    Entry,
+    Nodes,
+    VirtualQueue,
+    demand_of,
 )
-from ensemble_simulate.virtual_nodes import Demand, Nodes, demand_of
-from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
+
+#: Contexts of events.
+SUCCESS = {"status": 0}
+CANCELLED = {"type": "cancel", "severity": 0, "note": ""}
+RELEASE = {"ranks": "all", "final": True}
+#: Exception types by cause. Other causes have only a wait status.
+EXCEPTIONS = {
+    "timeout": "timeout",
+    "memory": "out-of-memory",
+    "node-failure": "node-failure",
+    "preempted": "preempted",
+    "cancelled": "cancel",
+    "lost": "lost",
+    "submit": "submit",
+}
+
+
+def arrival_events(now: float, name: str, priority: Mapping[str, int]) -> tuple[Event, ...]:
+    """Return the events of a job that arrives in the queue."""
+    return (
+        JobEvent(now, name, "submit", {"queue_id": name}),
+        JobEvent(now, name, "validate"),
+        JobEvent(now, name, "depend"),
+        JobEvent(now, name, "priority", priority),
+    )
+
+
+def refusal_events(now: float, name: str, why: str) -> tuple[Event, Event]:
+    """Return the events of a job that can never run."""
+    context = {"type": "alloc", "severity": 0, "note": why}
+    return JobEvent(now, name, "exception", context), JobEvent(now, name, "clean")
+
 
 #: Kinds of entries in the agenda: a job arrives, may wait for nodes, starts, prints, ends.
 _Kind = Literal["arrive", "eligible", "start", "row", "killed", "end", "heard"]

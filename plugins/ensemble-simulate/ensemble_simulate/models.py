@@ -1,4 +1,4 @@
-"""Models of simulated jobs: how long they take, how they fail and what they print.
+"""Models of simulated jobs and calls: how long they take, how they fail and what they return.
 
 What a simulated job does depends only on the model, the seed and the job's id.
 """
@@ -6,16 +6,17 @@ What a simulated job does depends only on the model, the seed and the job's id.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ensemble_core import Expression, Job, Location, UsageError
+from ensemble_core import EnsembleError, Expression, Job, Location, UsageError
 from ensemble_core.cli.toolkit import Call, Ensemble
-from ensemble_simulate.distributions import Draw
-from ensemble_simulate.random_streams import Randomness, Stream
-from ensemble_simulate.recorded_calls import Calls, RecordedCall
+from ensemble_simulate.distributions import Draw, Randomness, Stream
 
+#: Result of a call, as plain specifications, or its error.
+Result: TypeAlias = Sequence[Mapping[str, Any]] | EnsembleError
 #: Maximum number of rows of one job.
 _MOST_ROWS = 10_000_000
 
@@ -310,3 +311,63 @@ def without_model(ensemble: Ensemble, model: Model) -> list[str]:
         name for name, each in model.groups.items() if each.duration is not None or each.recorded
     }
     return [name for name, group in ensemble.groups.items() if group.urgency and name not in known]
+
+
+class RecordedCall(NamedTuple):
+    """A call of a function or of a plugin's action in an earlier run."""
+
+    seconds: float  # its duration
+    result: Result
+
+
+def key_of_call(name: str, job: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return the key of a call in an earlier run: the function's name, and the job's id."""
+    return name, str((job or {}).get("job", ""))
+
+
+class Calls:
+    """The calls of one simulated run, with the durations and results of an earlier run. For each call, call :meth:`takes` once, then :meth:`answer`.
+
+    The first call of a function for a job is answered by the first recorded one, and so on. After
+    the last recorded one, an action returns its last successful result.
+
+    - ``kept``: recorded calls by :func:`key_of_call`
+    - ``drawn``: returns the duration in seconds of a call that was not recorded
+    - ``functions``: whether functions of the file return recorded results instead of being called
+    """
+
+    def __init__(
+        self,
+        kept: Mapping[tuple[str, str], Sequence[RecordedCall]],
+        drawn: Callable[[Call], float],
+        *,
+        functions: bool,
+    ) -> None:
+        self._kept = kept
+        self._drawn = drawn
+        self._functions = functions
+        self._made: Counter[tuple[str, str]] = Counter()
+        self._known: dict[str, RecordedCall] = {}
+
+    def takes(self, call: Call) -> float:
+        """Return the duration of a call in seconds: recorded or drawn."""
+        key = key_of_call(call.name, call.job)
+        found, place = self._kept.get(key, ()), self._made[key]
+        self._made[key] += 1
+        if place < len(found):
+            known = self._known[call.call] = found[place]
+            return known.seconds
+        if found and call.kind == "action":  # actions are not carried out
+            good = [each for each in found if not isinstance(each.result, EnsembleError)]
+            if good:
+                self._known[call.call] = good[-1]
+        return self._drawn(call)
+
+    def answer(self, call: Call) -> Result | None:
+        """Return the recorded result of a call.
+
+        Returns ``None`` if no result was recorded, or if the function must be called.
+        """
+        known = self._known.pop(call.call, None)
+        returns = call.kind == "action" or (self._functions and call.kind != "generator")
+        return known.result if known is not None and returns else None

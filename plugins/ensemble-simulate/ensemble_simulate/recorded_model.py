@@ -14,10 +14,18 @@ from typing import Any
 
 from ensemble_core import EnsembleError, Job
 from ensemble_core.cli.toolkit import Call, Cancel, Ensemble, KeptRun, RunningTime, Submit
-from ensemble_simulate.distributions import parse
-from ensemble_simulate.models import Delays, GroupModel, Model, Recorded, ReplayedRows, keys_of
-from ensemble_simulate.random_streams import Randomness
-from ensemble_simulate.recorded_calls import RecordedCall, Result, key_of_call
+from ensemble_simulate.distributions import Randomness, parse
+from ensemble_simulate.models import (
+    Delays,
+    GroupModel,
+    Model,
+    Recorded,
+    RecordedCall,
+    ReplayedRows,
+    Result,
+    key_of_call,
+    keys_of,
+)
 
 #: Number of jobs that a regression needs for each parameter.
 _JOBS_PER_PARAMETER = 5

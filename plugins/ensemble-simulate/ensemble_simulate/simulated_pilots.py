@@ -18,7 +18,7 @@ from ensemble_core import (
 )
 from ensemble_simulate.executor import Machine, Running, Simulator
 from ensemble_simulate.models import Life, Model
-from ensemble_simulate.virtual_nodes import Demand
+from ensemble_simulate.virtual_cluster import Demand
 
 #: Seconds between two events about the hours of pilots, as in a run.
 _HOURS = 5.0

@@ -7,8 +7,7 @@ import statistics
 from random import Random
 
 import pytest
-from ensemble_simulate.distributions import parse
-from ensemble_simulate.random_streams import Stream
+from ensemble_simulate.distributions import Stream, parse
 
 from ensemble_core import EnsembleError
 

@@ -180,8 +180,8 @@ rules:
 
 
 def test_a_job_that_the_run_did_not_have_prints_the_nearest_jobs_rows() -> None:
+    from ensemble_simulate.distributions import Stream
     from ensemble_simulate.models import ReplayedRows
-    from ensemble_simulate.random_streams import Stream
 
     lives = [({"T": 1.0}, 10.0, [(5.0, {"E": 1.0})]), ({"T": 3.0}, 20.0, [(20.0, {"E": 9.0})])]
     rows = ReplayedRows(lives, {"T": 2.0})
@@ -285,7 +285,7 @@ rules:
 
 
 def test_recorded_calls_have_their_durations_and_results_in_order() -> None:
-    from ensemble_simulate.recorded_calls import Calls, RecordedCall, key_of_call
+    from ensemble_simulate.models import Calls, RecordedCall, key_of_call
 
     from ensemble_core import EnsembleError
     from ensemble_core.cli.toolkit import Call

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ensemble_simulate.virtual_nodes import Demand, Nodes, demand_of
-from ensemble_simulate.virtual_queue import Backfill, Entry, VirtualQueue
+from ensemble_simulate.virtual_cluster import (
+    Backfill,
+    Demand,
+    Entry,
+    Nodes,
+    VirtualQueue,
+    demand_of,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
