@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from ensemble_batch import CannotTake, QueueJob
-from ensemble_pbs.executor import PBSExecutor
-from ensemble_pbs.qstat_output import blocks, count, queue_job
+from ensemble_pbs.executor import PBSExecutor, blocks, count, queue_job
 
 RECORDED = Path(__file__).parent / "recorded"
 

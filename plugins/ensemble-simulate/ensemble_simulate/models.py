@@ -326,7 +326,11 @@ def key_of_call(name: str, job: Mapping[str, Any] | None) -> tuple[str, str]:
 
 
 class Calls:
-    """The calls of one simulated run, with the durations and results of an earlier run. For each call, call :meth:`takes` once, then :meth:`answer`.
+    """The calls of one simulated run, with the durations and results of an earlier run.
+
+    For each call, call :meth:`takes` once, then :meth:`answer`.
+
+    For each call, call :meth:`takes` once, then :meth:`answer`.
 
     The first call of a function for a job is answered by the first recorded one, and so on. After
     the last recorded one, an action returns its last successful result.

@@ -32,10 +32,16 @@ from ensemble_batch import (
 )
 
 from ensemble_core import Cause, Emit, ExecutorError, Job, Run, job_environment, start_folder
-from ensemble_slurm.command_variables import query_environment, submit_environment
+from ensemble_slurm.commands import (
+    Refusal,
+    hint_for,
+    query_environment,
+    refusal,
+    submit_environment,
+    words,
+)
 from ensemble_slurm.job_names import COMMENT_LIMIT, Label, format_indices, mark_of, suffix_of
-from ensemble_slurm.jobcomp import Completions
-from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
+from ensemble_slurm.job_states import StepMessages, queue_job
 from ensemble_slurm.sbatch import launcher, sbatch_options, wrong_memory
 from ensemble_slurm.slurm_output import (
     SACCT,
@@ -56,8 +62,6 @@ from ensemble_slurm.slurm_output import (
     read_squeue,
     unreadable,
 )
-from ensemble_slurm.states import queue_job
-from ensemble_slurm.step_messages import StepMessages
 
 #: Oldest release whose output is understood.
 OLDEST = (20, 11)
@@ -527,3 +531,25 @@ class SlurmExecutor(BatchExecutor):
 
 def _ids(job: str, size: int) -> list[str]:
     return [job] if size == 1 else [f"{job}_{task}" for task in range(size)]
+
+
+class Completions:
+    """The file in which Slurm's completion script (``jobcomp-ensemble.sh``) reports ended jobs.
+
+    ``FOLDER/UID.MARK`` grows by a line whenever a job of the run ends. ``UID`` is the user's id,
+    ``MARK`` the beginning of the run's identity. A report only triggers a query of the queue, so a
+    forged one does no harm.
+    """
+
+    def __init__(self, folder: str, mark: str, user: int) -> None:
+        self._path = os.path.join(folder, f"{user}.{mark}")
+        self._size = 0
+
+    def news(self) -> bool:
+        """Return whether the file has grown since the last call."""
+        try:
+            size = os.stat(self._path).st_size
+        except OSError:
+            return False
+        grown, self._size = size != self._size, size
+        return grown

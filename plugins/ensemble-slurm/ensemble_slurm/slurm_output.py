@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ensemble_slurm.states import Row, base_state, wait_status
+from ensemble_slurm.job_states import Row, base_state, wait_status
 
 __all__ = [
     "SACCT",

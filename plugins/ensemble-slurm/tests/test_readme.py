@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
+from ensemble_slurm import JOB_OPTIONS, OPTIONS
 from ensemble_testing import ReadmeContract
 from start_pages import commands_of, run_commands
 

@@ -10,10 +10,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from click.testing import CliRunner
-from ensemble_slurm.command_variables import query_environment, submit_environment
+from ensemble_slurm import JOB_OPTIONS, OPTIONS
+from ensemble_slurm.commands import query_environment, submit_environment
 from ensemble_slurm.executor import SCRIPT_LIMIT, SlurmExecutor
 from ensemble_slurm.job_names import COMMENT_LIMIT, Label, format_indices, parse_indices
-from ensemble_slurm.options import JOB_OPTIONS, OPTIONS
 from ensemble_slurm.sbatch import launcher, sbatch_options
 
 from ensemble_core import Job

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from ensemble_batch import CannotTake, QueueJob
+from ensemble_slurm.commands import Refusal, hint_for, refusal, words
 from ensemble_slurm.executor import SlurmExecutor
-from ensemble_slurm.refusals import Refusal, hint_for, refusal, words
+from ensemble_slurm.job_states import STUCK, StepMessages, base_state, queue_job, wait_status
 from ensemble_slurm.slurm_output import (
     SEPARATOR,
     Row,
@@ -21,8 +22,6 @@ from ensemble_slurm.slurm_output import (
     read_squeue,
     unreadable,
 )
-from ensemble_slurm.states import STUCK, base_state, queue_job, wait_status
-from ensemble_slurm.step_messages import StepMessages
 
 RECORDED = Path(__file__).parent / "recorded"
 
