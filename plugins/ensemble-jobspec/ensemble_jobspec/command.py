@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -46,6 +47,20 @@ from ensemble_jobspec.command_options import (
 
 if TYPE_CHECKING:
     from ensemble_jobspec.workload import Workload
+
+#: Program that runs a third-party transformer, which submits jobspecs to a further kind of queue.
+#: The transformer's base classes are in the package ``jobspec``, which its process imports. After a
+#: failed step, they print the exception and call ``sys.exit()``, which would be exit code 0.
+_CODE = """\
+import importlib, sys
+module = importlib.import_module(sys.argv[1])
+try:
+    code = module.Transformer().run(sys.argv[2])
+except SystemExit as end:
+    failed = end.code in (None, 0) and isinstance(end.__context__, Exception)
+    code = 1 if failed else end.code
+sys.exit(not code if isinstance(code, bool) else code)
+"""
 
 
 @click.group()
@@ -195,11 +210,8 @@ def run(
 
     registry = load_plugins(plugins)
     name = executor or transform
-    if transform is not None and transform not in registry.executors:
-        from ensemble_jobspec.upstream_transformers import is_installed, run_upstream
-
-        if is_installed(transform):
-            return run_upstream(transform, file)
+    if transform is not None and transform not in registry.executors and _is_installed(transform):
+        return run_upstream(transform, file)
     choice = choose_executor(registry, name)
     choice = replace(choice, options=dict(read_options(choice.record, options, {})))
     workload = read_workload(file, how["form"])
@@ -305,7 +317,7 @@ def satisfy(file: str, form: str | None, folder: str, require_all: bool, as_json
 
     The exit code is 0 if all requirements are met, 1 if one is not, 2 for an invalid file.
     """
-    from ensemble_jobspec.subsystems import check_requirements
+    from ensemble_jobspec.site_requirements import check_requirements
 
     met, lines = check_requirements(
         read_workload(file, form), Path(folder), require_all=require_all
@@ -365,7 +377,7 @@ def serve(
 
 
 def _check_subsystems(workload: Workload, folder: str) -> None:
-    from ensemble_jobspec.subsystems import check_requirements
+    from ensemble_jobspec.site_requirements import check_requirements
 
     met, lines = check_requirements(workload, Path(folder))
     if not met:
@@ -376,3 +388,24 @@ def _check_subsystems(workload: Workload, folder: str) -> None:
             "skip the check",
             code="not-met",
         )
+
+
+def _upstream_package(name: str) -> str:
+    """Return the Python package of a transformer: a plugin of the package ``jobspec``."""
+    return f"jobspec_{name.replace('-', '_')}"
+
+
+def _is_installed(name: str) -> bool:
+    """Return whether this transformer is installed, without importing it."""
+    import importlib.util
+
+    found = _upstream_package(name)
+    return found.isidentifier() and importlib.util.find_spec(found) is not None
+
+
+def run_upstream(name: str, file: str) -> int:
+    """Run a third-party transformer on a jobspec in a separate process; return its exit code."""
+    import subprocess
+
+    words = [sys.executable, "-c", _CODE, _upstream_package(name), file]
+    return subprocess.run(words, stdin=subprocess.DEVNULL, check=False).returncode

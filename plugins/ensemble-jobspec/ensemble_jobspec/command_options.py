@@ -16,7 +16,7 @@ from ensemble_core import UsageError, shared_storage
 from ensemble_core.cli.toolkit import ExecutorChoice, Registry, print_warning, read_file
 
 if TYPE_CHECKING:
-    from ensemble_jobspec.conversion_options import Converted, Options
+    from ensemble_jobspec.conversion import Converted, Options
     from ensemble_jobspec.workload import Workload
 
 _LETTERS = {"A": "flux", "B": "transform", "C": "nextgen"}
@@ -88,7 +88,7 @@ def conversion_settings(
     """Return the values of :func:`conversion_options` as ``Options``."""
     from ensemble_jobspec.conversion import Options
     from ensemble_jobspec.schemas import STEPS
-    from ensemble_jobspec.site_table import read_site
+    from ensemble_jobspec.site_requirements import read_site
 
     for step in how["skip"]:
         if step not in STEPS:
@@ -116,7 +116,7 @@ def run_options(
     how: Mapping[str, Any],
 ) -> Options:
     """Return the options for running a workload, with the queue's gauges if it needs them."""
-    from ensemble_jobspec.queue_capacity import needs_gauges, read_gauges
+    from ensemble_jobspec.resource_shapes import needs_gauges, read_gauges
 
     name = choice.record.name
     return replace(

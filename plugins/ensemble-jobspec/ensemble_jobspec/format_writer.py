@@ -39,7 +39,7 @@ def written(
 
         return {name: Rendered(as_yaml(as_nextgen(workload)), _YAML)}
     if target == "kubernetes":
-        from ensemble_jobspec.kubernetes import as_documents, manifests
+        from ensemble_jobspec.kubernetes_writer import as_documents, manifests
 
         if image is None:
             raise UsageError(
@@ -49,7 +49,7 @@ def written(
             )
         return {name: Rendered(as_documents(manifests(converted, image)), _YAML)}
     if target in ("flux-script", "script"):
-        from ensemble_jobspec.shell_scripts import flux_script, script
+        from ensemble_jobspec.script_writer import flux_script, script
 
         text = flux_script(converted) if target == "flux-script" else script(converted)
         return {name: Rendered(text)}

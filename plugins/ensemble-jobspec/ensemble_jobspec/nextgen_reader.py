@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ensemble_jobspec.flux_reader import attributes, command, vertex
 from ensemble_jobspec.jobspec_errors import Faults, Path, nearest
-from ensemble_jobspec.shared_parts import attributes, command, vertex
 from ensemble_jobspec.workload import (
     Attributes,
     Group,

@@ -65,7 +65,7 @@ def _flux_options(extra: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def run_once(
+def run_script_once(
     job: dict[str, Any], shape: Shape, executor: str | None, executors: Collection[str]
 ) -> None:
     """Change a job group so that its script runs once, with the resources of all its tasks.

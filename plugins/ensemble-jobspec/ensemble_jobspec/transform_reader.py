@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ensemble_jobspec.flux_reader import slots
+from ensemble_jobspec.flux_reader import command, inside, request_of_list, slots, system
 from ensemble_jobspec.jobspec_errors import Faults, Path, nearest
 from ensemble_jobspec.schemas import STEPS
-from ensemble_jobspec.shared_parts import command, inside, request_of_list, system
 from ensemble_jobspec.workload import Script, Step, Task, Workload
 
 _STEPS: Path = ("task", "transform")

@@ -14,7 +14,7 @@ from ensemble_jobspec.conversion import Options, convert
 from ensemble_jobspec.format_writer import as_yaml
 from ensemble_jobspec.nextgen_writer import as_nextgen
 from ensemble_jobspec.resource_shapes import Shape, choose_shape, compute_shape
-from ensemble_jobspec.scripts import script_words
+from ensemble_jobspec.staging import script_words
 from ensemble_jobspec.workload import Request, Script, Vertex, Workload
 from ensemble_testing import Story
 from hypothesis import given, settings

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from ensemble_jobspec.upstream_transformers import run_upstream
+from ensemble_jobspec.command import run_upstream
 from ensemble_testing import wait_until
 
 from ensemble_core.cli.main import main

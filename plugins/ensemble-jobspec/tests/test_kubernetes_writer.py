@@ -15,7 +15,7 @@ import pytest
 import yaml
 from ensemble_jobspec import read
 from ensemble_jobspec.conversion import Options, convert
-from ensemble_jobspec.kubernetes import manifests
+from ensemble_jobspec.kubernetes_writer import manifests
 
 pytestmark = pytest.mark.checkout
 

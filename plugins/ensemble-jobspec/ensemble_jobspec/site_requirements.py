@@ -1,6 +1,14 @@
-"""Checks whether a site meets a jobspec's requirements, such as a compiler or a CPU type.
+"""Requirements of a jobspec, such as a compiler or a CPU type, and what a site has of them.
 
-The site describes its software and hardware in JGF files (JSON Graph Format).
+A site file maps them to executor options::
+
+    requires:
+      "system.cpu.target=amd64":
+        slurm: {constraint: amd64}
+        kubernetes: {nodeSelector: {kubernetes.io/arch: amd64}}
+
+``ensemble jobspec satisfy`` checks them: the site describes its software and hardware in JGF files
+(JSON Graph Format), one for each subsystem.
 """
 
 from __future__ import annotations
@@ -10,9 +18,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ensemble_core import Location, UsageError
-from ensemble_core.cli.toolkit import read_file
+from ensemble_core import FileErrors, Location, UsageError
+from ensemble_core.cli.toolkit import read_document, read_file
+from ensemble_jobspec.jobspec_errors import Faults
 from ensemble_jobspec.workload import Group, Task, Workload
+
+
+def read_site(text: str, file: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return the section ``requires`` of a site file.
+
+    Raises :class:`~ensemble_core.FileErrors` for an invalid file.
+    """
+    faults = Faults(read_document(text, file))
+    if not faults.check("site"):
+        raise FileErrors(faults.errors)
+    table: Mapping[str, Mapping[str, Any]] = faults.document.data["requires"]
+    return table
 
 
 def check_requirements(

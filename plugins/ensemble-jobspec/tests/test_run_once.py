@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ensemble_jobspec.actions import run_once
 from ensemble_jobspec.output_follower import Follower
-from ensemble_jobspec.run_once import run_once
 from ensemble_testing import wait_until
 
 
