@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core import EnvironmentPlugin, hookimpl
@@ -36,38 +36,18 @@ def _several(description: str, item: str) -> dict[str, Any]:
     }
 
 
-def _wrap_module(job: Job, options: Mapping[str, Any]) -> list[str]:
-    from ensemble_environments.software import module
+def _wrap(name: str) -> Callable[[Job, Mapping[str, Any]], list[str]]:
+    def wrap(job: Job, options: Mapping[str, Any]) -> list[str]:
+        from ensemble_environments import environment_commands
 
-    return module(job, options)
+        command: list[str] = getattr(environment_commands, name)(job, options)
+        return command
 
-
-def _wrap_conda(job: Job, options: Mapping[str, Any]) -> list[str]:
-    from ensemble_environments.software import conda
-
-    return conda(job, options)
-
-
-def _wrap_venv(job: Job, options: Mapping[str, Any]) -> list[str]:
-    from ensemble_environments.software import venv
-
-    return venv(job, options)
-
-
-def _wrap_apptainer(job: Job, options: Mapping[str, Any]) -> list[str]:
-    from ensemble_environments.containers import apptainer
-
-    return apptainer(job, options)
-
-
-def _wrap_podman(job: Job, options: Mapping[str, Any]) -> list[str]:
-    from ensemble_environments.containers import podman
-
-    return podman(job, options)
+    return wrap
 
 
 def _check(options: Mapping[str, Any], local: bool) -> None:
-    from ensemble_environments.checks import check
+    from ensemble_environments.environment_commands import check
 
     check(options, local)
 
@@ -78,7 +58,7 @@ def ensemble_environments() -> Iterable[EnvironmentPlugin]:
     yield EnvironmentPlugin(
         name="module",
         summary="modules of Environment Modules or Lmod",
-        wrap=_wrap_module,
+        wrap=_wrap("module"),
         options=_schema(
             "module",
             module=_several("The modules to load, in this order.", "A module."),
@@ -93,7 +73,7 @@ def ensemble_environments() -> Iterable[EnvironmentPlugin]:
     yield EnvironmentPlugin(
         name="conda",
         summary="an environment of conda, mamba or micromamba",
-        wrap=_wrap_conda,
+        wrap=_wrap("conda"),
         check=_check,
         options=_schema(
             "conda",
@@ -108,14 +88,14 @@ def ensemble_environments() -> Iterable[EnvironmentPlugin]:
     yield EnvironmentPlugin(
         name="venv",
         summary="a virtual environment of Python",
-        wrap=_wrap_venv,
+        wrap=_wrap("venv"),
         check=_check,
         options=_schema("venv", venv={"description": "The folder of the environment.", **_TEXT}),
     )
     yield EnvironmentPlugin(
         name="apptainer",
         summary="a container of Apptainer or Singularity",
-        wrap=_wrap_apptainer,
+        wrap=_wrap("apptainer"),
         check=_check,
         options=_schema(
             "apptainer",
@@ -132,7 +112,7 @@ def ensemble_environments() -> Iterable[EnvironmentPlugin]:
     yield EnvironmentPlugin(
         name="podman",
         summary="a container of Podman",
-        wrap=_wrap_podman,
+        wrap=_wrap("podman"),
         check=_check,
         options=_schema(
             "podman",

@@ -180,7 +180,7 @@ def test_modules_are_loaded_in_order(machine: Machine, text: str | None) -> None
 def test_a_machine_without_modules_says_so(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_environments.software._MODULE", "")
+    monkeypatch.setattr("ensemble_environments.environment_commands._MODULE", "")
     assert "there is no command 'module' on " in machine.fails("module", {"module": "x"})
 
 

@@ -13,7 +13,7 @@ from ensemble_programs.actions import ACTIONS, TEXT, log_action, option
 from ensemble_programs.checkpoints import newest_checkpoint
 
 from ensemble_core import Action, ActionPlugin, EnsembleError, Firing, expression, hookimpl
-from ensemble_lammps import variables
+from ensemble_lammps import command_line
 from ensemble_lammps.program import LAMMPS
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ def _vary(firing: Firing, options: Mapping[str, Any]) -> Iterable[Decision]:
         )
     own: Mapping[str, Any] = {} if job is None else job.parameters
     sweep = {n: [own[n]] for n in group.parameters if n in own}
-    given, script = variables.find_changes(job, group)
+    given, script = command_line.find_changes(job, group)
     for name, value in options["variables"].items():
         if name in group.parameters:
             sweep[name] = [_value(firing, name, value)]
         else:
-            given[name] = (variables.as_word(_value(firing, name, value)),)
+            given[name] = (command_line.as_word(_value(firing, name, value)),)
     changes: dict[str, Any] = {}
     if sweep:
         changes["parameters"] = {n: list(values) for n, values in group.parameters.items()} | sweep
-    command = variables.with_changes(group.command, given, options.get("input", script))
+    command = command_line.with_changes(group.command, given, options.get("input", script))
     if command != list(group.command):
         changes["command"] = command
     if "count" in options or job is not None:
@@ -59,7 +59,7 @@ def _value(firing: Firing, name: str, value: Any) -> Any:
     """Return ``value``, evaluated if it is an expression."""
     if not isinstance(value, str) or not value.startswith("="):
         # LAMMPS does not accept 1e5 or 1.0 as an integer.
-        return variables.as_number(value) if isinstance(value, float) else value
+        return command_line.as_number(value) if isinstance(value, float) else value
     number = expression(value).value(firing.fields, firing.metric)
     if number is None:
         raise EnsembleError(
@@ -67,7 +67,7 @@ def _value(firing: Firing, name: str, value: Any) -> Any:
             cause="a name in it has no value, or the result is not finite",
             code="no-value",
         )
-    return variables.as_number(number)
+    return command_line.as_number(number)
 
 
 # -- lammps-continue -------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def _continue(options: Mapping[str, Any], job: Mapping[str, Any]) -> Iterable[Ac
     from ensemble_lammps import restarts
 
     name, label = options.get("variable", "restart"), options.get("label") or job["group"]
-    began = variables.parse_variables(job["command"]).get(name, ())[:1]
+    began = command_line.parse_variables(job["command"]).get(name, ())[:1]
 
     find = partial(
         restarts.find,
@@ -95,7 +95,7 @@ def _continue(options: Mapping[str, Any], job: Mapping[str, Any]) -> Iterable[Ac
             "time limit shorter than the interval of 'restart'?",
             "warning",
         )
-    usual = variables.script(job["command"]) if label == job["group"] else None
+    usual = command_line.script(job["command"]) if label == job["group"] else None
     script = options.get("input", usual)
     if script is not None and _ignores_variable(os.path.join(job["workdir"], script), name):
         yield log_action(

@@ -13,7 +13,7 @@ from ensemble_programs import Program, convergence, observer
 from ensemble_programs.actions import TEXT, option
 
 from ensemble_core import Job, Observer, ObserverPlugin, Trigger, TriggerPlugin, hookimpl
-from ensemble_lammps import variables
+from ensemble_lammps import command_line
 from ensemble_lammps.log_facts import FACTS, NO_COLUMNS, is_thermo
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ LAMMPS = Program(
     name="lammps",
     title="LAMMPS",
     log=_LOG,
-    log_of=variables.log,
+    log_of=command_line.log,
     observer=ObserverPlugin(
         name="lammps",
         summary="Rows of thermo output in a growing LAMMPS log, by column name.",

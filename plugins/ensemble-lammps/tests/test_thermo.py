@@ -7,8 +7,7 @@ import tracemalloc
 from collections.abc import Sequence
 
 import pytest
-from ensemble_lammps.thermo import ThermoReader
-from ensemble_lammps.thermo_tables import LONGEST_LINE
+from ensemble_lammps.thermo import LONGEST_LINE, ThermoReader
 
 from ensemble_core.plugin.observer import Row
 
@@ -119,9 +118,7 @@ def test_usual_rows_are_what_reading_line_by_line_gives(
     text = (text + "WARNING: between\n" + row % (900, "1", "2") + LOOP) * 2
     usual = told(read(text, columns))
     assert usual == told(read(text.replace("\n", "\r\n"), columns))
-    monkeypatch.setattr(
-        "ensemble_lammps.thermo_tables.Table.usual_rows", lambda self, lines, at, out: at
-    )
+    monkeypatch.setattr("ensemble_lammps.thermo.Table.usual_rows", lambda self, lines, at, out: at)
     assert usual == told(read(text, columns))
     assert len(usual) > 2 * len(cells) / 3 or columns == ["Atoms"]
 

@@ -6,10 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ensemble_core import ActionPlugin, ObserverPlugin, TriggerPlugin, hookimpl
+from ensemble_core import (
+    ActionPlugin,
+    EnsembleError,
+    ObserverPlugin,
+    Trigger,
+    TriggerPlugin,
+    hookimpl,
+)
 
 if TYPE_CHECKING:
+    from ensemble_core import Event
     from ensemble_programs.outcome import Outcome
+
 
 #: How a job can have ended, with the descriptions of the options of ``NAME-check``.
 KINDS: Mapping[str, str] = {
@@ -145,7 +154,6 @@ class Program:
 
     def triggers(self) -> list[TriggerPlugin]:
         """Return the trigger ``NAME-converged``, if rows have a clock: only then means converge."""
-        from ensemble_programs.triggers import converged
 
         return [converged(self)] if self.observer or self.clock else []
 
@@ -178,3 +186,45 @@ class Program:
             return self.actions()
 
         return ensemble_observers, ensemble_triggers, ensemble_actions
+
+
+def converged(program: Program) -> TriggerPlugin:
+    """Return the record of the trigger ``NAME-converged``."""
+    trigger = f"{program.name}-converged"
+
+    def build(name: str | None, options: Mapping[str, Any]) -> Trigger:
+        if name is None:
+            raise EnsembleError(
+                f"{trigger} needs a 'name': the job group whose replicas should converge",
+                hint="add 'name: GROUP'",
+                code="no-name",
+            )
+        replicas = options.get("replicas", 1)
+
+        def enough(event: Event, fields: Mapping[str, Any]) -> bool:
+            value = fields.get("value")
+            return value is not None and bool(value >= replicas)
+
+        return Trigger(metric=f"sum.{name}-Converged", group=name, match=enough)
+
+    return TriggerPlugin(
+        name=trigger,
+        summary=f"a number of {program.title} jobs of the group have converged",
+        build=build,
+        name_means="group",
+        fields=frozenset({"value"}),
+        needs_variables=lambda options: frozenset({"Converged"}),
+        options={
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "replicas": {
+                    "description": "Number of jobs that must have converged, as defined by the "
+                    "observer's option 'converged'.",
+                    "type": "integer",
+                    "minimum": 1,
+                    "default": 1,
+                }
+            },
+        },
+    )

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ensemble_lammps.variables import (
+from ensemble_lammps.command_line import (
     as_number,
     as_word,
     find_changes,
