@@ -15,12 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ensemble_batch.batch_executor import BatchExecutor
     from ensemble_batch.event_emitter import Outlet
+    from ensemble_batch.executor import BatchExecutor, QueueExecutor
     from ensemble_batch.job_events import JobEvents, status_of
     from ensemble_batch.job_script import Batch, job_lines, job_table, quote
     from ensemble_batch.output_files import OutputFiles, Place
-    from ensemble_batch.queue_executor import QueueExecutor
     from ensemble_batch.queue_hooks import CannotTake, InvalidJob, QueueJob, reshaped
     from ensemble_batch.queue_options import address_option
     from ensemble_batch.shared_folder import script_of_batch
@@ -49,8 +48,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "batch_executor": "BatchExecutor",
-    "queue_executor": "QueueExecutor",
+    "executor": "BatchExecutor QueueExecutor",
     "queue_hooks": "CannotTake InvalidJob QueueJob reshaped",
     "job_events": "JobEvents status_of",
     "job_script": "Batch job_lines job_table quote",

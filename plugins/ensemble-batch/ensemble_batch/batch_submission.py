@@ -21,7 +21,7 @@ from ensemble_batch.active_jobs import QueueRun
 from ensemble_batch.job_events import JobLife
 from ensemble_batch.job_script import Batch
 from ensemble_batch.output_files import Place
-from ensemble_batch.queries_and_lost_jobs import Inquiry
+from ensemble_batch.queries_and_lost_jobs import Queries
 from ensemble_batch.submission_records import Sent
 from ensemble_core import ExecutorError, Job
 
@@ -42,7 +42,7 @@ class _PendingBatch:
 class Submission:
     """Jobs that wait to be submitted, and batches whose submission got no reply."""
 
-    def __init__(self, polled: QueueRun, inquiry: Inquiry) -> None:
+    def __init__(self, polled: QueueRun, inquiry: Queries) -> None:
         self._polled = polled
         self._inquiry = inquiry
         self._orders: dict[str, tuple[Job, Place]] = {}

@@ -36,7 +36,7 @@ _KEPT = frozenset({
 _CONTROLLER = "controller"
 
 
-class Spool(SharedFolder):
+class ClaimFolder(SharedFolder):
     """Folder that the controller shares with its jobs' wrapper scripts; nodes must see it.
 
     - ``reports/JOB@KEY``: the claim of a job; KEY is the key of its batch. A wrapper that finds
@@ -180,7 +180,7 @@ class Spool(SharedFolder):
             os.unlink(os.path.join(self._reports, f"{job}@{key}"))
 
 
-class BatchRun(WrappedRun):
+class ClaimedRun(WrappedRun):
     """A run whose wrapper scripts claim jobs, and report through files in a shared folder."""
 
     claims: ClassVar[bool] = True
@@ -190,7 +190,7 @@ class BatchRun(WrappedRun):
         hooks: QueueHooks,
         run: Run,
         emit: Emit,
-        spool: Spool,
+        spool: ClaimFolder,
         records: Records,
         places: tuple[str, str],
     ) -> None:

@@ -44,7 +44,7 @@ _TAKEN = ".taken"
 _LARGEST, _WHILE = 64 * 1024, 2.0
 
 
-class ReportSpool(SharedFolder):
+class ReportFolder(SharedFolder):
     """Shared folder of one run. Raises :class:`OSError` if it cannot be created.
 
     - ``address``: where the current controller listens
@@ -130,7 +130,7 @@ class ReportSpool(SharedFolder):
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
-class ReportRun(WrappedRun):
+class NetworkRun(WrappedRun):
     """A run whose wrapper scripts report over the network, or through files if that fails."""
 
     ends_copies: ClassVar[bool] = False
@@ -140,7 +140,7 @@ class ReportRun(WrappedRun):
         hooks: QueueHooks,
         run: Run,
         emit: Emit,
-        spool: ReportSpool,
+        spool: ReportFolder,
         records: Records,
         places: tuple[str, str],
     ) -> None:

@@ -65,7 +65,7 @@ class Absences:
         )
 
 
-class Inquiry:
+class Queries:
     """Sends all requests of a run to the queue, except submissions."""
 
     def __init__(self, polled: QueueRun) -> None:

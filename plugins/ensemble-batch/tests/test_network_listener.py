@@ -18,7 +18,7 @@ from ensemble_batch.job_script import report_script_of
 from ensemble_batch.network_reports import (
     LONGEST,
     Listener,
-    ReportSpool,
+    ReportFolder,
     address_towards,
     read_report,
 )
@@ -159,7 +159,7 @@ class Restarting(BatchExecutor):
 
 def test_a_wrapper_reports_to_the_current_controller(tmp_path: Path) -> None:
     """The controller named in the script has ended. The folder has the address of the next one."""
-    spool = ReportSpool(str(tmp_path / "spool"))
+    spool = ReportFolder(str(tmp_path / "spool"))
     ear = Ear(spool.token)
     try:
         spool.announce(ear.listener.port, ["127.0.0.1"])
@@ -186,8 +186,8 @@ def test_a_wrapper_reports_to_the_current_controller(tmp_path: Path) -> None:
 
 
 def test_spool_files_are_private_and_the_token_persists(tmp_path: Path) -> None:
-    spool = ReportSpool(str(tmp_path / "spool"))
-    assert ReportSpool(spool.folder).token == spool.token
+    spool = ReportFolder(str(tmp_path / "spool"))
+    assert ReportFolder(spool.folder).token == spool.token
     assert len(spool.token) == 32
     assert (tmp_path / "spool").stat().st_mode & 0o077 == 0
     assert (tmp_path / "spool" / "token").stat().st_mode & 0o077 == 0
@@ -197,7 +197,7 @@ def test_lines_written_while_the_files_are_read_are_read_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network_reports, "_WHILE", 60.0)
-    spool = ReportSpool(str(tmp_path / "spool"))
+    spool = ReportFolder(str(tmp_path / "spool"))
     folder = tmp_path / "spool" / "reports"
     path = folder / "sim.0.7"
     with path.open("ab", buffering=0) as late:  # opened before the first read

@@ -17,8 +17,8 @@ import pytest
 from ensemble_batch import Batch, BatchExecutor, Place, QueueJob, Records, Sent, network_reports
 from ensemble_batch.batch_submission import Submission, _PendingBatch
 from ensemble_batch.job_events import JobLife, Report
-from ensemble_batch.network_reports import ReportRun, ReportSpool
-from ensemble_batch.queries_and_lost_jobs import Inquiry
+from ensemble_batch.network_reports import NetworkRun, ReportFolder
+from ensemble_batch.queries_and_lost_jobs import Queries
 
 from ensemble_core import Event, Job, JobEvent, Run
 
@@ -53,10 +53,10 @@ class Heard:
         self.looks = 0.0
         self.events: list[JobEvent] = []
         run = Run("r", folder, lambda: self.now)
-        spool = ReportSpool(str(folder / "spool"))
+        spool = ReportFolder(str(folder / "spool"))
         places = (str(folder), str(folder))
-        self.run = ReportRun(Quiet(), run, self._emit, spool, Records(None), places)
-        self.inquiry = Inquiry(self.run)
+        self.run = NetworkRun(Quiet(), run, self._emit, spool, Records(None), places)
+        self.inquiry = Queries(self.run)
         self.submission = Submission(self.run, self.inquiry)
         self.life = self.expect("sim.0")
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 from ensemble_batch import Batch, BatchExecutor, CannotTake, QueueJob, reattach, timing
-from ensemble_batch.network_reports import VOIDED, ReportSpool
+from ensemble_batch.network_reports import VOIDED, ReportFolder
 from ensemble_testing import Session, wait_until
 
 from ensemble_core import ExecutorError, Job
@@ -275,14 +275,14 @@ def test_a_submission_is_not_repeated_while_the_disk_cannot_record_that_the_firs
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = [OSError(28, "No space left on device")] * 3
-    void = ReportSpool.void
+    void = ReportFolder.void
 
-    def sometimes(spool: ReportSpool, name: str) -> None:
+    def sometimes(spool: ReportFolder, name: str) -> None:
         if full:
             raise full.pop()
         void(spool, name)
 
-    monkeypatch.setattr(ReportSpool, "void", sometimes)
+    monkeypatch.setattr(ReportFolder, "void", sometimes)
     node.misses = 1
     with Session(node, tmp_path) as session:
         job = counted(session, tmp_path)

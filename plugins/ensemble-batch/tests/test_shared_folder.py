@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from ensemble_batch import network_reports
-from ensemble_batch.claims_and_file_reports import Spool
+from ensemble_batch.claims_and_file_reports import ClaimFolder
 from ensemble_batch.job_script import job_variables
-from ensemble_batch.network_reports import ReportSpool
+from ensemble_batch.network_reports import ReportFolder
 
 from ensemble_core import Job
 
@@ -41,7 +41,7 @@ def _lagging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_lagging")
 def test_claims_and_ends_on_nfs_are_seen_at_once(tmp_path: Path) -> None:
-    spool = Spool(str(tmp_path / "spool"), {})
+    spool = ClaimFolder(str(tmp_path / "spool"), {})
     assert spool.names() == []
     for name, text in (("a.0@k", "5.0 n1 7"), ("a.0@k.end", "0 - 5.0 6.0 n1")):
         Path(spool.folder, "reports", name).write_text(f"{text}\n")
@@ -51,7 +51,7 @@ def test_claims_and_ends_on_nfs_are_seen_at_once(tmp_path: Path) -> None:
 def test_variables_of_a_job_around_the_run_do_not_replace_those_of_its_jobs(tmp_path: Path) -> None:
     job = Job(id="a.0", group="a", index=0, command=("x",))
     outer = dict.fromkeys(job_variables(job, "run"), "7")
-    spool = Spool(str(tmp_path / "spool"), {**outer, "OTHER": "7"})
+    spool = ClaimFolder(str(tmp_path / "spool"), {**outer, "OTHER": "7"})
     spool.batch("k", b"", [job.id])
     found = Path(spool.folder, "variables", "a.0@k").read_text()
     assert found == "export OTHER='7'\n"
@@ -59,7 +59,7 @@ def test_variables_of_a_job_around_the_run_do_not_replace_those_of_its_jobs(tmp_
 
 def test_variables_of_a_job_whose_batch_is_unknown_are_kept(tmp_path: Path) -> None:
     """After the loss of all records, a resume finds the job only in the queue."""
-    spool = Spool(str(tmp_path / "spool"), {})
+    spool = ClaimFolder(str(tmp_path / "spool"), {})
     spool.batch("k", b"", ["a.0", "a.1", "a.2"])
     spool.drop_variables({"a.0", "a.1@k"})
     assert sorted(os.listdir(tmp_path / "spool" / "variables")) == ["a.0@k", "a.1@k"]
@@ -67,7 +67,7 @@ def test_variables_of_a_job_whose_batch_is_unknown_are_kept(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("_lagging")
 def test_reports_on_nfs_are_read_at_once(tmp_path: Path) -> None:
-    spool = ReportSpool(str(tmp_path / "spool"))
+    spool = ReportFolder(str(tmp_path / "spool"))
     assert list(spool.reports()) == []
     for line in ("start", "end"):
         with Path(spool.folder, "reports", "sim.0.7").open("a") as file:
@@ -78,7 +78,7 @@ def test_reports_on_nfs_are_read_at_once(tmp_path: Path) -> None:
 def test_thousands_of_files_are_read_once_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spool = ReportSpool(str(tmp_path / "spool"))
+    spool = ReportFolder(str(tmp_path / "spool"))
     folder = Path(spool.folder, "reports")
     for number in range(2_000):
         (folder / f"sim.{number}.7").write_bytes(b"%d\n" % number)

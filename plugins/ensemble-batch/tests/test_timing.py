@@ -20,9 +20,9 @@ from ensemble_batch import (
     queries_and_lost_jobs,
     timing,
 )
-from ensemble_batch.claims_and_file_reports import BatchRun, Spool
+from ensemble_batch.claims_and_file_reports import ClaimedRun, ClaimFolder
 from ensemble_batch.job_events import JobLife
-from ensemble_batch.queries_and_lost_jobs import Inquiry
+from ensemble_batch.queries_and_lost_jobs import Queries
 from ensemble_testing import Session
 
 from ensemble_core import Job, Run
@@ -74,10 +74,10 @@ class Watched:
         patch.setattr(active_jobs, "time", clock)
         run = Run("r", folder, lambda: self.queue.now)
         self.told: list[JobEvent] = []
-        spool = Spool(str(folder / "spool"), {})
+        spool = ClaimFolder(str(folder / "spool"), {})
         places = (str(folder), str(folder))
-        self.run = BatchRun(self.queue, run, self.told.extend, spool, Records(None), places)  # type: ignore[arg-type]  # of all events these are a job's
-        self.inquiry = Inquiry(self.run)
+        self.run = ClaimedRun(self.queue, run, self.told.extend, spool, Records(None), places)  # type: ignore[arg-type]  # of all events these are a job's
+        self.inquiry = Queries(self.run)
         self.life = JobLife("a.0", {}, self.run.events)
 
     def taken(self) -> None:

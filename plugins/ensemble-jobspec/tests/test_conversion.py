@@ -11,8 +11,7 @@ import yaml
 from click.testing import CliRunner, Result
 from ensemble_jobspec import conversion, read
 from ensemble_jobspec.conversion import Options, convert
-from ensemble_jobspec.format_writer import as_yaml
-from ensemble_jobspec.nextgen_writer import as_nextgen
+from ensemble_jobspec.format_writer import as_nextgen, as_yaml
 from ensemble_jobspec.resource_shapes import Shape, choose_shape, compute_shape
 from ensemble_jobspec.staging import script_words
 from ensemble_jobspec.workload import Request, Script, Vertex, Workload

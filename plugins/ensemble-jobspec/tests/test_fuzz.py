@@ -7,10 +7,8 @@ from typing import Any
 
 from ensemble_jobspec import read
 from ensemble_jobspec.conversion import Options, convert
-from ensemble_jobspec.format_writer import as_yaml
+from ensemble_jobspec.format_writer import as_nextgen, as_yaml, flux_script, script
 from ensemble_jobspec.kubernetes_writer import manifests
-from ensemble_jobspec.nextgen_writer import as_nextgen
-from ensemble_jobspec.script_writer import flux_script, script
 from ensemble_jobspec.workload import Workload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
