@@ -1,4 +1,4 @@
-"""How a job gets its script and files on nodes without a shared folder.
+"""Scripts and files of a job on nodes without a shared folder.
 
 Its command contains the script, or the queue copies the files. Pass a jobspec's text as an
 argument. Never paste it into our own shell code, where it could inject commands.
