@@ -249,7 +249,7 @@ class EngineFiring(PlainDecisions):
     def avoid(
         self, nodes: Sequence[str], *, most: int = 0, resubmit: bool = True
     ) -> Iterable[Decision]:
-        avoided = self._state.node_failures.avoided
+        avoided = self._state.bad_nodes.avoided
         new = tuple(name for name in dict.fromkeys(nodes) if name and name not in avoided)
         room = max(0, most - len(avoided)) if most else len(new)
         if new[room:]:

@@ -23,7 +23,7 @@ Key = tuple[str, ...]
 _SHARED = "limits"
 
 
-class ConcurrencySlots:
+class AtOnceSlots:
     """Counts the attempts in the queue that take slots."""
 
     __slots__ = ("shared", "used")

@@ -9,7 +9,7 @@ from ensemble_core.quick_dataclass import dataclass
 
 
 @dataclass(slots=True, eq=False)
-class NodeFailures:
+class BadNodes:
     """The recent failures on each node, and the nodes that get no more jobs of the run."""
 
     #: The nodes that jobs avoid, in the order in which rules have chosen them.

@@ -22,7 +22,7 @@ from ensemble_core.quick_dataclass import replace
 _LONGEST_RETRY = 60.0
 
 
-class Answers:
+class DecisionAnswers:
     """Updates the state with each answer, and evaluates the rules that react to it."""
 
     def __init__(

@@ -351,7 +351,7 @@ class Stopping:
     def requeue(self, record: JobRecord) -> None:
         """Start the attempt again. It is not counted again."""
         state, index = self.state, record.index_record
-        state.silence.end(record)
+        state.silent_jobs.end(record)
         job = record.job if record.source is None else recreated_job(record.job, record.source)
         job = replace(job, requeued=job.requeued + 1)
         state.table.requeue(record, job, state.now)

@@ -88,7 +88,7 @@ from typing import Any
 
 from ensemble_core.engine import added_sweep_values
 from ensemble_core.engine.agenda import Agenda
-from ensemble_core.engine.decision_answers import Answers
+from ensemble_core.engine.decision_answers import DecisionAnswers
 from ensemble_core.engine.done_jobs import DoneJobs, TableRow
 from ensemble_core.engine.end_of_run import Stopping
 from ensemble_core.engine.firing_records import Match, Steps
@@ -168,7 +168,7 @@ class Engine:
         self._generating = GeneratorScheduler(self._rules)
         self._completion = JobCompletion(self._rules, self._generating.jobs)
         self._agenda = Agenda(ensemble, self._rules, self._completion, self._generating)
-        self._answers = Answers(self._rules, self._completion, self._generating)
+        self._answers = DecisionAnswers(self._rules, self._completion, self._generating)
         self._stopping = Stopping(ensemble, self._effects.submission)
         #: True while deferred events are handled. The rows in these events have been counted
         #: already.
@@ -413,8 +413,8 @@ class Engine:
         if trigger_events is None:
             return None
         if state.watched_events and name in state.watched_events:
-            if state.silence.of:
-                state.silence.handle_event(record, name, state.now, state.timers)
+            if state.silent_jobs.of:
+                state.silent_jobs.handle_event(record, name, state.now, state.timers)
             if record.outcome == "success" and name == "finish":
                 compute_result(state, record, event)
         index = state.rules.index
@@ -455,25 +455,25 @@ class Engine:
         if record is None:
             return
         self.state.link = record.link
-        if self.state.silence.of:
-            self.state.silence.note_row(record, self.state.now)
+        if self.state.silent_jobs.of:
+            self.state.silent_jobs.note_row(record, self.state.now)
         if event.restarted and record.rows is not None and record.index_record is not None:
             record.index_record.forget_rows(event.observer)
         if not self._catching_up:
             record.count_row(event.observer, event.restarted)
-        samples = self.state.table.samples
+        statistics = self.state.table.statistics
         if event.clock is not None:
             if record.index_record is not None and record.index_record.repeats(
                 event.observer, event.clock
             ):
-                self.state.out += samples.repeat(record, event, event.timestamp)
+                self.state.out += statistics.repeat(record, event, event.timestamp)
                 return
-            samples.observe(record, event, event.timestamp)
+            statistics.observe(record, event, event.timestamp)
             if record.clocks is None:
                 record.clocks = {}
             record.clocks[event.observer] = event.clock
         else:
-            samples.observe(record, event, event.timestamp)
+            statistics.observe(record, event, event.timestamp)
         if self.state.generators:
             self._generating.jobs.observed(record, event)
         fields: dict[str, Any] = dict(event.values)
@@ -528,7 +528,7 @@ class Engine:
         state.resumable_end = None
         state.end_check_due = True
         at = max(state.now, event.at)
-        state.silence.restart(at, state.timers)
+        state.silent_jobs.restart(at, state.timers)
         state.rules.true_conditions.resume(at)
         # Report only changed gauges, as in an uninterrupted run.
         gauges = state.metrics.gauges
@@ -697,7 +697,7 @@ class Engine:
             state.end_check_due = True
             return ()
         if event.timer == "silent":
-            found = state.silence.found(event.key, state.now)
+            found = state.silent_jobs.found(event.key, state.now)
             state.end_check_due = True
             return [
                 *((self._on_silence, *each) for each in found),
@@ -733,4 +733,4 @@ class Engine:
             self._rules.silent(record, seconds, event)
 
     def _await_silence(self, key: str, event: Event) -> None:
-        self.state.silence.wait(key, self.state.timers)
+        self.state.silent_jobs.wait(key, self.state.timers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from ensemble_core.engine.at_once import AT_ONCE, ConcurrencySlots
+from ensemble_core.engine.at_once import AT_ONCE, AtOnceSlots
 from ensemble_core.engine.budget import Budget
 from ensemble_core.engine.group_state import GroupState
 from ensemble_core.engine.job_record import JobRecord
@@ -22,7 +22,7 @@ class HeldJobs:
 
     groups: dict[str, GroupState]
     records: dict[str, JobRecord]
-    slots: ConcurrencySlots
+    slots: AtOnceSlots
     budget: Budget | None
     has_limits: bool
 

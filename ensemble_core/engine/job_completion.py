@@ -58,7 +58,7 @@ class JobCompletion:
 
         A retry of the job, which has been decided, is submitted afterwards.
         """
-        state, job, failures = self.state, record.job, self.state.node_failures
+        state, job, failures = self.state, record.job, self.state.bad_nodes
         rules = state.rules.index.waiting(("bad-node",), job.group)
         kept = max((each.rule.trigger.within for each in rules), default=0.0)
         for node in (host_of(record) or "").split(","):
@@ -155,7 +155,7 @@ class JobCompletion:
             return None
         name, group = "job-done" if done else "job-lost", record.job.group
         if index is not None and done and index.result:
-            state.table.samples.record_result(index, state.now)
+            state.table.statistics.record_result(index, state.now)
         state.link = record.link
         if self._rules.observer is not None:
             self._rules.report_trigger_events((name,), group)

@@ -66,7 +66,7 @@ def _start(table: JobTable, record: JobRecord, event: JobEvent) -> None:
     table.move(record, "start", now)
     since = record.waits_since
     if now >= since and record.reused is None:
-        table.samples.record(record.job.group, "pending", now - since, now)
+        table.statistics.record(record.job.group, "pending", now - since, now)
 
 
 def _suspend(table: JobTable, record: JobRecord, event: JobEvent) -> None:
@@ -181,16 +181,16 @@ def _outcome(table: JobTable, record: JobRecord) -> str:
         if (job.group, _PENDING[outcome]) in table.metrics.series and record.reused is None:
             waited = record.waited + (record.started - record.waits_since)
             if waited >= 0:
-                table.samples.record(job.group, _PENDING[outcome], waited, record.finished)
+                table.statistics.record(job.group, _PENDING[outcome], waited, record.finished)
         if duration >= 0:
             if outcome != "cancelled":
-                table.samples.record(job.group, "duration", duration, record.finished)
+                table.statistics.record(job.group, "duration", duration, record.finished)
             if (job.group, _DURATIONS[outcome]) in table.metrics.series:
-                table.samples.record(job.group, _DURATIONS[outcome], duration, record.finished)
+                table.statistics.record(job.group, _DURATIONS[outcome], duration, record.finished)
             if "duration" in group.kept_names:
-                table.samples.sample(group, record, "duration", duration, record.finished)
+                table.statistics.sample(group, record, "duration", duration, record.finished)
                 if "duration" in group.filtered:
-                    table.samples.sample_durations(
+                    table.statistics.sample_durations(
                         group, record, duration, record.finished, with_result=False
                     )
     return OUTCOME_EVENTS[outcome]

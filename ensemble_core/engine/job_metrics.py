@@ -31,7 +31,7 @@ _SUSPENDED = "queue.suspended"
 _OF_ONE = ("waiting.next", "waiting.smallest", "waiting.largest", "waiting.random")
 
 
-class Counters:
+class JobCounters:
     """Counts attempts, jobs and rows, and marks the counters that rules wait for as changed."""
 
     __slots__ = ("_gauges", "_groups", "_metrics", "index", "now")
@@ -132,7 +132,7 @@ class Counters:
             self.index.touched[group.watches["rows"]] = None
 
 
-class Samples:
+class JobStatistics:
     """Adds values of jobs to the statistics of the job, of its slices and of its group."""
 
     __slots__ = ("_counters", "_groups", "_metrics", "index")
@@ -141,7 +141,7 @@ class Samples:
         self,
         groups: Mapping[str, GroupState],
         metrics: MetricStore,
-        counters: Counters,
+        counters: JobCounters,
         index: RuleIndex,
     ) -> None:
         self.index = index

@@ -9,13 +9,13 @@ import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from ensemble_core.engine.at_once import ConcurrencySlots
+from ensemble_core.engine.at_once import AtOnceSlots
 from ensemble_core.engine.budget import JOBS, Budget, Usage
 from ensemble_core.engine.changed_jobs import follow
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.group_state import Change, GroupState
 from ensemble_core.engine.held_jobs import HeldJobs
-from ensemble_core.engine.job_metrics import Counters, JobGauges, Samples
+from ensemble_core.engine.job_metrics import JobCounters, JobGauges, JobStatistics
 from ensemble_core.engine.job_record import IndexRecord, JobRecord, Link
 from ensemble_core.engine.job_states import (
     ATTEMPT,
@@ -76,7 +76,7 @@ class JobTable(HeldJobs):
         #: The budget. ``None`` if no limit and no rule on a gauge ``committed.…`` needs it.
         self.budget: Budget | None = None
         #: The slots that ``at_once`` and ``limits.at_once`` limit.
-        self.slots = ConcurrencySlots()
+        self.slots = AtOnceSlots()
         #: True if jobs may be held because of ``at_once``, a budget, or requeued jobs.
         self.has_limits = False
         #: The slices of rules with ``each``.
@@ -86,8 +86,8 @@ class JobTable(HeldJobs):
         self._warned_of: list[SliceTable] = []
         self.metrics = metrics
         self.gauges = JobGauges(self.groups, self.records, metrics, index)
-        self.counters = Counters(self.groups, metrics, self.gauges, index)
-        self.samples = Samples(self.groups, metrics, self.counters, index)
+        self.counters = JobCounters(self.groups, metrics, self.gauges, index)
+        self.statistics = JobStatistics(self.groups, metrics, self.counters, index)
         self.reconfigure({}, groups, index)
 
     def reconfigure(
@@ -101,7 +101,7 @@ class JobTable(HeldJobs):
 
         ``waiting``: indices whose next attempt has to wait.
         """
-        self._index = self.gauges.index = self.counters.index = self.samples.index = index
+        self._index = self.gauges.index = self.counters.index = self.statistics.index = index
         for name, group in groups.items():
             state = self.groups.get(name)
             if state is None:

@@ -136,7 +136,7 @@ def report_of(state: State) -> Report:
         instances=tuple(_instance_reports(state)),
         progress=progress_of(state),
         unhandled_failures=state.failures,
-        avoided=tuple(state.node_failures.avoided),
+        avoided=tuple(state.bad_nodes.avoided),
     )
 
 

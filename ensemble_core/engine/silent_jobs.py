@@ -23,7 +23,7 @@ class LastRows:
 
 
 @dataclass(slots=True, eq=False)
-class Silence:
+class SilentJobs:
     """Running jobs with observers, by group, for rules with the trigger ``silent``."""
 
     of: dict[str, list[LastRows]] = field(default_factory=dict)

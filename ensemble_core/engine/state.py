@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from ensemble_core.engine import stored_job_data
-from ensemble_core.engine.bad_nodes import NodeFailures
+from ensemble_core.engine.bad_nodes import BadNodes
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.firing_records import Match, Origin, PendingRequest, Stop
 from ensemble_core.engine.foreign_jobs import ForeignJobs
@@ -22,7 +22,7 @@ from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.rule_set import RuleSet
 from ensemble_core.engine.scopes import Scope, Slice
 from ensemble_core.engine.shared_files import SharedFiles
-from ensemble_core.engine.silent_jobs import Silence
+from ensemble_core.engine.silent_jobs import SilentJobs
 from ensemble_core.engine.timers import Timers
 from ensemble_core.metrics.store import (
     COMMITTED,
@@ -100,14 +100,14 @@ class State:
 
     # With more than thirty attributes, slots are faster.
     __slots__ = (
-        "_serial", "all_tables", "attempts", "calls", "changed_limits", "deepest", "dropped",
-        "end_check_due", "end_due", "ended", "ensemble", "errors", "events", "firings",
-        "foreign_jobs", "generators", "generators_due", "held_at", "idle_check_due", "in_heartbeat",
-        "index_over", "limits_met", "limits_reported", "link", "lost", "metrics", "node_failures",
-        "notices", "now", "out", "rate_limit", "replaced_limits", "resizes", "resumable_end",
-        "retries", "rules", "shared", "shared_files", "signals", "silence", "sources", "started",
-        "stop", "table", "timers", "unhandled_cancels", "unhandled_failures", "via", "warnings",
-        "watched_events", "withdrawn",
+        "_serial", "all_tables", "attempts", "bad_nodes", "calls", "changed_limits", "deepest",
+        "dropped", "end_check_due", "end_due", "ended", "ensemble", "errors", "events",
+        "firings", "foreign_jobs", "generators", "generators_due", "held_at", "idle_check_due",
+        "in_heartbeat", "index_over", "limits_met", "limits_reported", "link", "lost",
+        "metrics", "notices", "now", "out", "rate_limit", "replaced_limits", "resizes",
+        "resumable_end", "retries", "rules", "shared", "shared_files", "signals", "silent_jobs",
+        "sources", "started", "stop", "table", "timers", "unhandled_cancels",
+        "unhandled_failures", "via", "warnings", "watched_events", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -132,7 +132,7 @@ class State:
         self.tabulate()
         self.foreign_jobs = ForeignJobs()
         self.shared_files = SharedFiles()
-        self.silence = Silence()
+        self.silent_jobs = SilentJobs()
         #: Names of job events that rules on ``silent``, results or ``fail_if`` need.
         self.watched_events: set[str] = set()
         self.rate_limit = RateLimit(ensemble.limits.submits_per_second)
@@ -143,7 +143,7 @@ class State:
         self.notices: dict[str, Notify] = {}
         #: Signals, by request, that the executor has not confirmed.
         self.signals: dict[str, Signal] = {}
-        self.node_failures = NodeFailures()
+        self.bad_nodes = BadNodes()
         #: Resize requests that are repeated when their timer elapses.
         self.retries: dict[str, PendingRequest[Resize]] = {}
         #: Indices for which a retry was decided, by the id of the new attempt.
@@ -358,9 +358,9 @@ class State:
             self.watched_events.update(("start", *INTERRUPTIONS, "finish", "clean"))
             groups = rule.groups or tuple(self.table.groups)
             records = self.table.records.values()
-            self.silence.watch(groups, rule.trigger.after, records, self.now)
+            self.silent_jobs.watch(groups, rule.trigger.after, records, self.now)
             for group in groups:
-                self.silence.wait(group, self.timers)
+                self.silent_jobs.wait(group, self.timers)
 
     def _collect_values(self, ensemble: Ensemble, all_statistics: bool) -> None:
         """Collect all values that the ensemble reads, from now on.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from ensemble_core.engine.at_once import ConcurrencySlots
+from ensemble_core.engine.at_once import AtOnceSlots
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.engine.job_states import ATTEMPT, INDEX, NOT_HANDED_OVER, AttemptState
 
@@ -84,7 +84,7 @@ def _totals(state: State) -> Iterator[str]:
     yield from _differ("looking", table.looking, records, "looking")
     paced = [job.id for job, _, _ in state.rate_limit.held]
     yield from _differ("the rate limit", paced, records, "paced")
-    slots = ConcurrencySlots()
+    slots = AtOnceSlots()
     slots.shared = table.slots.shared
     slots.recount(
         (table.groups[record.job.group].group, record)

@@ -360,12 +360,12 @@ class Submitter:
 
     def _send(self, decision: Submit) -> None:
         """Hand over these jobs, which avoid the nodes that the run avoids."""
-        if self.state.node_failures.avoided:
+        if self.state.bad_nodes.avoided:
             decision = replace(decision, jobs=tuple(map(self._away, decision.jobs)))
         self.state.out.append(decision)
 
     def _away(self, job: Job) -> Job:
-        nodes = tuple(dict.fromkeys((*job.avoid, *self.state.node_failures.avoided)))
+        nodes = tuple(dict.fromkeys((*job.avoid, *self.state.bad_nodes.avoided)))
         if nodes != job.avoid:
             job = self.state.table.records[job.id].job = replace(job, avoid=nodes)
         return job
@@ -375,7 +375,7 @@ class Submitter:
         again.
         """
         state = self.state
-        state.node_failures.avoided.update(dict.fromkeys(decision.nodes))
+        state.bad_nodes.avoided.update(dict.fromkeys(decision.nodes))
         jobs = decision.jobs
         for job in jobs:
             state.table.records[job].change_cancel("stop")  # it is requeued when it has ended

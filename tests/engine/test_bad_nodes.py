@@ -150,7 +150,7 @@ def test_counts_match_a_plain_list_and_survive_a_snapshot(seed: int) -> None:
         bad += [host] * expected
         if pick.random() < 0.2:
             copy: Any = snapshot.load(snapshot.dump(story.engine), story.engine.state.ensemble)
-            kept, known = copy.state.node_failures, story.engine.state.node_failures
+            kept, known = copy.state.bad_nodes, story.engine.state.bad_nodes
             assert (kept.failed, kept.avoided) == (known.failed, known.avoided)
 
 
