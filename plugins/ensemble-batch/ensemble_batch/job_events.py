@@ -29,7 +29,9 @@ def status_of(code: int) -> int:
 class Report:
     """Report of a wrapper script on one execution of a job; a restart is another execution."""
 
-    kind: Literal["start", "end", "fail"]  # fail: the command could not be started
+    # ``fail``: the command could not be started. ``again``: the queue has restarted the job, which
+    # asks whether it may run.
+    kind: Literal["start", "end", "fail", "again"]
     at: float  # seconds since the epoch, by the node's clock
     status: int = 0  # after ``end``: the wait status of the command
     #: After ``end``: ``timeout`` if the wrapper ended the command, ``stopped`` if the queue told
@@ -177,6 +179,7 @@ class JobLife(JobEvents):
     __slots__ = (
         "_began", "absent", "barred", "cancel_sent_at", "cancelled", "counts_at", "doomed_at",
         "handed_at", "heard", "holds", "key", "misses", "reported", "restarts", "verdict",
+        "witnessed",
     )  # fmt: skip
 
     def __init__(self, job: str, files: Mapping[str, Any], out: list[JobEvent]) -> None:
@@ -184,7 +187,9 @@ class JobLife(JobEvents):
         self.key = ""  # of the job's batch; empty while the job has no batch
         # barred: the job can no longer start
         # holds: the run has submitted the job with urgency 0
-        self.cancelled = self.barred = self.holds = False
+        # witnessed: its wrapper has reported a start, also in an earlier life. A queue calls a job
+        # running too that its node cannot start.
+        self.cancelled = self.barred = self.holds = self.witnessed = False
         self.cancel_sent_at = math.inf  # in monotonic seconds
         self.misses = 0  # consecutive replies of the queue that omitted the job
         # For how many seconds such replies listed other jobs.
@@ -204,6 +209,7 @@ class JobLife(JobEvents):
     ) -> list[JobEvent]:
         told = list(events)
         self._began = next((when for when, name, _ in told[::-1] if name == "start"), None)
+        self.witnessed = self._began is not None  # by whom is not recorded
         requeues = (context for _, name, context in told if name == "requeue")
         self.restarts = max((int(context.get("restarts", 0)) for context in requeues), default=0)
         return super().restore(told, since)
@@ -248,7 +254,10 @@ class JobLife(JobEvents):
         """
         if report.kind == "fail":
             self.arrived(now)
-            self._except(report.why, report.note, now, 126 << 8)
+            # Restarted without having begun: its first node could not start it.
+            unstarted = report.why == "requeued" and not self.witnessed
+            failure = "node-failure" if unstarted else report.why
+            self._except(failure, report.note, now, 126 << 8)
             return
         began, status = report.at - report.seconds, report.status
         self.started(began, report.host, now, report.seconds)

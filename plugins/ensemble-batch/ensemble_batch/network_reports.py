@@ -220,11 +220,26 @@ class NetworkRun(WrappedRun):
         with self.lock:
             if self.closed or not (self.sought or report.job in self.lives):
                 return False
+            if report.kind == "again":
+                return self._may_begin(report)
             # The report has just arrived, so our own clock gives its time.
             self.reported(replace(report, at=self.now()))
             self.publish()
             self.lock.notify_all()
             return not self.outlet.unwritten
+
+    def _may_begin(self, report: Report) -> bool:
+        """Return whether a job that the queue has restarted may run, because it never began.
+
+        A queue restarts a job that its node could not start, whatever the job's options say.
+        """
+        self.read()  # an earlier start, which the job could only write to a file
+        self.publish()
+        life = self.lives.get(report.job)
+        known = life is not None and life.queue_id in (None, report.queue_id)
+        if life is None or not known or life.over or life.witnessed:
+            return False
+        return not (life.reported or life.barred or life.cancelled or life.verdict)
 
     def read(self) -> bool:
         if not self.sought:
@@ -240,6 +255,8 @@ class NetworkRun(WrappedRun):
 
     def reported(self, report: Report) -> None:
         """Handle a wrapper's report."""
+        if report.kind == "again":
+            return
         if report.kind != "start" and report.job in self.lost:
             self.ended_late(self.lost[report.job], report)
         life = self.lives.get(report.job)
@@ -253,6 +270,7 @@ class NetworkRun(WrappedRun):
         elif life.queue_id != report.queue_id:
             self.found_twice(life, report.queue_id)
             return
+        life.witnessed = life.witnessed or report.kind != "fail"
         if report.life < life.restarts:
             return
         life.arrived(now)
@@ -304,7 +322,7 @@ def read_report(line: bytes, token: str) -> Report | None:
     if len(line) > LONGEST:
         return None
     words = line.decode("utf-8", "replace").strip().split(" ")
-    if len(words) < 8 or words[0] != _WORD:
+    if len(words) < 6 or words[0] != _WORD:
         return None
     if not hmac.compare_digest(words[1].encode(), token.encode()):
         return None
@@ -319,6 +337,8 @@ def read_report(line: bytes, token: str) -> Report | None:
 
 
 def _report(kind: str, words: Sequence[str]) -> Report | None:
+    if kind == "again":
+        return Report("again", 0.0)
     if kind == "start":
         return Report("start", parse_time(words[0]), host=words[1])
     if kind == "fail":

@@ -45,17 +45,21 @@ _ens_say() {
     _ENS_LINE=$_ENS_LINE timeout -k 1 6 python3 -c "$_ens_talk_python" "$1" "$2" && return 0
     [ "$(printf '%s\n' "$_ENS_LINE" | timeout -k 1 6 nc -w 5 "$1" "$2")" = ok ]
 }
-_ens_tell() {
+# Sends words about the job to the controller. Fails if it does not answer "ok".
+_ens_reach() {
     local _ENS_LINE="ensemble1 $_ens_token $_ens_job $_ens_id $_ens_life $*"
     local port=$_ens_port hosts=$_ens_hosts host
     # Another controller may have resumed the run.
     [ -r "$_ens_dir/address" ] && read -r port hosts <"$_ens_dir/address"
-    if [ "$_ens_limited" != 2 ]; then
-        for host in $hosts; do
-            _ens_say "$host" "$port" && return 0
-        done
-    fi
-    printf '%s\n' "$_ENS_LINE" >>"$_ens_dir/reports/$_ens_job.$_ens_id"
+    for host in $hosts; do
+        _ens_say "$host" "$port" && return 0
+    done
+    return 1
+}
+_ens_tell() {
+    [ "$_ens_limited" = 2 ] || ! _ens_reach "$@" || return 0
+    printf '%s\n' "ensemble1 $_ens_token $_ens_job $_ens_id $_ens_life $*" \
+        >>"$_ens_dir/reports/$_ens_job.$_ens_id"
 }
 
 # An error before the command can start.
@@ -94,8 +98,17 @@ _ens_lacked_memory() {
     return 1
 }
 
-# A queue may restart a job that must not be restarted: its first report stands.
-if [ "$_ens_life" != 0 ] && [ "$_ens_requeue" = 0 ]; then
+# A queue may restart a job that must not be restarted: its first report stands. But if a node could
+# not start the job, the queue counts that as a life too. Only the controller knows that nothing ran.
+_ens_again() {
+    local _ens_limited=1 tries
+    for tries in 1 2 3; do
+        _ens_reach again && return 0
+        sleep 1
+    done
+    return 1
+}
+if [ "$_ens_life" != 0 ] && [ "$_ens_requeue" = 0 ] && ! _ens_again; then
     _ens_fail requeued "$_ens_queue started it again, which its group does not ask for (requeue): nothing was run" 125
 fi
 

@@ -421,3 +421,66 @@ def test_a_report_stays_for_the_next_controller_until_it_is_recorded(
     heard.do(heard.run.read)
     assert spool.unread_jobs() == set()
     assert [event.name for event in heard.events].count("finish") == 1
+
+
+def _asks_again(heard: Heard, queue_id: str = "7") -> bool:
+    heard.run.sought = True
+    token = heard.run.spool.token
+    return heard.run._record_report(f"ensemble1 {token} sim.0 {queue_id} 1 again".encode())
+
+
+def test_a_restarted_job_may_run_only_if_it_has_never_begun(heard: Heard) -> None:
+    """A node that cannot start a job makes the queue restart it."""
+    heard.accept()
+    assert not _asks_again(heard, "8")
+    assert _asks_again(heard)
+    heard.row("running", host="n1")  # as the queue believes
+    assert _asks_again(heard)
+    heard.row("waiting", restarts=1)
+    assert _asks_again(heard)
+    heard.start(life=1)
+    assert not _asks_again(heard)
+    heard.end(life=1).row("over", status=0).check()
+    assert not _asks_again(heard)
+    assert heard.names.count("requeue") == 1
+    assert heard.context("finish")["status"] == 0
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_restarted_job_that_has_begun_runs_nothing(heard: Heard, late: bool) -> None:
+    heard.accept()
+    if not late:
+        heard.start()
+    heard.row("waiting", restarts=1)
+    if late:
+        heard.start()
+    assert not _asks_again(heard)
+    report = Report("fail", heard.now, why="requeued", note="nothing was run", job="sim.0",
+                    queue_id="7", life=1)  # fmt: skip
+    heard.hear(report)
+    assert heard.context("exception")["type"] == "requeued"
+
+
+@pytest.mark.parametrize("ask", ["cancel", "report"])
+def test_a_restarted_job_runs_nothing_if_it_is_cancelled_or_a_start_was_written(
+    heard: Heard, ask: str
+) -> None:
+    heard.accept()
+    if ask == "cancel":
+        heard.cancel()
+    else:
+        folder, token = Path(heard.run.spool.folder), heard.run.spool.token
+        line = f"ensemble1 {token} sim.0 7 0 start {heard.now} n1\n"
+        (folder / "reports" / "sim.0.7").write_text(line)
+    assert not _asks_again(heard)
+
+
+def test_a_restarted_job_that_no_controller_allowed_to_run_was_not_started_by_its_node(
+    heard: Heard,
+) -> None:
+    heard.accept()
+    report = Report("fail", heard.now, why="requeued", note="nothing was run", job="sim.0",
+                    queue_id="7", life=1)  # fmt: skip
+    heard.hear(report)
+    assert heard.context("exception")["type"] == "node-failure"
+    heard.check()

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 from ensemble_batch import Batch, BatchExecutor, Place
 from ensemble_batch.job_script import report_script_of
-from ensemble_batch.network_reports import VOIDED
+from ensemble_batch.network_reports import VOIDED, Listener
 from ensemble_testing import wait_until
 from ensemble_testing.processes import processes_of_session
 
@@ -216,6 +217,33 @@ def test_a_job_restarted_unasked_runs_nothing(
     assert job.wait() != 0
     assert job.told()[-1][1:4] == ["1", "fail", "requeued"]
     assert not (job.folder / "ran").exists()
+
+
+@pytest.mark.parametrize(("answer", "runs"), [("no", False), ("ok", True)])
+def test_a_job_restarted_unasked_asks_the_controller(
+    wrapped: Callable[..., Wrapped], tmp_path: Path, answer: str, runs: bool
+) -> None:
+    """The queue restarts a job that its node could not start."""
+    lines: list[str] = []
+
+    def take(line: bytes) -> bool:
+        lines.append(line.decode())
+        return lines[-1].split()[5] != "again" or answer == "ok"
+
+    listener = Listener("127.0.0.1", 0, take)
+    thread = threading.Thread(target=listener.listen)
+    thread.start()
+    try:
+        (tmp_path / "address").write_text(f"{listener.port} 127.0.0.1\n")
+        job = wrapped("touch", "ran", outer={"LIFE": "1"})
+        assert (job.wait() == 0) is runs
+    finally:
+        listener.close()
+        thread.join()
+    assert lines[0].split()[3:] == ["7", "1", "again"]
+    assert lines[-1].split()[5] == ("end" if runs else "fail")
+    assert (job.folder / "ran").exists() is runs
+    assert not job.told()
 
 
 def test_a_job_that_may_be_restarted_runs_again(wrapped: Callable[..., Wrapped]) -> None:

@@ -66,6 +66,33 @@ def test_a_slurmd_that_is_killed_does_not_lose_the_end_of_its_job(
     session.check_ended_once()
 
 
+def test_a_job_that_its_node_could_not_start_runs_when_slurm_starts_it_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm requeues it although it may not be restarted, so it failed without having run."""
+    monkeypatch.chdir(tmp_path)
+    cluster.kill("n4")
+    try:
+        with Session(SlurmExecutor(look=1.0, rate=50), tmp_path, 120.0, tidy=True) as session:
+            options = {"slurm": {"partition": "urgent"}}
+            job = session.job("sh", "-c", "echo ran >> ran; exit 5", options=options)
+            session.submit(job)
+            session.wait_for(job, "requeue")
+            cluster.start_slurmd("n4")
+            wait_until(lambda: cluster.run("sinfo", "-hnn4", "-o%T").split()[0] == "idle")
+            # Otherwise Slurm waits for two minutes.
+            cluster.run("scontrol", "update", f"jobid={session.queue_id(job)}", "starttime=now+3")
+            session.wait_clean(job)
+            assert session.context(job, "finish")["status"] == 5 << 8
+            assert "exception" not in session.names(job)
+            assert (tmp_path / "ran").read_text() == "ran\n"
+    finally:
+        if "n4" not in cluster._processes:
+            cluster.start_slurmd("n4")
+        cluster.run("scontrol", "update", "nodename=n4", "state=resume", check=False)
+    session.check_ended_once()
+
+
 def test_with_the_sites_completion_script_a_killed_shell_is_noticed_at_once(
     site_cluster: Cluster,
     shell_of: Callable[[str], int],
