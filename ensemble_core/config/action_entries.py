@@ -436,6 +436,8 @@ class OptionCheck:
             except EnsembleError as error:
                 context.attach(error, path)
                 return
+            if matched.job:
+                warn_of_fields_meant(context, path, value, plain, matched)
             for text in sorted(parsed.metrics):
                 self._name(path, "metric", text)
 
@@ -502,6 +504,8 @@ class OptionCheck:
             if scoped is not None:
                 known = scoped | of_job | metrics
                 self.metric_names |= scoped
+                if self._matched.job:
+                    warn_of_fields_meant(context, path, name, named, self._matched)
                 _check_message(context, path, name, self._matched.knowing(known))
         elif kind == "rows":
             self._rows(path, name)
@@ -614,6 +618,8 @@ class OptionCheck:
         scoped = self.scoped(path, bare)
         if scoped is None or report_unlisted(context, path, bare - scoped, matched):
             return
+        if matched.job:
+            warn_of_fields_meant(context, path, text, bare, matched)
         if matched.names is not None:
             for name in sorted(bare - scoped - {*matched.names}):
                 meant = did_you_mean(name, matched.names, "", form="did you mean {{{}}}? Or ")
@@ -644,6 +650,28 @@ def report_unlisted(
             if not closest(name, matched.own, 0.75) and context.left_out(name, matched.group, path)
         ]
     )
+
+
+#: Fields that each event of a job has, and those that it also has at the end of the job.
+_ALWAYS = {"job", "name", "timestamp"}
+_AT_END = {"duration", "exit_code", "pending", "status"}
+
+
+def warn_of_fields_meant(
+    context: Context, place: Path, text: str, names: Collection[str], matched: MatchContext
+) -> None:
+    """Warn about each parameter that a text seems to mean, although the event of the job always
+    has a field of this name.
+
+    ``names``: the names in the text.
+    """
+    fields = _ALWAYS | _AT_END if "status" in matched.own else _ALWAYS
+    for name in sorted(fields & context.parameters(matched.group) & {*names}):
+        where = context.document.at_text(place, name)
+        context.warnings.append(
+            f"{f'{where}: ' if where else ''}{name!r} in {text!r} is a field of the "
+            "event, not the parameter of this name: rename the parameter"
+        )
 
 
 def _check_job_field(context: Context, path: Path, name: str, matched: MatchContext) -> None:

@@ -10,7 +10,10 @@ from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Any
 
-from ensemble_core.config.action_entries import MatchContext, report_unlisted
+from ensemble_core.config.action_entries import (
+    report_unlisted,
+    warn_of_fields_meant,
+)
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.statistic_names import scoped_names
@@ -22,10 +25,6 @@ from ensemble_core.model.causes import CAUSES
 from ensemble_core.model.conditions import Condition, contradiction, tautology
 from ensemble_core.model.expressions import check_names
 from ensemble_core.model.filters import split_name
-
-#: Fields that each event of a job has, and those that it also has at the end of the job.
-_ALWAYS = {"job", "name", "timestamp"}
-_AT_END = {"duration", "exit_code", "pending", "status"}
 
 #: Prefixes of gauges whose values are non-negative integers.
 _COUNTED = (
@@ -86,23 +85,8 @@ def bind_condition(
     if bound is not None:
         context.warn_of_kinds(place, condition, bound.matched.group)
         if bound.matched.job:
-            _warn_of_fields_meant(context, place, condition, bound.matched)
+            warn_of_fields_meant(context, place, condition.text, condition.names, bound.matched)
     return condition, scoped
-
-
-def _warn_of_fields_meant(
-    context: Context, place: Path, condition: Condition, matched: MatchContext
-) -> None:
-    """Warn about each parameter that the condition seems to mean, although the event of the job
-    always has a field of this name.
-    """
-    fields = _ALWAYS | _AT_END if "status" in matched.own else _ALWAYS
-    for name in sorted(condition.names & fields & context.parameters(matched.group)):
-        where = context.document.at_text(place, name)
-        context.warnings.append(
-            f"{f'{where}: ' if where else ''}{name!r} in {condition.text!r} is a field of the "
-            "event, not the parameter of this name: rename the parameter"
-        )
 
 
 def check_sense(

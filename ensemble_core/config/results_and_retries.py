@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ensemble_core.config.action_entries import MatchContext, OptionCheck
+from ensemble_core.config.action_entries import MatchContext, OptionCheck, warn_of_fields_meant
 from ensemble_core.config.condition_check import check_causes, check_sense
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
@@ -70,6 +70,8 @@ def bind_result(context: Context, path: Path, spec: Mapping[str, Any], group: Jo
         except EnsembleError as error:
             context.attach(error, inner)
             continue
+        matched = MatchContext(own=known, group=group.name)
+        warn_of_fields_meant(context, inner, parsed.text, bare, matched)
         found[name] = parsed
         reads |= scoped
     return replace(group, result=found, reads=group.reads | reads)
@@ -136,6 +138,8 @@ def bind_fail_if(
         context.metric(text, place)
     check_sense(context, place, condition, scoped)
     context.warn_of_kinds(place, condition, group.name)
+    matched = MatchContext(own=EVENT_FIELDS, group=group.name)
+    warn_of_fields_meant(context, place, condition.text, bare, matched)
     return replace(group, fail_if=condition, reads=group.reads | scoped)
 
 
@@ -168,6 +172,7 @@ def bind_retry(context: Context, path: Path, spec: Mapping[str, Any], group: Job
             check_names(condition.text, condition.names - scoped, known)
             check_causes(context, inner, condition, group.name)
             context.warn_of_kinds(inner, condition, group.name)
+            warn_of_fields_meant(context, inner, condition.text, condition.names, matched)
         except EnsembleError as error:
             context.attach(error, inner)
             return group

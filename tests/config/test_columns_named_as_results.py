@@ -183,6 +183,29 @@ def test_a_parameter_that_a_field_of_the_event_hides_causes_a_warning(
 
 
 @pytest.mark.parametrize(
+    "key",
+    [
+        "result: {rate: last.E / duration}",
+        "fail_if: duration > 1",
+        "retry: {times: 1, when: duration > 1}",
+        "retry: {times: 1, with: {parameters: {size: '= 2 * duration'}}}",
+        "retry: {times: 1, with: {parameters: {size: '{duration}'}}}",
+    ],
+)
+def test_a_hidden_parameter_in_a_key_of_a_job_group_causes_a_warning(key: str) -> None:
+    text = FIELDS.replace("observe:", f"{key}, observe:").replace("WHEN", "exit_code == 0")
+    (told,) = load_text(text, REGISTRY).warnings
+    assert "'duration' in " in told
+    assert "is a field of the event, not the parameter of this name" in told
+
+
+def test_a_hidden_parameter_in_a_message_causes_a_warning() -> None:
+    text = FIELDS.replace("message: x", "message: 'done {size} {name} {job}'")
+    (told,) = load_text(text.replace("WHEN", "exit_code == 0"), REGISTRY).warnings
+    assert "'name' in 'done {size} {name} {job}' is a field of the event" in told
+
+
+@pytest.mark.parametrize(
     ("trigger", "hidden"),
     [
         ("job-start", ["timestamp"]),
