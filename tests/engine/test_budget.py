@@ -274,6 +274,24 @@ def test_a_resume_with_the_same_limit_ends_as_before_without_triggering_rules() 
     assert told.fired().count("met") == 1
 
 
+def test_rules_on_limit_fire_again_if_a_larger_limit_is_reached_too() -> None:
+    met = (
+        "  - {id: met, trigger: limit, repetitions: 9, when: left == 0,"
+        " action: {name: log, message: '{used} of {most}'}}"
+    )
+    told = story("jobs: 1", "count: 4", met)
+    told.start()
+    told.play("a.0")
+    for most in (2, 3):
+        text = f"limits: {{jobs: {most}}}\njobs: [{{name: a, command: x, count: 4}}]\nrules:\n"
+        told.engine.reconfigure(load_text(text + f"{START}\n{met}\n", discover()))
+        told.tell(Resumed(told.now))
+        told.play(f"a.{most - 1}")
+        assert told.exit_code == 4
+    said = [one.message for one in told.decisions if isinstance(one, Log) and one.rule == "met"]
+    assert said == ["1 of 1", "2 of 2", "3 of 3"]
+
+
 def test_a_new_limit_at_a_resume_includes_earlier_usage() -> None:
     told = Story(f"jobs: [{{name: a, command: x, count: 4, duration: 30m}}]\nrules:\n{START}\n")
     told.start()
