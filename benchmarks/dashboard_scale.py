@@ -38,7 +38,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.job_rows import row_of
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.replay import maker_of
-from ensemble_core.journal.snapshot import dump
+from ensemble_core.journal.snapshot_encoding import dump
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Submit
 from ensemble_core.model.events import Event, Started

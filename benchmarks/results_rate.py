@@ -26,7 +26,7 @@ from pathlib import Path
 
 from ensemble_core import Emit, Event, Executor, Job, JobEvent, Observed, Run
 from ensemble_core.config import load_text
-from ensemble_core.journal.checksums import WRITE_ALL, add_functions, job_checksum
+from ensemble_core.journal.damage_detection import WRITE_ALL, add_functions, job_checksum
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.plugin.discovery import discover

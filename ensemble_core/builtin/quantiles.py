@@ -10,7 +10,7 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ensemble_core.builtin.reducers import Reduce, reduce_finite
+from ensemble_core.builtin.statistic_arithmetic import Reduce, reduce_finite
 from ensemble_core.metrics.statistic_state import put_state, state_of
 
 #: Up to this number of values, quantiles without a window are exact. Estimates from few values are

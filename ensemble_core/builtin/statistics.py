@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from ensemble_core.builtin import reducers
+from ensemble_core.builtin import statistic_arithmetic as arithmetic
 from ensemble_core.builtin.quantiles import (
     EXACT,
     ExactFirst,
@@ -15,7 +15,7 @@ from ensemble_core.builtin.quantiles import (
     MedianDeviation,
     QuantileEstimate,
 )
-from ensemble_core.builtin.reducers import LONGEST, Reduce
+from ensemble_core.builtin.statistic_arithmetic import LONGEST, Reduce
 from ensemble_core.metrics.series import Statistic, TimedStatistic
 from ensemble_core.model.durations import seconds
 from ensemble_core.plugin.hookspecs import StatisticPlugin, hookimpl
@@ -43,22 +43,22 @@ def _schema(**properties: Mapping[str, Any]) -> Mapping[str, Any]:
 @hookimpl
 def ensemble_statistics() -> Iterable[StatisticPlugin]:
     """Return the built-in statistics."""
-    make: Callable[..., Statistic] = reducers.Moments
+    make: Callable[..., Statistic] = arithmetic.Moments
     variance, mean = partial(make, variance=True), partial(make, variance=False)
-    make, both = reducers.Fold, {"default": True, "within": True}
+    make, both = arithmetic.Fold, {"default": True, "within": True}
     yield _windowed_statistic(
-        "variance", "Sample variance", variance, reducers.variance, default=True
+        "variance", "Sample variance", variance, arithmetic.variance, default=True
     )
-    yield _windowed_statistic("mean", "Arithmetic mean", mean, reducers.mean, **both)
+    yield _windowed_statistic("mean", "Arithmetic mean", mean, arithmetic.mean, **both)
     yield _windowed_statistic("max", "Largest value", partial(make, max, -math.inf), max, **both)
     yield _windowed_statistic("min", "Smallest value", partial(make, min, math.inf), min, **both)
     yield _windowed_statistic(
-        "sum", "Sum of the values", partial(make, reducers.add_in_order, 0.0), math.fsum
+        "sum", "Sum of the values", partial(make, arithmetic.add_in_order, 0.0), math.fsum
     )
     both = {"default": True, "exact": True}
-    yield _windowed_statistic("iqr", "Interquartile range", Interquartile, reducers.iqr, **both)
+    yield _windowed_statistic("iqr", "Interquartile range", Interquartile, arithmetic.iqr, **both)
     yield _windowed_statistic(
-        "mad", "Median absolute deviation", MedianDeviation, reducers.mad, **both
+        "mad", "Median absolute deviation", MedianDeviation, arithmetic.mad, **both
     )
     for name, text, q in (
         ("median", "Median", 0.5),
@@ -66,7 +66,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
         ("p95", "95th percentile", 0.95),
         ("p99", "99th percentile", 0.99),
     ):
-        estimate, reduce = partial(QuantileEstimate, q), partial(reducers.quantile, q=q)
+        estimate, reduce = partial(QuantileEstimate, q), partial(arithmetic.quantile, q=q)
         yield _windowed_statistic(name, text, estimate, reduce, exact=True, within=True)
     yield StatisticPlugin(
         name="quantile",
@@ -86,7 +86,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
         timed_when=_has_time_window,
     )
     error = "Standard error of the mean; needs two values"
-    yield _windowed_statistic("error", error, reducers.StandardError, reducers.error)
+    yield _windowed_statistic("error", error, arithmetic.StandardError, arithmetic.error)
     yield StatisticPlugin(
         name="change",
         summary="The latest value minus an earlier one; by default the previous one",
@@ -105,7 +105,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
     yield StatisticPlugin(
         name="last",
         summary="The latest value",
-        build=lambda options: reducers.Fold(reducers.newest, None),
+        build=lambda options: arithmetic.Fold(arithmetic.newest, None),
         options=_schema(),
         within=True,
         accepts="all",
@@ -113,7 +113,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
     yield StatisticPlugin(
         name="unreadable",
         summary="Number of values that an observer could not read",
-        build=lambda options: reducers.Unreadable(),
+        build=lambda options: arithmetic.Unreadable(),
         options=_schema(),
         accepts="unreadable",
     )
@@ -135,7 +135,7 @@ def ensemble_statistics() -> Iterable[StatisticPlugin]:
     yield StatisticPlugin(
         name="rate",
         summary="Values per second over the last minute",
-        build=lambda options: reducers.Rate(seconds(options.get("window", 60))),
+        build=lambda options: arithmetic.Rate(seconds(options.get("window", 60))),
         options=_schema(
             window={
                 "description": "Length of the window: seconds, or a duration (30s, 10m, 1h).",
@@ -185,28 +185,28 @@ def _build(
     options: Mapping[str, Any],
 ) -> Statistic | TimedStatistic:
     window = options.get("window")
-    any_order = partial(reducers.in_order, reduce) if exact else reduce
+    any_order = partial(arithmetic.in_order, reduce) if exact else reduce
     if isinstance(window, str):
-        return reducers.TimeWindow(seconds(window), any_order)
+        return arithmetic.TimeWindow(seconds(window), any_order)
     if window is not None:
-        return reducers.CountWindow(window, any_order)
+        return arithmetic.CountWindow(window, any_order)
     return ExactFirst(streaming, reduce) if exact else streaming()
 
 
 def _build_quantile(options: Mapping[str, Any]) -> Statistic | TimedStatistic:
     q = options.get("q", 0.5)
-    return _build(partial(QuantileEstimate, q), partial(reducers.quantile, q=q), True, options)
+    return _build(partial(QuantileEstimate, q), partial(arithmetic.quantile, q=q), True, options)
 
 
 def _build_change(options: Mapping[str, Any]) -> Statistic | TimedStatistic:
     window = options.get("window", 1)
     if isinstance(window, str):
-        return reducers.TimeWindow(seconds(window), partial(reducers.change, least=2))
-    return reducers.CountWindow(window + 1, partial(reducers.change, least=window + 1))
+        return arithmetic.TimeWindow(seconds(window), partial(arithmetic.change, least=2))
+    return arithmetic.CountWindow(window + 1, partial(arithmetic.change, least=window + 1))
 
 
 def _build_ewma(alpha: float) -> Statistic:
-    return reducers.Fold(partial(reducers.moving_average, alpha), None)
+    return arithmetic.Fold(partial(arithmetic.moving_average, alpha), None)
 
 
 def _has_time_window(options: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
 from ensemble_core.config.group_changes import change_group, check_merge, known_at_load
-from ensemble_core.config.groups import check_used, restore_spelling
+from ensemble_core.config.group_entries import check_used, restore_spelling
 from ensemble_core.config.placeholder_check import report_unfilled, report_unpaired
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.statistic_names import Over, check_rows, scoped_names

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from ensemble_core.config.action_entries import MatchContext, OptionCheck, check_capabilities
-from ensemble_core.config.attached_files import read_attachment, sibling_path
 from ensemble_core.config.context import Context, Use, nearest
 from ensemble_core.config.document import Document, Path, spelled
+from ensemble_core.config.file_text import read_attachment, sibling_path
 from ensemble_core.config.job_sources import Kept, join, keep
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.schema_check import check_shape

@@ -6,9 +6,9 @@ import ast
 import warnings
 from collections.abc import Iterable, Iterator
 
-from ensemble_core.config.attached_files import read_attachment, sibling_path
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.config.file_text import read_attachment, sibling_path
 from ensemble_core.errors import Location
 from ensemble_core.late_pattern import late_pattern
 

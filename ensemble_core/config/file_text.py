@@ -1,4 +1,7 @@
-"""Reads and decodes an ensemble file, and explains why a file cannot be read."""
+"""Reads text files: an ensemble file, and the files that it names, such as the CSV file of a sweep.
+
+The text of a named file is stored with the run, so a resume does not read the file again.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ import stat
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ensemble_core.errors import Location, UsageError, closest
 
+if TYPE_CHECKING:
+    from ensemble_core.config.context import Context
+    from ensemble_core.config.document import Path as DocumentPath
+
 #: Maximum size of an ensemble file in bytes.
 LARGEST = 4 * 1024 * 1024
-
-
 _YAML = (".yaml", ".yml")
 
 
@@ -108,3 +114,51 @@ def _file_hint(folder: Path, name: str = "", suffixes: Sequence[str] = _YAML) ->
     if name and (near := closest(name, found, 0.4)):
         return f"did you mean {str(folder / near)!r}?"
     return f"that folder contains {', '.join(sorted(found)[:5])}" if found else None
+
+
+def sibling_path(context: Context, name: str) -> str:
+    """Return the path of a file in the ensemble file's folder, as messages show it."""
+    return os.path.join(os.path.dirname(context.document.file), name)
+
+
+def read_attachment(
+    context: Context,
+    path: DocumentPath,
+    name: str,
+    *,
+    largest: int = LARGEST,
+    suffixes: Sequence[str] = (),
+) -> str | None:
+    """Return the text of the file that the value at ``path`` names, or ``None`` after an error.
+
+    If the file does not exist, the error suggests other files with one of the ``suffixes``.
+    """
+    known = context.known
+    if name in known.attached:
+        return known.attached[name]
+    if not known.reads:
+        context.report(
+            path,
+            f"the file {name!r} was not stored when the run began",
+            hint="name the file in the ensemble file, so that the run stores it",
+            code="no-such-file",
+        )
+        return None
+    try:
+        text = read(os.path.join(known.here, name), largest=largest, suffixes=suffixes)
+    except UsageError as error:
+        if error.code in ("no-such-file", "not-a-file"):
+            # Report the error at the value that contains the file's name.
+            context.report(
+                path,
+                f"there is no file {sibling_path(context, name)!r}",
+                hint=error.hint,
+                code=error.code,
+            )
+        else:
+            if error.where is not None:
+                error.where = error.where._replace(quoted=False)
+            context.errors.append(error)
+        return None
+    known.attached[name] = text
+    return text

@@ -11,7 +11,7 @@ from typing import Any
 from ensemble_core.config.action_entries import MatchContext, OptionCheck
 from ensemble_core.config.context import Context, nearest
 from ensemble_core.config.document import Path, shown
-from ensemble_core.config.groups import check_used
+from ensemble_core.config.group_entries import check_used
 from ensemble_core.config.search_space import earlier_points, read_first_points, read_variables
 from ensemble_core.config.statistic_names import scoped_names
 from ensemble_core.config.sweeps import MOST_JOBS

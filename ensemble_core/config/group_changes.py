@@ -11,7 +11,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.groups import (
+from ensemble_core.config.group_entries import (
     DEFAULTS,
     MAPPINGS,
     check_whole_group,

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ensemble_core.config.attached_files import read_attachment, sibling_path
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path, plain, shown, spelled
+from ensemble_core.config.file_text import read_attachment, sibling_path
 from ensemble_core.config.schema import defaults
 from ensemble_core.config.schema_check import check_shape
 from ensemble_core.errors import EnsembleError, FileErrors, Location, author_hint, kind_of

@@ -20,17 +20,17 @@ from ensemble_core.config.custom_source import functions_of, source_of
 from ensemble_core.config.document import Document, Path, plain
 from ensemble_core.config.file_text import read
 from ensemble_core.config.group_changes import change_group
-from ensemble_core.config.groups import make_group
+from ensemble_core.config.group_entries import make_group
 from ensemble_core.config.job_options import convert_options
 from ensemble_core.config.job_sources import expand_sources
 from ensemble_core.config.limits import bind_limits, check_uses_of_limits, live_limits
-from ensemble_core.config.listed_sources import ResolvedValue, resolved_values
 from ensemble_core.config.outputs_and_discard import warn_of_shared_files
 from ensemble_core.config.overrides import apply
 from ensemble_core.config.pilots import bind_kinds
 from ensemble_core.config.placeholder_check import TEXTS, words_of
 from ensemble_core.config.profile import Profile, apply_profile
-from ensemble_core.config.results_and_retries import bind_fail_if, bind_result, bind_retry
+from ensemble_core.config.resolved_values import ResolvedValue, resolved_values
+from ensemble_core.config.result_and_retry_entries import bind_fail_if, bind_result, bind_retry
 from ensemble_core.config.rule_entries import bind_rule
 from ensemble_core.config.rule_warnings import actions_of, warn_of_mistakes, warn_of_rows_meant
 from ensemble_core.config.schema import Validators

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ensemble_core.config.attached_files import read_attachment, sibling_path
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
+from ensemble_core.config.file_text import read_attachment, sibling_path
 from ensemble_core.errors import Location, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.numbers import read_number

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
-from zlib import crc32
 
-from ensemble_core.journal.checksums import WRITE_ALL, add_functions
+from ensemble_core.journal.damage_detection import WRITE_ALL, add_functions
 from ensemble_core.journal.job_rows import FIELDS, FIRST_OWN, INTERRUPTED, TABLES
 from ensemble_core.journal.lock import describe_owner, holder, is_this_process, may_live
-from ensemble_core.journal.run_folder import LOCK, NAME, PERFORMED, JournalError, read_note
+from ensemble_core.journal.run_folder import LOCK, NAME, PERFORMED, JournalError
 from ensemble_core.posix import shared_storage
 
 __all__ = [
@@ -27,11 +25,9 @@ __all__ = [
     "NAME",
     "PERFORMED",
     "JournalError",
-    "Progress",
     "complete",
     "connect",
     "journal_error",
-    "read_progress",
     "storable",
 ]
 
@@ -139,32 +135,6 @@ LOCK_WAIT = 30.0
 _TIMEOUT = 1.0
 #: With less free space than this (bytes), an I/O error is reported as a full disk.
 _LEAST_SPACE = 1 << 20
-
-
-class Progress(NamedTuple):
-    """Progress of a run, stored outside its journal in order to detect a truncated journal."""
-
-    performed: int = 0  # number of the last event of which a decision was carried out
-    committed: int = 0  # number of the last event that was committed
-
-    def text(self) -> bytes:
-        """Return the progress as text.
-
-        The length is fixed, so that a write replaces the old text.
-        """
-        numbers = b"%-20d %-20d" % self
-        return numbers + b" %08x\n" % crc32(numbers)
-
-
-def read_progress(folder: Path) -> Progress:
-    """Return the progress stored in a run's folder, or zeros if the file is missing or invalid."""
-    try:
-        note = read_note(folder / PERFORMED)
-        fields = note.split()
-        found = Progress(int(fields[0]), int(fields[1]))
-    except (OSError, ValueError, IndexError):
-        return Progress()
-    return found if found.text() == note else Progress()
 
 
 def storable(name: str) -> str | bytes:

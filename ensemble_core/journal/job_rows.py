@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ensemble_core.engine.job_record import BY_RUN, JobRecord
 from ensemble_core.engine.job_states import exit_code
-from ensemble_core.journal.checksums import job_checksum, row_checksum
+from ensemble_core.journal.damage_detection import job_checksum, row_checksum
 
 #: Fields of every job, in addition to its parameters, result and columns. ``submitted``,
 #: ``started``, ``finished`` (seconds since the epoch) and ``duration`` are those of the newest

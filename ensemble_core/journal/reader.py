@@ -17,7 +17,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ensemble_core.journal.checksums import SUMMED, list_checksum, row_checksum, wrong_job
+from ensemble_core.journal.damage_detection import (
+    SUMMED,
+    list_checksum,
+    read_progress,
+    row_checksum,
+    wrong_job,
+)
 from ensemble_core.journal.database import (
     DAMAGED,
     LISTED,
@@ -26,7 +32,6 @@ from ensemble_core.journal.database import (
     JournalError,
     connect,
     journal_error,
-    read_progress,
     storable,
 )
 from ensemble_core.journal.event_encoding import JournalRow, rows_of

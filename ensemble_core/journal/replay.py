@@ -17,7 +17,7 @@ from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.event_encoding import JournalRow, decisions_text
 from ensemble_core.journal.reader import DAMAGED, FileVersion, Journal, JournalError
-from ensemble_core.journal.snapshot import FORMAT, load
+from ensemble_core.journal.snapshot_encoding import FORMAT, load
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import Event

@@ -25,15 +25,19 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ensemble_core.journal.checksums import add_functions, list_checksum, sum_of
+from ensemble_core.journal.damage_detection import (
+    Progress,
+    add_functions,
+    list_checksum,
+    read_progress,
+    sum_of,
+)
 from ensemble_core.journal.database import (
     LOCK_WAIT,
     PERFORMED,
     JournalError,
-    Progress,
     connect,
     journal_error,
-    read_progress,
     storable,
 )
 from ensemble_core.journal.event_encoding import event_text, list_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.journal.snapshot import dump
+from ensemble_core.journal.snapshot_encoding import dump
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.metrics.statistic_state import NoState
 

@@ -29,7 +29,8 @@ from killed_runs import CRASH, JOBS, YAML, empty_folder, kill, submitted
 
 from ensemble_core import EnsembleError, open_run
 from ensemble_core.cli.main import main
-from ensemble_core.journal.database import FORMAT, NAME, read_progress
+from ensemble_core.journal.damage_detection import read_progress
+from ensemble_core.journal.database import FORMAT, NAME
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import Journal
 from ensemble_core.journal.run_store import folders

@@ -26,7 +26,7 @@ from ensemble_core.cli.main import main
 from ensemble_core.cli.options import KeptRun, complete_runs
 from ensemble_core.display.text_style import format_size
 from ensemble_core.journal import run_folder
-from ensemble_core.journal.checksums import WRITE_ALL, add_functions
+from ensemble_core.journal.damage_detection import WRITE_ALL, add_functions
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME, Snapshot, digest
 from ensemble_core.journal.run_folder import BEGAN

@@ -16,10 +16,10 @@ from kept_story import KeptStory
 from ensemble_core.cli.main import main
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_trace import RuleTracer, Verdict
-from ensemble_core.journal.checksums import WRITE_ALL, add_functions
+from ensemble_core.journal.damage_detection import WRITE_ALL, add_functions
 from ensemble_core.journal.event_encoding import decisions_text
 from ensemble_core.journal.replay import maker_of
-from ensemble_core.journal.snapshot import dump
+from ensemble_core.journal.snapshot_encoding import dump
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Decision
 from ensemble_core.model.ensemble import Ensemble

@@ -10,7 +10,7 @@ from ensemble_testing import FakeExecutor, Story
 
 from ensemble_core import ExecutorPlugin, FileErrors
 from ensemble_core.config import load_text
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Log, Submit
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import JobEvent

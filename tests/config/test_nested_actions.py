@@ -18,7 +18,7 @@ from ensemble_core.cli.main import main
 from ensemble_core.config import load_text, schema
 from ensemble_core.errors import EnsembleError, FileErrors, PluginError
 from ensemble_core.journal.event_encoding import decisions_text
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Call, Cancel, Log, Submit
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.events import CallReturned

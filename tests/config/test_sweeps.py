@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ensemble_core.config import load, load_text
 from ensemble_core.errors import EnsembleError, FileErrors
-from ensemble_core.journal import snapshot
+from ensemble_core.journal import snapshot_encoding as snapshot
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.sweep_values import by_count, by_step

@@ -11,7 +11,7 @@ import yaml
 from ensemble_testing import Story
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.journal import snapshot
+from ensemble_core.journal import snapshot_encoding as snapshot
 from ensemble_core.journal.event_encoding import decisions_text
 from ensemble_core.model.decisions import Decision, Log, Submit
 from ensemble_core.model.events import Event, Requested, Resumed

@@ -10,7 +10,7 @@ from ensemble_testing import Story
 
 from ensemble_core.engine.at_once import AT_ONCE
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal import snapshot
+from ensemble_core.journal import snapshot_encoding as snapshot
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Requested, Resumed, StopRequested
 

@@ -8,7 +8,7 @@ import pytest
 from ensemble_testing import Story
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Log, Submit
 from ensemble_core.model.events import Requested, Resumed, TimerElapsed
 

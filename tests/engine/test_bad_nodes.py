@@ -10,7 +10,7 @@ from ensemble_testing import FakeExecutor, Story
 
 from ensemble_core import ExecutorPlugin, FileErrors
 from ensemble_core.config import load_text
-from ensemble_core.journal import snapshot
+from ensemble_core.journal import snapshot_encoding as snapshot
 from ensemble_core.model.decisions import Avoid, Cancel, Decision, Log, Submit
 from ensemble_core.model.events import Resumed
 from ensemble_core.plugin.discovery import discover

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.event_encoding import decisions_text
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Log, Submit, Terminate
 from ensemble_core.model.events import Resumed
 from ensemble_core.plugin.discovery import discover

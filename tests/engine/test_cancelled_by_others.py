@@ -8,7 +8,7 @@ import pytest
 from ensemble_testing import Story
 from ensemble_testing.story import CLEARING
 
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Cancel, Retry, Terminate
 from ensemble_core.model.events import Requested, Resumed, StopRequested
 

@@ -10,7 +10,7 @@ import pytest
 from ensemble_testing import Story
 
 from ensemble_core.config import load_text
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Cancel, Decision, Log
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.rules import BoundAction, Firing

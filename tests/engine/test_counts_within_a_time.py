@@ -9,7 +9,7 @@ from ensemble_testing import Story
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import FileErrors
-from ensemble_core.journal import snapshot
+from ensemble_core.journal import snapshot_encoding as snapshot
 from ensemble_core.model.events import Resumed
 
 JOBS = "jobs: [{name: sim, command: x, count: 40}]\n"

@@ -9,7 +9,7 @@ from ensemble_testing import Story
 
 from ensemble_core.engine.rule_trace import RuleTracer
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal import snapshot
+from ensemble_core.journal import snapshot_encoding as snapshot
 from ensemble_core.model.events import Requested, Resumed, StopRequested
 
 JOBS = "jobs: [{name: sim, command: x, count: 2, observe: {key-value: {fields: [T]}}}]\n"

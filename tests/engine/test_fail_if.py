@@ -9,7 +9,7 @@ from ensemble_testing import Story
 from ensemble_testing.story import CLEARING
 
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Fail, Retry
 from ensemble_core.model.events import Resumed, StopRequested
 

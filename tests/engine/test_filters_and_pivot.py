@@ -19,7 +19,7 @@ from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.grouped_table import GroupedTable
 from ensemble_core.journal.event_encoding import decisions_text
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Submit
 from ensemble_core.model.events import JobEvent, Observed
 from ensemble_core.plugin.discovery import discover

@@ -16,7 +16,7 @@ from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.generator_state import SuggestCall
 from ensemble_core.errors import FileErrors
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Cancel, Log, SetGenerator, Switch
 from ensemble_core.model.events import CallFailed, Resumed
 from ensemble_core.model.generators import Prune

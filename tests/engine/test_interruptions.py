@@ -6,7 +6,7 @@ import pytest
 from ensemble_testing import Story
 
 from ensemble_core.engine.report import GroupReport
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 
 FILE = """
 jobs:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from ensemble_testing import Story
 
 from ensemble_core.cli.main import main
-from ensemble_core.journal import snapshot
+from ensemble_core.journal import snapshot_encoding as snapshot
 from ensemble_core.model.events import Observed
 
 NAN, INF = math.nan, math.inf

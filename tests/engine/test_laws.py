@@ -20,7 +20,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.rule_trace import RuleTracer
 from ensemble_core.engine.timers import Timer
 from ensemble_core.journal.event_encoding import decisions_text, event_text, list_text, rows_of
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Call, Resize
 from ensemble_core.model.events import CallFailed, CallReturned, Event, ResizeOutcome, Resources
 

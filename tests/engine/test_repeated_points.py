@@ -11,7 +11,7 @@ import pytest
 from generator_story import Told
 
 from ensemble_core import Generator, Point
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.events import Resumed
 
 FILE = """

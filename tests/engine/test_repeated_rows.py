@@ -6,7 +6,7 @@ import pytest
 from ensemble_testing import Story
 
 from ensemble_core.engine.repeated_rows import KEPT_ROWS
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.metrics.series import UNREADABLE
 from ensemble_core.model.decisions import Log, Submit
 from ensemble_core.model.events import Observed, Resumed, StopRequested

@@ -14,7 +14,7 @@ from ensemble_testing import Story
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.requests import refusal
 from ensemble_core.engine.state_validation import validate
-from ensemble_core.journal import snapshot
+from ensemble_core.journal import snapshot_encoding as snapshot
 from ensemble_core.journal.event_encoding import decisions_text, event_text, list_text, rows_of
 from ensemble_core.model.decisions import Decision, Log, Retry, Submit
 from ensemble_core.model.ensemble import Ensemble

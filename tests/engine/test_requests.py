@@ -9,7 +9,7 @@ from ensemble_testing import Story
 
 from ensemble_core.engine.engine import Engine
 from ensemble_core.engine.requests import refusal
-from ensemble_core.journal import snapshot
+from ensemble_core.journal import snapshot_encoding as snapshot
 from ensemble_core.journal.event_encoding import decisions_text
 from ensemble_core.model.decisions import (
     Cancel,

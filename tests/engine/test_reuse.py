@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ensemble_core.config import load_text
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Cancel, Decision, Log, LookUp, Submit, Terminate
 from ensemble_core.model.events import JobEvent, LookedUp, Resumed
 from ensemble_core.plugin.discovery import discover

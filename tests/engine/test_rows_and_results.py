@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ensemble_core import FileErrors
 from ensemble_core.config import load_text
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
 

@@ -12,7 +12,7 @@ from generator_story import Told
 
 from ensemble_core import FileErrors
 from ensemble_core.cli.toolkit import load_file
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Submit
 from ensemble_core.model.events import Resumed
 from ensemble_core.plugin.discovery import discover

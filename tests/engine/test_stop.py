@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ensemble_testing import Story
 
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.metrics.store import COUNTS
 from ensemble_core.model.decisions import Call, Cancel, Decision, Submit, Terminate
 from ensemble_core.model.events import (

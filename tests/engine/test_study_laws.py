@@ -23,7 +23,7 @@ from ensemble_core.engine.name_values import all_fields, named_fields
 from ensemble_core.engine.rule_index import RuleState
 from ensemble_core.engine.scopes import Slice
 from ensemble_core.journal.event_encoding import decisions_text
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.metrics.store import COUNTS
 from ensemble_core.model.conditions import parse
 from ensemble_core.model.decisions import Call, Decision, Log, Retry, Submit

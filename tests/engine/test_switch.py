@@ -169,7 +169,7 @@ def test_results_of_the_old_instances_functions_are_dropped_unless_kept() -> Non
 
 
 def test_a_snapshot_keeps_which_instances_are_on() -> None:
-    from ensemble_core.journal.snapshot import dump, load
+    from ensemble_core.journal.snapshot_encoding import dump, load
 
     told = story()
     told.play("sim.0", status=256)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ensemble_core.builtin.reducers import ExactMoments, Extreme, Moment
+from ensemble_core.builtin.statistic_arithmetic import ExactMoments, Extreme, Moment
 from ensemble_core.config import load_text
 from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.grouped_table import GroupedTable

@@ -28,7 +28,8 @@ from ensemble_testing import wait_until
 from ensemble_testing.crash import read_rounds
 
 from ensemble_core.journal import database as journal_module
-from ensemble_core.journal.database import JournalError, Progress, read_progress
+from ensemble_core.journal.damage_detection import Progress, read_progress
+from ensemble_core.journal.database import JournalError
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import PluginEvent

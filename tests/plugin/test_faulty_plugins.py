@@ -25,7 +25,7 @@ from ensemble_core.config import load_text
 from ensemble_core.display.summary import rule_lines
 from ensemble_core.display.text_style import TextStyle
 from ensemble_core.errors import EnsembleError, FileErrors, PluginError
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.record_validation import CORE_EVENTS, check_record

@@ -16,7 +16,7 @@ from ensemble_testing.story import CLEARING
 from ensemble_core import run
 from ensemble_core.engine.job_record import JobRecord
 from ensemble_core.errors import EnsembleError
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.decisions import Cancel, Retry, Submit
 from ensemble_core.model.events import Event, JobEvent, Problem, Resumed
 from ensemble_core.model.jobs import Job

@@ -25,7 +25,7 @@ from ensemble_core.engine.rule_trace import event_words
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.reader import Snapshot
 from ensemble_core.journal.replay import Difference, Replay
-from ensemble_core.journal.snapshot import load
+from ensemble_core.journal.snapshot_encoding import load
 
 #: How many events after each snapshot are also replayed from the snapshot.
 _AFTER = 5_000

@@ -26,7 +26,7 @@ from ensemble_core.quick_dataclass import replace
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from ensemble_core.config.listed_sources import ResolvedValue
+    from ensemble_core.config.resolved_values import ResolvedValue
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.registry import Registry
     from ensemble_core.session.executor_choice import ExecutorChoice
@@ -295,7 +295,7 @@ def _print_resolved(
 def _executor_values(
     choice: ExecutorChoice, named: bool, flags: Collection[str]
 ) -> Iterator[ResolvedValue]:
-    from ensemble_core.config.listed_sources import BUILT_IN, ResolvedValue
+    from ensemble_core.config.resolved_values import BUILT_IN, ResolvedValue
     from ensemble_core.config.schema import defaults
     from ensemble_core.model.option_values import leaves
 

@@ -394,7 +394,7 @@ class VirtualRuntime:
     def _close_journal(self) -> None:
         if self._journal is None:
             return
-        from ensemble_core.journal.snapshot import dump
+        from ensemble_core.journal.snapshot_encoding import dump
         from ensemble_core.metrics.statistic_state import NoState
 
         if self.engine.state.events == self._journal.seq:

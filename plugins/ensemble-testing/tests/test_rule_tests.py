@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from ensemble_testing.rule_tests import given_steps as words
 
 from ensemble_core.cli.main import main
-from ensemble_core.journal.checksums import WRITE_ALL, add_functions
+from ensemble_core.journal.damage_detection import WRITE_ALL, add_functions
 from ensemble_core.model.events import Event
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -38,8 +38,8 @@ from ensemble_testing.crash.rounds import Round
 from ensemble_core.config import load_text
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal import writer as writer_module
-from ensemble_core.journal.checksums import WRITE_ALL, add_functions
-from ensemble_core.journal.database import PERFORMED, Progress
+from ensemble_core.journal.damage_detection import WRITE_ALL, Progress, add_functions
+from ensemble_core.journal.database import PERFORMED
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.replay import recover
 from ensemble_core.journal.writer import JournalWriter

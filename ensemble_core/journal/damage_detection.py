@@ -1,4 +1,4 @@
-"""Checksums for the rows of the journal, which detect flipped bits and missing rows.
+"""Detects damage of a journal: flipped bits, missing rows and a truncated file.
 
 - Each row of the tables ``event_lists``, ``job_rows`` and ``job_layouts`` has a column ``crc``:
   the CRC-32 of its content.
@@ -8,13 +8,19 @@
   and ``job_layouts`` before.
 - For each of the small tables ``about``, ``texts`` and ``sessions``, the table ``checksums`` has
   the sum of the checksums of its rows.
+- The :class:`Progress` of the run is stored outside its journal. It shows whether the last events
+  are missing.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
+
+from ensemble_core.journal.run_folder import PERFORMED, read_note
 
 #: The tables with one sum of checksums for all rows, and their columns.
 SUMMED = {
@@ -72,3 +78,29 @@ def add_functions(connection: sqlite3.Connection) -> None:
     """
     connection.create_function("list_checksum", 4, list_checksum, deterministic=True)
     connection.create_function("row_checksum", -1, row_checksum, deterministic=True)
+
+
+class Progress(NamedTuple):
+    """Progress of a run, stored outside its journal in order to detect a truncated journal."""
+
+    performed: int = 0  # number of the last event of which a decision was carried out
+    committed: int = 0  # number of the last event that was committed
+
+    def text(self) -> bytes:
+        """Return the progress as text.
+
+        The length is fixed, so that a write replaces the old text.
+        """
+        numbers = b"%-20d %-20d" % self
+        return numbers + b" %08x\n" % crc32(numbers)
+
+
+def read_progress(folder: Path) -> Progress:
+    """Return the progress stored in a run's folder, or zeros if the file is missing or invalid."""
+    try:
+        note = read_note(folder / PERFORMED)
+        fields = note.split()
+        found = Progress(int(fields[0]), int(fields[1]))
+    except (OSError, ValueError, IndexError):
+        return Progress()
+    return found if found.text() == note else Progress()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_core.journal.database import NAME, PERFORMED, Progress, read_progress
+from ensemble_core.journal.damage_detection import Progress, read_progress
+from ensemble_core.journal.database import NAME, PERFORMED
 from ensemble_core.journal.job_rows import JobRow
 from ensemble_core.journal.reader import Journal, JournalError
 from ensemble_core.journal.writer import JournalWriter

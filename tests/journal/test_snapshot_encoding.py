@@ -23,7 +23,7 @@ from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.event_encoding import decisions_text
 from ensemble_core.journal.reader import NAME, Journal
-from ensemble_core.journal.snapshot import dump, load
+from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.metrics.statistic_state import NoState
