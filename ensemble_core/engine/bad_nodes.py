@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
+from typing import Any
 
 from ensemble_core.model.rules import Trigger
 from ensemble_core.quick_dataclass import dataclass
+
+#: How many jobs a message about a node names.
+_NAMED = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -17,16 +22,30 @@ class BadNodes:
     #: For each node: the job (``GROUP.INDEX``), and the time and cause of its last failure there.
     failed: dict[str, dict[str, tuple[float, str]]] = field(default_factory=dict)
 
-    def add(self, node: str, job: str, cause: str, now: float, kept: float) -> None:
-        """Record a failure, and forget those on the node that are more than ``kept`` seconds old.
+    def fail(
+        self, node: str, job: str, cause: str, now: float, triggers: Sequence[Trigger]
+    ) -> list[tuple[int, dict[str, Any]]]:
+        """Record a failure on a node. Return the triggers ``bad-node`` that occur, by position.
 
-        Only different jobs count, so the earlier failures of this job on the node are forgotten.
+        Each comes with its fields for conditions. Only different jobs count, so earlier failures
+        of this job on the node are forgotten.
         """
+        kept = max((each.within for each in triggers), default=0.0)
+        if node in self.avoided or not kept:
+            return []
+        before = [len(self._jobs(node, each, now)) for each in triggers]
         earlier = self.failed.get(node, {})
         recent = {name: each for name, each in earlier.items() if each[0] > now - kept}
         self.failed[node] = {**recent, job: (now, cause)}
+        found: list[tuple[int, dict[str, Any]]] = []
+        for position, trigger in enumerate(triggers):
+            jobs = self._jobs(node, trigger, now)
+            if before[position] < trigger.failures <= len(jobs):
+                shown = ", ".join(jobs[:_NAMED]) + ", …" * (len(jobs) > _NAMED)
+                found.append((position, {"host": node, "failures": len(jobs), "jobs": shown}))
+        return found
 
-    def jobs(self, node: str, trigger: Trigger, now: float) -> list[str]:
+    def _jobs(self, node: str, trigger: Trigger, now: float) -> list[str]:
         """Return the jobs that failed on the node and count for the trigger."""
         return [
             job

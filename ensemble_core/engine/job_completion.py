@@ -13,9 +13,6 @@ from ensemble_core.engine.rule_evaluation import RuleEvaluation
 from ensemble_core.model.events import Event
 from ensemble_core.model.retry_policy import RetryPolicy
 
-#: How many jobs a message about a node names.
-_NAMED = 5
-
 
 class JobCompletion:
     """Handles retries and the ends of jobs."""
@@ -58,23 +55,14 @@ class JobCompletion:
 
         A retry of the job, which has been decided, is submitted afterwards.
         """
-        state, job, failures = self.state, record.job, self.state.bad_nodes
+        state, job = self.state, record.job
+        name, cause = f"{job.group}.{job.index}", record.why or "unknown"
         rules = state.rules.index.waiting(("bad-node",), job.group)
-        kept = max((each.rule.trigger.within for each in rules), default=0.0)
-        for node in (host_of(record) or "").split(","):
-            if not node or node in failures.avoided or not kept:
-                continue
-            before = [len(failures.jobs(node, each.rule.trigger, state.now)) for each in rules]
-            name = f"{job.group}.{job.index}"
-            failures.add(node, name, record.why or "unknown", state.now, kept)
-            for rule_state, earlier in zip(rules, before, strict=True):
-                trigger = rule_state.rule.trigger
-                jobs = failures.jobs(node, trigger, state.now)
-                if earlier < trigger.failures <= len(jobs):
-                    self._rules.report_trigger_events(("bad-node",), job.group)
-                    shown = ", ".join(jobs[:_NAMED]) + ", …" * (len(jobs) > _NAMED)
-                    fields = {"host": node, "failures": len(jobs), "jobs": shown}
-                    self._rules.consider(rule_state, Match(event, None, fields))
+        triggers = [each.rule.trigger for each in rules]
+        for node in filter(None, (host_of(record) or "").split(",")):
+            for position, fields in state.bad_nodes.fail(node, name, cause, state.now, triggers):
+                self._rules.report_trigger_events(("bad-node",), job.group)
+                self._rules.consider(rules[position], Match(event, None, fields))
 
     def _hand_over(self, groups: Iterable[str], event: Event) -> None:
         if self.state.ended is None:
