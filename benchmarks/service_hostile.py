@@ -59,7 +59,7 @@ from pathlib import Path
 import grpc
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
-from ensemble_service.settings import Settings, grpc_options
+from ensemble_service.server import Settings, grpc_options
 
 folder = Path(sys.argv[1])
 tokens = json.loads((folder / "crowd.json").read_text("utf-8"))

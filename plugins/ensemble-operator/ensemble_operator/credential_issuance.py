@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ensemble_operator.credential_renewal import (
+    DAYS,
     FILES,
     LAST,
     NEXT,
@@ -20,14 +21,13 @@ from ensemble_operator.credential_renewal import (
     is_recorded,
     renewal,
     renewal_time,
+    renews_at,
     token_lines,
     value,
 )
 from ensemble_operator.object_names import Object, child
 from ensemble_operator.resource import Ensemble
 from ensemble_operator.service_objects import address, tls_secret, tokens_secret
-
-_DAYS = 365
 
 
 def make_secrets(ensemble: Ensemble, secrets: Secrets, now: float) -> list[Object]:
@@ -73,10 +73,10 @@ def _certificates(ensemble: Ensemble, old: Object | None, folder: Path, now: flo
             path.chmod(0o600)
     short = address(ensemble).rsplit(".", 2)[0]
     hosts = [address(ensemble), short, f"{address(ensemble)}.cluster.local"]
-    init_certificates(folder, hosts, days=_DAYS, renew=renew)
+    init_certificates(folder, hosts, days=DAYS, renew=renew)
     data = {name: (folder / name).read_text() for name in FILES}
     found = _secret(ensemble, tls_secret(ensemble), data)
-    found["metadata"]["annotations"][RENEW] = str(int(now + _DAYS * 86400 * 2 / 3))
+    found["metadata"]["annotations"][RENEW] = str(int(renews_at(now, now + DAYS * 86400)))
     return found
 
 
@@ -102,10 +102,10 @@ def _tokens(
         if step == "use":
             text, coming, last = coming, "", text[9:17]
         elif step == "make":
-            coming, _ = file.add(holder.role, holder.name, expires=now + _DAYS * 86400)
+            coming, _ = file.add(holder.role, holder.name, expires=now + DAYS * 86400)
         if not is_recorded(kept, holder, text):
             given = text or None
-            until = now + _DAYS * 86400
+            until = now + DAYS * 86400
             text, _ = file.add(holder.role, holder.name, text=given, expires=until)
         data = dict(zip(keys, (text, coming, last), strict=True))
         there = (secrets.get(holder.secret) or {}).get("data") or {}

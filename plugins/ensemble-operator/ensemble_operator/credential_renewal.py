@@ -104,6 +104,8 @@ def belongs_to(line: dict[str, Any], holder: Holder, secrets: Secrets) -> bool:
     return _matches(line, holder) and str(line.get("id")) in ids
 
 
+#: Lifetime of tokens and certificates, in days. They are renewed at two thirds of it.
+DAYS = 365
 #: Seconds until a changed Secret is visible in all pods that mount it.
 _SPREAD = 600.0
 
@@ -112,15 +114,19 @@ def renewal(
     lines: list[dict[str, Any]], holder: Holder, secrets: Secrets, now: float
 ) -> Literal["", "make", "use"]:
     """Return the step of a token's renewal that is due: ``make`` a new token, or ``use`` it."""
-    # A token is renewed at two thirds of its lifetime. The new token is used once the service has
-    # its hash.
+    # The new token is used once the service has its hash.
     secret = secrets.get(holder.secret)
     coming = token_line(lines, holder, value(secret, holder.key + NEXT))
     if coming is not None:
         return "use" if now >= coming.get("created", 0.0) + _SPREAD else ""
     own = token_line(lines, holder, value(secret, holder.key)) or {}
     created, expires = own.get("created", 0.0), own.get("expires", 0.0)
-    return "make" if expires and now >= created + (expires - created) * 2 / 3 else ""
+    return "make" if expires and now >= renews_at(created, expires) else ""
+
+
+def renews_at(created: float, expires: float) -> float:
+    """Return when a token or certificate of this lifetime is renewed."""
+    return created + (expires - created) * 2 / 3
 
 
 def needs_secrets(ensemble: Ensemble, secrets: Secrets, now: float) -> bool:

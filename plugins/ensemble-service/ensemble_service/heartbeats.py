@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from ensemble_core import EnsembleError, Event, JobEvent, JobState, Resources
@@ -24,8 +25,9 @@ from ensemble_service.proto import ensemble_pb2 as pb
 
 #: Seconds between heartbeats: usual, and shortest.
 BEAT, SOONEST = 2.0, 0.2
-#: Maximum number of groups in a heartbeat. If there are more, the oldest groups are omitted.
-_MOST_GROUPS = 200
+#: Limits of a heartbeat: number of gauges and of metrics, number of groups (a member omits the
+#: oldest), characters of a name.
+_MOST_VALUES, _MOST_GROUPS, _LONGEST_NAME = 1_000, 200, 200
 #: The state of a job after each event.
 _AFTER = {
     "submit": JobState.DEPEND,
@@ -206,6 +208,33 @@ class MemberStats:
                 if group.began:
                     beat.metrics[f"mean.{name}-pending"] = group.pendings / group.began
         return beat
+
+
+def read_beat(
+    beat: pb.Beat,
+) -> tuple[dict[str, float], dict[str, float], tuple[pb.Group, ...], int]:
+    """Return gauges, metrics and groups within the limits, and the number of those beyond them."""
+    gauges, metrics = _limited(beat.gauges), _limited(beat.metrics)
+    # Copy the groups, because a reference to a part of a message keeps the whole message in memory.
+    named = (group for group in beat.groups if _is_name(group.name))
+    groups = tuple(_copy(group) for group in islice(named, _MOST_GROUPS))
+    left = len(beat.gauges) - len(gauges) + len(beat.metrics) - len(metrics)
+    return gauges, metrics, groups, left + len(beat.groups) - len(groups)
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name) <= _LONGEST_NAME and name.isprintable()
+
+
+def _copy(group: pb.Group) -> pb.Group:
+    copy = pb.Group()
+    copy.CopyFrom(group)
+    return copy
+
+
+def _limited(values: Mapping[str, float]) -> dict[str, float]:
+    named = ((path, value) for path, value in values.items() if _is_name(path))
+    return dict(islice(named, _MOST_VALUES))
 
 
 #: Error codes for which ``refused`` is called. Waiting does not help, but a renewed token may.

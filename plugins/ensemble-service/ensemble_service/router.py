@@ -10,12 +10,12 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from ensemble_service.access import is_run_name
 from ensemble_service.call_errors import Refused
+from ensemble_service.heartbeats import read_beat
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.send_queue import RunSendQueue, SendQueue
 from ensemble_service.service_log import tell
@@ -23,8 +23,7 @@ from ensemble_service.wire import clean
 
 #: Seconds without a message after which a member counts as gone.
 SILENCE = 10.0
-#: Limits of a heartbeat: number of gauges and metrics, number of groups, characters of a name.
-_MOST_VALUES, _MOST_GROUPS, _LONGEST_NAME = 1_000, 200, 200
+_LONGEST_NAME = 200
 #: Maximum number of runs whose newest epoch is remembered after they have left.
 _REMEMBERED = 10_000
 
@@ -176,15 +175,7 @@ class Router:
             if run is not None and run.link is not None and run.epoch == answer.epoch:
                 run.link.send_queue.put_about(link.name, pb.ToRun(answer=answer))
         elif what == "beat":
-            beat = message.beat
-            # Copy the groups, because a reference to a part of a message keeps the whole message in
-            # memory.
-            named = (group for group in beat.groups if _is_name(group.name))
-            groups = [_copy(group) for group in islice(named, _MOST_GROUPS)]
-            state.gauges, state.metrics = _some(beat.gauges), _some(beat.metrics)
-            state.groups = tuple(groups)
-            left = len(beat.gauges) - len(state.gauges) + len(beat.metrics) - len(state.metrics)
-            left += len(beat.groups) - len(groups)
+            state.gauges, state.metrics, state.groups, left = read_beat(message.beat)
             if left and not state.left_out:
                 tell("heartbeat is too large", "warning", member=link.name, left_out=left)
             state.left_out = left
@@ -390,22 +381,6 @@ def _for_another(run: RunState, other: str) -> Refused:
         f"run {run.tag} (epoch {run.epoch}) sent data of {other[:100]!r} or of another epoch; a "
         "stream belongs to one run and one controller",
     )
-
-
-def _is_name(name: str) -> bool:
-    return 0 < len(name) <= _LONGEST_NAME and name.isprintable()
-
-
-def _copy(group: pb.Group) -> pb.Group:
-    copy = pb.Group()
-    copy.CopyFrom(group)
-    return copy
-
-
-def _some(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the first of these values, up to the maximum number for one member."""
-    named = ((path, value) for path, value in values.items() if _is_name(path))
-    return dict(islice(named, _MOST_VALUES))
 
 
 class _Watch:

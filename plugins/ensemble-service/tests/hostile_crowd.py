@@ -330,7 +330,7 @@ def main() -> None:
     parser.add_argument("--kinds", default="slow,endless,huge,wrong,member,steering")
     options = parser.parse_args()
     os.nice(19)
-    from ensemble_service.settings import raise_file_limit
+    from ensemble_service.server import raise_file_limit
 
     raise_file_limit()
     asyncio.run(run(options))

@@ -25,9 +25,8 @@ from ensemble_service.client import ServiceClient
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
 from ensemble_service.request_limits import Messages
-from ensemble_service.server import Service, Settings, serving
+from ensemble_service.server import MAX_REQUEST, Service, Settings, serving
 from ensemble_service.servicer import EnsembleServicer
-from ensemble_service.settings import MAX_REQUEST
 from ensemble_service.tokens import TokenFile
 from ensemble_testing import wait_until
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -408,7 +407,7 @@ def test_memory_of_a_flood_of_small_messages_is_returned_to_the_system() -> None
     code = """if True:
         import ctypes
         from pathlib import Path
-        from ensemble_service.settings import give_memory_back, trim_memory
+        from ensemble_service.server import give_memory_back, trim_memory
 
         def taken():
             return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -439,7 +438,7 @@ def test_memory_of_a_flood_of_small_messages_is_returned_to_the_system() -> None
 def test_memory_of_large_messages_is_returned_to_the_system() -> None:
     code = """if True:
         from pathlib import Path
-        from ensemble_service.settings import give_memory_back
+        from ensemble_service.server import give_memory_back
 
         def taken():
             return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

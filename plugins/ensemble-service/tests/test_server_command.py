@@ -148,6 +148,13 @@ def test_help_loads_nothing_heavy() -> None:
         assert command in done.stdout
 
 
+def test_help_names_the_largest_message() -> None:
+    from ensemble_service.server import MAX_REQUEST
+
+    help_ = CliRunner().invoke(main, ["start", "--help"]).output
+    assert f"[default: {MAX_REQUEST}]" in " ".join(help_.split())
+
+
 def test_a_token_is_printed_once_without_other_output(state: Path) -> None:
     added = server("token", "add", "one", "--state", state)
     assert added.exit_code == 0

@@ -24,7 +24,7 @@ from typing import Any
 import grpc.aio
 from ensemble_service.proto import ensemble_pb2 as pb
 from ensemble_service.proto import ensemble_pb2_grpc as api
-from ensemble_service.settings import Settings
+from ensemble_service.server import Settings
 from ensemble_service.tokens import TokenFile
 from hostile_crowd import DATA, HEALTH, LEGACY, SERVICE, Caller, frame, message
 

@@ -24,7 +24,6 @@ from ensemble_service.commands.options import (
     tokens_option,
 )
 from ensemble_service.commands.status import status
-from ensemble_service.settings import MAX_REQUEST
 
 if TYPE_CHECKING:
     from ensemble_core import Resizer
@@ -82,10 +81,8 @@ def main() -> None:
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address for metrics.")
 @click.option(
     "--max-message-bytes",
-    default=MAX_REQUEST,
-    show_default=True,
     type=click.IntRange(1024, 1 << 30),
-    help="Reject larger messages without reading them.",
+    help="Reject larger messages without reading them.  [default: 1114112]",
 )
 @click.option(
     "--rate",
@@ -135,7 +132,7 @@ def start(
     legacy: tuple[str, ...],
     metrics_port: int | None,
     metrics_host: str,
-    max_message_bytes: int,
+    max_message_bytes: int | None,
     rate: float,
     grace: float,
     log_format: str,
@@ -151,7 +148,7 @@ def start(
     from ensemble_service.channel import load_grpc
 
     load_grpc()
-    from ensemble_service.server import Service, Settings, run
+    from ensemble_service.server import MAX_REQUEST, Service, Settings, run
     from ensemble_service.service_log import configure, tell
 
     if kubernetes and resizer not in (None, "kubernetes"):
@@ -166,7 +163,7 @@ def start(
         legacy=legacy,
         metrics_port=metrics_port,
         metrics_host=metrics_host,
-        max_message=max_message_bytes,
+        max_message=max_message_bytes or MAX_REQUEST,
         rate=rate,
         grace=grace,
     )
