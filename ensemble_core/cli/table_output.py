@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -138,7 +139,7 @@ def write_table(
         except OSError as error:
             raise _unwritable(output, error) from error
         return
-    with _open_output(output) as stream:
+    with _open_output(output, exact=form is not None) as stream:
         if form in ("csv", "csv-safe"):
             _write_csv(names, batches, stream, safe=form == "csv-safe")
         elif form == "json":
@@ -156,8 +157,15 @@ def _rows(batches: Callable[[], Iterator[Batch]]) -> Iterator[Sequence[Any]]:
 
 
 @contextmanager
-def _open_output(output: str | None) -> Iterator[TextIO]:
+def _open_output(output: str | None, *, exact: bool) -> Iterator[TextIO]:
     if output is None:
+        stdout = sys.stdout
+        if exact and isinstance(stdout, TextIOWrapper):
+            # A pipe gets the same bytes as a file, in every locale.
+            if stdout.isatty():
+                stdout.reconfigure(errors="backslashreplace")
+            else:
+                stdout.reconfigure(encoding="utf-8", errors=stdout.errors)
         yield sys.stdout
         return
     try:

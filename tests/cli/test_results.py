@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -81,6 +83,28 @@ def test_table_is_written_in_each_format(kept: Path, tmp_path: Path) -> None:
         assert _said(kept, "results", "each", "-o", str(file)).exit_code == 0
         assert file.read_text().startswith(expected_text)
     assert json.loads(_said(kept, "results", "last", "--json").stdout) == [{"index": 5, "T": 3}]
+
+
+@pytest.mark.parametrize("form", ["--csv", "--markdown"])
+def test_a_pipe_gets_the_bytes_of_a_file_in_the_locale_c(tmp_path: Path, form: str) -> None:
+    (tmp_path / "study.yaml").write_text(
+        "jobs: [{name: sim, command: 'echo {s}', parameters: {s: [é, 日本]}}]\n"
+        "rules: [{trigger: start, action: {name: submit}}]\n"
+        "results: {t: {of: sim, by: [s], columns: {n: n}}}\n",
+        "utf-8",
+    )
+    state = str(tmp_path / "state")
+    done = CliRunner().invoke(main, ["run", "--state", state, str(tmp_path / "study.yaml")])
+    assert done.exit_code == 0, done.output
+    file = tmp_path / "t.txt"
+    command = [sys.executable, "-m", "ensemble_core.cli", "results", "last", "t", form]
+    strict = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    shown = subprocess.run(
+        [*command, "--state", state], env={**os.environ, **strict}, capture_output=True, check=True
+    )
+    subprocess.run([*command, "--state", state, "-o", str(file)], check=True)
+    assert shown.stdout == file.read_bytes()
+    assert "日本" in shown.stdout.decode()
 
 
 def test_rows_are_sorted_by_parameters_and_empty_columns_are_kept(tmp_path: Path) -> None:
