@@ -18,7 +18,7 @@ from ensemble_core.model.events import Event, Problem, ResizeOutcome, Resources
 Deliver = Callable[[Sequence[bytes]], None]
 
 
-class EventLog:
+class EventRecorder:
     """Log of the events of one supervisor's jobs."""
 
     def __init__(

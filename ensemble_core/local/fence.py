@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ensemble_core.local.epoll_loop import Poller, PollerTimer
-from ensemble_core.local.event_recorder import EventLog
+from ensemble_core.local.event_recorder import EventRecorder
 from ensemble_core.local.ledger import RETRY, Ledger
 from ensemble_core.local.local_job import LocalJob
 from ensemble_core.local.terminator import Token
@@ -58,7 +58,7 @@ class Fence:
         self._found = found
         self._look = look
         self._poller: Poller[Token]
-        self._log: EventLog
+        self._log: EventRecorder
         #: Jobs that may be spawned.
         self._passed: deque[LocalJob] = deque()
         #: Jobs of the look that is under way.
@@ -69,7 +69,7 @@ class Fence:
         self._requests: queue.SimpleQueue[int] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="ensemble-fence", daemon=True).start()
 
-    def attach(self, poller: Poller[Token], log: EventLog) -> None:
+    def attach(self, poller: Poller[Token], log: EventRecorder) -> None:
         self._poller, self._log = poller, log
 
     def pass_jobs(self, ready: deque[LocalJob]) -> deque[LocalJob]:

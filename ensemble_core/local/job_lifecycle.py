@@ -8,11 +8,10 @@ import signal
 import time
 
 from ensemble_core.local.epoll_loop import Poller, PollerTimer
-from ensemble_core.local.event_recorder import EventLog
+from ensemble_core.local.event_recorder import EventRecorder
 from ensemble_core.local.inside_allocation import SAME_SIGNAL, SIGNAL_CODES
+from ensemble_core.local.job_memory import MemoryKills, MemoryLimits
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase, code_of, describe
-from ensemble_core.local.memory_kills import MemoryKills
-from ensemble_core.local.memory_limits import MemoryLimits
 from ensemble_core.local.process_tree import ProcessTree
 from ensemble_core.local.protocol import encode_context, encode_value
 from ensemble_core.local.slots import Slots
@@ -40,7 +39,7 @@ class JobLifecycle:
         self,
         active: ActiveJobs,
         slots: Slots,
-        log: EventLog,
+        log: EventRecorder,
         poller: Poller[Token],
         tree: ProcessTree[LocalJob],
         grace: float,

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ensemble_core.local.ledger import Ledger
-from ensemble_core.local.ledger_lines import LedgerJob
+from ensemble_core.local.ledger import Ledger, LedgerJob
 from ensemble_core.local.local_job import LocalJob
 from ensemble_core.local.protocol import to_job
 from ensemble_core.model.jobs import Job

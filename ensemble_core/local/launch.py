@@ -12,10 +12,11 @@ import fcntl
 import os
 import signal
 import stat
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from zlib import crc32
 
-from ensemble_core.local.output_claim import claim_output
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
 from ensemble_core.quick_dataclass import dataclass
@@ -459,3 +460,31 @@ class Launcher:
             return os.stat(path).st_mtime > self._began - _SKEW
         except (OSError, ValueError):
             return False
+
+
+#: ``struct flock`` of Linux: type, whence, start, length (0: to the end of all files), process.
+_FLOCK = "hhqqi"
+#: Runs lock bytes behind this one.
+_FIRST = 1 << 40
+
+
+def claim_output(fd: int, run: str) -> bool:
+    """Claim an open file for a job of this run. Return False if a job of another run has it open.
+
+    Returns True if the file system has no such locks.
+    """
+    own = _FIRST + 1 + crc32(run.encode())
+    with contextlib.suppress(OSError):  # another job of this run has locked it
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _lock(own, 1))
+    try:
+        for start, length in ((_FIRST, own - _FIRST), (own + 1, 0)):
+            found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _lock(start, length))
+            if struct.unpack(_FLOCK, found)[0] != fcntl.F_UNLCK:
+                return not stat.S_ISREG(os.fstat(fd).st_mode)  # not /dev/null
+    except OSError:
+        pass
+    return True
+
+
+def _lock(start: int, length: int) -> bytes:
+    return struct.pack(_FLOCK, fcntl.F_WRLCK, 0, start, length, 0)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.ledger import NAME, check_format
-from ensemble_core.local.ledger_lines import strip_checksum
+from ensemble_core.local.ledger import NAME, check_format, strip_checksum
 from ensemble_core.local.protocol import decode, to_event
 from ensemble_core.model.events import JobEvent
 from ensemble_core.posix import sync_folder

@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 from ensemble_core.errors import ExecutorError
-from ensemble_core.local.ledger import NAME
-from ensemble_core.local.ledger_lines import LedgerJob
+from ensemble_core.local.ledger import NAME, LedgerJob
 from ensemble_core.local.ledger_reader import ledger_messages
 from ensemble_core.local.supervisor import peer
 from ensemble_core.local.supervisor_start import SECRET, address

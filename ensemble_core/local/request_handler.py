@@ -9,20 +9,19 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal
 
 from ensemble_core.local.epoll_loop import Poller, PollerTimer
-from ensemble_core.local.event_recorder import EventLog
+from ensemble_core.local.event_recorder import EventRecorder
 from ensemble_core.local.job_lifecycle import JobLifecycle
 from ensemble_core.local.killed_supervisor import LINES_LOST
-from ensemble_core.local.ledger_lines import LedgerJob
+from ensemble_core.local.ledger import LedgerJob
 from ensemble_core.local.local_job import ActiveJobs, LocalJob, Phase
 from ensemble_core.local.protocol import (
     decode,
     encode_context,
     encode_value,
 )
-from ensemble_core.local.queue import Queue
 from ensemble_core.local.slots import Slots
-from ensemble_core.local.starter import Starter
 from ensemble_core.local.terminator import Token
+from ensemble_core.local.waiting_jobs import Queue, Starter
 from ensemble_core.model.events import JobEvent
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
@@ -62,7 +61,7 @@ class RequestHandler:
         active: ActiveJobs,
         slots: Slots,
         queue: Queue,
-        log: EventLog,
+        log: EventRecorder,
         poller: Poller[Token],
         starter: Starter,
         lifecycle: JobLifecycle,

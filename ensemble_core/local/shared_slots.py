@@ -20,8 +20,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields
 
-from ensemble_core.local.cores import Topology
-from ensemble_core.local.slots import Slots
+from ensemble_core.local.slots import Slots, Topology
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
 

@@ -14,19 +14,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ensemble_core.local.epoll_loop import Poller
-from ensemble_core.local.event_recorder import Deliver, EventLog
+from ensemble_core.local.event_recorder import Deliver, EventRecorder
 from ensemble_core.local.job_lifecycle import JobLifecycle
 from ensemble_core.local.killed_supervisor import past_records, why_lost
 from ensemble_core.local.launch import Launcher
-from ensemble_core.local.ledger import RETRY, Ledger
-from ensemble_core.local.ledger_lines import LedgerJob
+from ensemble_core.local.ledger import RETRY, Ledger, LedgerJob
 from ensemble_core.local.local_job import ActiveJobs, LocalJob
 from ensemble_core.local.process_tree import ProcessTree
-from ensemble_core.local.queue import Queue
 from ensemble_core.local.request_handler import Request, RequestHandler
 from ensemble_core.local.slots import Slots
-from ensemble_core.local.starter import Starter
 from ensemble_core.local.terminator import Token
+from ensemble_core.local.waiting_jobs import Queue, Starter
 from ensemble_core.model.events import ExecutorLost
 from ensemble_core.plugin.executor import Run
 
@@ -66,7 +64,7 @@ class SupervisorLoop:
         self._tree: ProcessTree[LocalJob] = ProcessTree(
             run.id, self.active.tasks, self.active.records.get, lambda: self.active.running
         )
-        self.log = EventLog(run.clock, deliver, slots, ledger)
+        self.log = EventRecorder(run.clock, deliver, slots, ledger)
         self._launcher = Launcher(
             run, environment, folder, None if ledger is None else ledger.began
         )

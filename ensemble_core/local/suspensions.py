@@ -13,7 +13,7 @@ import signal
 import time
 
 from ensemble_core.local.epoll_loop import Poller
-from ensemble_core.local.event_recorder import EventLog
+from ensemble_core.local.event_recorder import EventRecorder
 from ensemble_core.local.local_job import ActiveJobs, Phase
 from ensemble_core.local.protocol import encode_context
 from ensemble_core.local.terminator import Token
@@ -34,7 +34,7 @@ class Suspensions:
     """
 
     def __init__(
-        self, active: ActiveJobs, log: EventLog, poller: Poller[Token], tied: bool
+        self, active: ActiveJobs, log: EventRecorder, poller: Poller[Token], tied: bool
     ) -> None:
         self._tied, self._stopped = tied, False
         self._active = active

@@ -6,10 +6,11 @@ job:
 1. In the supervisor process, ``local/job_lifecycle`` notices that the job has ended, and
    ``local/event_recorder`` writes the event. In the controller, ``local/supervisor_client``
    receives the event.
-2. ``event_check`` checks the event's content. If the job has observers, ``output_tracking`` holds
-   the event until the job's output has been read. Then the event waits in the inbox of
-   ``controller``.
-3. ``controller`` takes the event from the inbox, and ``event_order`` checks its time and order.
+2. ``event_check`` checks the event's content (``Admission``). If the job has observers,
+   ``output_tracking`` holds the event until the job's output has been read. Then the event waits in
+   the inbox of ``controller``.
+3. ``controller`` takes the event from the inbox, and ``event_check`` checks its time and order
+   (``OrderCheck``).
 4. ``engine/engine`` handles the event: ``engine/job_events`` changes the job's state,
    ``engine/rule_evaluation`` checks each rule that waits for the event, and
    ``engine/job_completion`` decides about retries.

@@ -55,10 +55,8 @@ from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.quick_dataclass import replace
 from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.discard import Discarder
-from ensemble_core.runtime.ended_jobs import EndedJobs
 from ensemble_core.runtime.environment_wrapper import Environments
-from ensemble_core.runtime.event_check import Admission, usual
-from ensemble_core.runtime.event_order import TIMED, OrderCheck
+from ensemble_core.runtime.event_check import TIMED, Admission, OrderCheck, usual
 from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.identities import (
     Identities,
@@ -67,14 +65,14 @@ from ensemble_core.runtime.identities import (
     reuse_events,
     uses_job_files,
 )
-from ensemble_core.runtime.orders import Drain, Order, Performer, lasts
+from ensemble_core.runtime.orders import Drain, EndedJobs, Order, Performer, lasts
 from ensemble_core.runtime.output_limit import OutputLimit
 from ensemble_core.runtime.output_tracking import OutputTracker
 from ensemble_core.runtime.queue_names import QueueNames
 from ensemble_core.runtime.required_outputs import OutputCheck
 from ensemble_core.runtime.resumption import Resumption
 from ensemble_core.runtime.shutdown import Shutdown
-from ensemble_core.runtime.snapshots import Snapshots
+from ensemble_core.runtime.snapshot_schedule import Snapshots
 from ensemble_core.runtime.state_queries import StateQueries
 from ensemble_core.runtime.watcher import Outcome, Watcher
 

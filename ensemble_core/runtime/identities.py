@@ -4,7 +4,7 @@ The identity of a job is a digest of its command, parameters and input files: if
 the same identity, its results can be reused. The engine's thread never reads input files.
 
 Reuse in five files: ``model.identity`` (what is compared), ``runtime.input_files`` (which files),
-``runtime.file_digests`` (their contents), this one (asks and answers, beside the engine), and
+this one (asks and answers, beside the engine), and
 ``journal.reusable_jobs`` (finds the equal job). ``session.reuse_explanations`` opens earlier runs
 and explains.
 """
@@ -29,8 +29,7 @@ from ensemble_core.model.identity import Source, identity_of, parts_of, short
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.jobs import Job
 from ensemble_core.quick_dataclass import dataclass
-from ensemble_core.runtime.file_digests import unknown
-from ensemble_core.runtime.input_files import Inputs
+from ensemble_core.runtime.input_files import Inputs, unknown
 from ensemble_core.runtime.required_outputs import has_outputs
 
 if TYPE_CHECKING:  # needed only if jobs are reused

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from ensemble_core.errors import EnsembleError
+from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Cancel, Notify, Resize, Signal, Submit
 from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome, Signalled
 from ensemble_core.model.jobs import Job
+from ensemble_core.plugin.executor import Executor
 from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.executor_guard import ExecutorGuard
@@ -274,3 +277,52 @@ class Performer:
 
 def _jobs(count: int) -> str:
     return f"{count} job{'s' if count != 1 else ''}"
+
+
+#: Ended jobs are passed to the executor after this number, or this time in seconds.
+_FORGET_AT_ONCE, _FORGET_AFTER = 100, 1.0
+
+
+class EndedJobs:
+    """Ended jobs, collected for :meth:`Executor.forget`.
+
+    The executor receives them soon, because they may occupy its queue: in Kubernetes, a finished
+    job counts towards quotas until it is deleted. With a journal, they are passed on when their
+    ends are on disk.
+    """
+
+    def __init__(
+        self, executor: Executor, performer: Performer, journal: JournalWriter | None
+    ) -> None:
+        self._performer = performer
+        self._journal = journal
+        #: True if the executor needs to know which jobs it can forget.
+        self._wanted = type(executor).forget is not Executor.forget
+        self._jobs: list[str] = []
+        #: When to pass the jobs on (monotonic seconds); ``None`` without jobs.
+        self.due: float | None = None
+
+    def add(self, job: str) -> None:
+        """Add a job whose end was appended to the journal."""
+        if not self._wanted:
+            return
+        self._jobs.append(job)
+        if self.due is None:
+            self.due = time.monotonic() + _FORGET_AFTER
+        if len(self._jobs) >= _FORGET_AT_ONCE:
+            self.pass_on()
+
+    def pass_if_due(self) -> None:
+        """Pass the jobs on if they have waited long enough."""
+        if self.due is not None and time.monotonic() >= self.due:
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        """Order the executor to forget the jobs."""
+        jobs, self._jobs, self.due = tuple(self._jobs), [], None
+        if not jobs:
+            return
+        if self._journal is None:
+            self._performer.perform(Forget(jobs))
+        else:
+            self._journal.then(lambda: self._performer.perform(Forget(jobs)))

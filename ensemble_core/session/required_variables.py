@@ -18,7 +18,6 @@ def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
     """
     from ensemble_core.model.notification_addresses import addresses, webhook_of
     from ensemble_core.plugin.executor import withhold
-    from ensemble_core.runtime.webhook_url import webhook_url
 
     found: dict[str, UsageError] = {}
     inherited = {name for group in ensemble.groups.values() for name in group.environment_from}
@@ -26,6 +25,8 @@ def webhook_errors(ensemble: Ensemble) -> list[UsageError]:
         flat = (each for action in rule.actions for each in action.flat())
         named = [addresses(each.options["to"]) for each in flat if each.name == "notify"]
         for hook in filter(None, (webhook_of(address) for one in named for address in one)):
+            from ensemble_core.runtime.notifications import webhook_url
+
             name = hook[0]
             if name in inherited:
                 found[name] = UsageError(

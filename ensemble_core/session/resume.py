@@ -310,7 +310,7 @@ def _record_tables(
     past: KeptRun, lock: Lock, text: FileVersion, tables: tuple[str, ...]
 ) -> NewTables:
     """Record a changed file that only has other tables in the journal of a run that has ended."""
-    from ensemble_core.runtime.snapshots import Snapshots
+    from ensemble_core.runtime.snapshot_schedule import Snapshots
 
     engine = past.recover(pending=False).engine
     ensemble = _load(past, text)

@@ -22,9 +22,8 @@ from ensemble_core.journal.run_store import find, read_info
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.identity import Source, parts_of
 from ensemble_core.model.job_group import JobGroup
-from ensemble_core.runtime.file_digests import unknown
 from ensemble_core.runtime.identities import identify, uses_job_files
-from ensemble_core.runtime.input_files import Inputs, has_shell_text
+from ensemble_core.runtime.input_files import Inputs, has_shell_text, unknown
 
 
 def open_earlier(

@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 import ensemble_core
 from ensemble_core.api.notebook import as_html
 from ensemble_core.cli.main import main
-from ensemble_core.runtime.file_digests import FileDigests
 from ensemble_core.runtime.identities import Identities
+from ensemble_core.runtime.input_files import FileDigests
 
 #: Ensemble A of the docs page: eight jobs, whose U is 1 3 5 5 4 8 2 2.
 FILE = """

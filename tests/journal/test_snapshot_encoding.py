@@ -196,8 +196,8 @@ def test_the_error_names_a_statistic_that_cannot_be_stored(kind: type[Last]) -> 
 def test_a_statistic_that_cannot_be_stored_disables_snapshots_with_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble_core.runtime.snapshots._SNAPSHOT_EVERY", 1)
-    monkeypatch.setattr("ensemble_core.runtime.snapshots._SNAPSHOT_SHARE", 0)
+    monkeypatch.setattr("ensemble_core.runtime.snapshot_schedule._SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("ensemble_core.runtime.snapshot_schedule._SNAPSHOT_SHARE", 0)
     text = (
         "jobs: [{name: work, command: x, count: 20}, {name: more, command: x}]\n"
         "rules:\n"

@@ -15,10 +15,9 @@ from ensemble_testing import Session, wait_until
 
 from ensemble_core import job_environment
 from ensemble_core.local import executor as executor_module
-from ensemble_core.local.cores import Topology
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.launch import Launcher
-from ensemble_core.local.slots import Slots
+from ensemble_core.local.slots import Slots, Topology
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ensemble_testing import wait_until
 
-from ensemble_core.local.memory_kills import MemoryKills
+from ensemble_core.local.job_memory import MemoryKills
 
 #: Content of /proc/self/cgroup, and the path of the counter's file.
 PLACES = [
@@ -32,7 +32,7 @@ def test_a_kill_counts_if_the_counter_grew(
     cgroup: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("ensemble_core.local.memory_kills.time.monotonic", lambda: now)
+    monkeypatch.setattr("ensemble_core.local.job_memory.time.monotonic", lambda: now)
     write(tmp_path, "proc/self/cgroup", cgroup + "\n")
     write(tmp_path, "proc/vmstat", "pgfault 5\noom_kill 2\n")
     write(tmp_path, place, "oom 9\noom_kill 2\noom_group_kill 9\n")

@@ -19,7 +19,7 @@ from ensemble_testing.session import Session, alive, wait_until
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local import fence as fence_module
 from ensemble_core.local.epoll_loop import Poller
-from ensemble_core.local.event_recorder import EventLog
+from ensemble_core.local.event_recorder import EventRecorder
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.fence import Fence
 from ensemble_core.local.ledger import Ledger
@@ -176,7 +176,7 @@ def test_a_look_for_the_fence_that_hangs_blocks_nothing_and_is_reported(
     fence = Fence(str(tmp_path / "fence"), ledger, lambda: None, look)
     poller: Poller[Any] = Poller()
     said: list[bytes] = []
-    log = EventLog(time.time, said.extend, Slots(1, 1, 1, ()), ledger)
+    log = EventRecorder(time.time, said.extend, Slots(1, 1, 1, ()), ledger)
     fence.attach(poller, log)
     first, second = (LocalJob(Job(id=i, group="a", index=0, command=()), 0) for i in "ab")
     assert not fence.pass_jobs(deque([first]))

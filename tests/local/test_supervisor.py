@@ -25,7 +25,7 @@ from ensemble_testing.session import Session, alive, wait_until
 from ensemble_core.errors import ExecutorError
 from ensemble_core.local.epoll_loop import Poller
 from ensemble_core.local.executor import LocalExecutor
-from ensemble_core.local.ledger_lines import with_checksum
+from ensemble_core.local.ledger import with_checksum
 from ensemble_core.local.supervisor_start import SECRET, StartedSupervisor, address
 from ensemble_core.model.events import Event, ExecutorLost, JobEvent, Problem, ResizeOutcome
 from ensemble_core.model.jobs import Job

@@ -17,9 +17,9 @@ from ensemble_core.errors import ExecutorError
 from ensemble_core.local.executor import LocalExecutor
 from ensemble_core.local.process_tree import become_subreaper
 from ensemble_core.local.protocol import Splitter, encode_job, to_event
-from ensemble_core.local.queue import Queue
 from ensemble_core.local.slots import Slots
 from ensemble_core.local.supervisor_loop import SupervisorLoop
+from ensemble_core.local.waiting_jobs import Queue
 from ensemble_core.model.events import Event, ExecutorLost
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Emit, Executor, Run

@@ -19,10 +19,8 @@ import pytest
 
 from ensemble_core.model.decisions import Notify
 from ensemble_core.model.events import Delivered, Event
-from ensemble_core.runtime import message_delivery, notifications
-from ensemble_core.runtime.message_delivery import Refused, deliver, sanitize
-from ensemble_core.runtime.notifications import Notifier
-from ensemble_core.runtime.webhook_url import webhook_url
+from ensemble_core.runtime import notifications
+from ensemble_core.runtime.notifications import Notifier, Refused, deliver, sanitize, webhook_url
 
 SECRET = "s3cret-path"
 #: Job output with mentions and control characters, which must be sanitized.
@@ -211,7 +209,7 @@ def test_an_answer_that_is_not_http_is_an_error(line: bytes, monkeypatch: Any) -
 
 @pytest.mark.parametrize("drips", [False, True], ids=["hangs", "sends a byte now and then"])
 def test_a_server_that_never_answers_times_out(drips: bool, monkeypatch: Any) -> None:
-    monkeypatch.setattr(message_delivery, "TIMEOUT", 0.3)
+    monkeypatch.setattr(notifications, "TIMEOUT", 0.3)
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("HOOK", f"http://127.0.0.1:{server.getsockname()[1]}/{SECRET}")
@@ -303,14 +301,14 @@ def test_a_sendmail_that_fails_or_hangs_is_an_error(programs: Path, monkeypatch:
     program(programs, "sendmail", "exit 75")
     with pytest.raises(RuntimeError, match="exit code 75"):
         deliver("mail:me", "night1", [notice()])
-    monkeypatch.setattr(message_delivery, "TIMEOUT", 0.2)
+    monkeypatch.setattr(notifications, "TIMEOUT", 0.2)
     program(programs, "sendmail", "exec sleep 600")
     with pytest.raises(TimeoutError, match="sendmail"):
         deliver("mail:me", "night1", [notice()])
 
 
 def test_a_missing_sendmail_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_delivery.shutil, "which", lambda *args, **more: None)
+    monkeypatch.setattr(notifications.shutil, "which", lambda *args, **more: None)
     with pytest.raises(Refused, match="sendmail not found"):
         deliver("mail:me", "night1", [notice()])
 
@@ -323,9 +321,9 @@ def test_desktop_notifications_have_no_markup_and_no_options(programs: Path) -> 
 
 
 def test_without_a_desktop_the_bell_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_delivery.shutil, "which", lambda *args, **more: None)
+    monkeypatch.setattr(notifications.shutil, "which", lambda *args, **more: None)
     rung: list[str] = []
-    monkeypatch.setattr(message_delivery, "_ring", rung.append)
+    monkeypatch.setattr(notifications, "_ring", rung.append)
     deliver("desktop", "night1", [notice()])
     deliver("bell", "night1", [notice()])
     assert rung == ["desktop", "bell"]
@@ -345,7 +343,7 @@ class Sent:
         self.sent: queue.SimpleQueue[tuple[str, list[str]]] = queue.SimpleQueue()
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._fails = list(fails)
-        monkeypatch.setattr(message_delivery, "deliver", self._deliver)
+        monkeypatch.setattr(notifications, "deliver", self._deliver)
         self.notifier = Notifier("night1", self._take, float)
 
     def _take(self, events: Sequence[Event]) -> None:
@@ -385,7 +383,7 @@ def test_an_address_that_hangs_delays_no_other(monkeypatch: pytest.MonkeyPatch) 
         if address == "mail:me":
             over.wait(60)
 
-    monkeypatch.setattr(message_delivery, "deliver", hangs)
+    monkeypatch.setattr(notifications, "deliver", hangs)
     test.notifier.send(notice("a", "mail:me", "bell"))
     assert test.told().to == "bell"
     over.set()

@@ -12,9 +12,8 @@ from ensemble_core.model.events import Event, Identified
 from ensemble_core.model.identity import Source
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.runtime import identities
-from ensemble_core.runtime.file_digests import FileDigests
 from ensemble_core.runtime.identities import Identities, identify
-from ensemble_core.runtime.input_files import Inputs
+from ensemble_core.runtime.input_files import FileDigests, Inputs
 
 
 def test_a_job_that_ends_during_a_check_is_compared_with_files_as_they_are_then(

@@ -13,9 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from ensemble_core.model.job_group import JobGroup
-from ensemble_core.runtime import file_digests
-from ensemble_core.runtime.file_digests import unknown
-from ensemble_core.runtime.input_files import Inputs, words_of_script
+from ensemble_core.runtime import input_files
+from ensemble_core.runtime.input_files import Inputs, unknown, words_of_script
 
 
 def files(folder: Path, command: str | tuple[str, ...] = "x", **fields: object) -> dict[str, str]:
@@ -207,14 +206,14 @@ def test_file_that_keeps_changing_while_it_is_read_equals_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "log")
-    digest = file_digests._digest
+    digest = input_files._digest
 
     def slow(parts: object) -> str:
         with path.open("a") as file:
             file.write("more")
         return digest(parts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(file_digests, "_digest", slow)
+    monkeypatch.setattr(input_files, "_digest", slow)
     found = files(tmp_path, inputs=(("log", "content"),))
     assert unknown(found) == ("log", "changed while it was read")
 
@@ -306,17 +305,17 @@ def test_digest_of_a_file_that_has_just_changed_is_not_cached(
 
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list to which each read of a file will add."""
-    digest, read = file_digests._digest, list[str]()
+    digest, read = input_files._digest, list[str]()
 
     def noted(parts: Iterable[bytes]) -> str:
         read.append(digest(parts))
         return read[-1]
 
-    monkeypatch.setattr(file_digests, "_digest", noted)
+    monkeypatch.setattr(input_files, "_digest", noted)
     return read
 
 
 def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let the module's clock show a time that is ``seconds`` from now."""
     then = time.time() + seconds
-    monkeypatch.setattr(file_digests, "time", SimpleNamespace(time=lambda: then))
+    monkeypatch.setattr(input_files, "time", SimpleNamespace(time=lambda: then))

@@ -22,7 +22,7 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
 from ensemble_core.runtime.controller import Outcome, Runtime, Watcher
-from ensemble_core.runtime.event_order import OrderCheck
+from ensemble_core.runtime.event_check import OrderCheck
 from ensemble_core.runtime.executor_guard import ExecutorGuard
 from ensemble_core.runtime.output_tracking import OutputTracker
 

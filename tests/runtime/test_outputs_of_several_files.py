@@ -18,7 +18,7 @@ from ensemble_testing import wait_until
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.table_observer import Table
 from ensemble_core.model.events import Event, Observed
-from ensemble_core.runtime.tail import Follower, multi_file_output, opening, read_position
+from ensemble_core.runtime.tail import Follower, file_reading, multi_file_output
 from ensemble_core.runtime.tail import output_file as tail_file
 from ensemble_core.runtime.tail.multi_file_output import in_order
 from ensemble_core.runtime.tail.output_file import File
@@ -264,7 +264,7 @@ def test_rotations_between_any_two_calls_of_the_follower_lose_no_row(
         )  # fmt: skip
         assert file.look()
         file.read()
-        for module in (tail_file, opening, multi_file_output, read_position):
+        for module in (tail_file, multi_file_output, file_reading):
             monkeypatch.setattr(module, "os", hostile)
         for _ in range(30):
             if file.look():

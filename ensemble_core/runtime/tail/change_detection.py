@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from ensemble_core.posix import filesystem
 from ensemble_core.runtime.tail.output_file import File
-from ensemble_core.runtime.tail.poll_interval import CACHING, LOCAL, PollInterval
 
 if TYPE_CHECKING:
     from ensemble_core.runtime.tail.inotify import InotifyWatches
+
 
 #: For how many seconds files are checked before those with new data are read.
 _SLICE = 0.02
@@ -27,6 +27,18 @@ _REMOTE, _NET = 2.0, 5.0
 _FULL = 10.0
 #: How many folders on the path to a file may be created during one check.
 _DEPTH = 64
+
+
+#: Types of file systems to which no other node writes, so that inotify reports every write.
+LOCAL = frozenset(
+    {
+        "bcachefs", "btrfs", "devpts", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs",
+        "jfs", "nilfs2", "ntfs3", "overlay", "proc", "ramfs", "reiserfs", "rootfs", "tmpfs", "vfat",
+        "xfs", "zfs",
+    }
+)  # fmt: skip
+#: Types of file systems that cache the state of a file for up to a minute, or until it is opened.
+CACHING = frozenset({"nfs", "nfs4"})
 
 
 class ChangeDetector:
@@ -42,10 +54,11 @@ class ChangeDetector:
         self._full_until = 0.0
         self._said: set[str] = set()
         self._kinds: dict[int, str] = {}
-        self._told: PollInterval[File] = PollInterval(_NET, _NET, 60.0, 100.0)
-        self._remote: PollInterval[File] = PollInterval(_REMOTE, _REMOTE, 30.0, 10.0)
-        self._here: PollInterval[File] = PollInterval(0.1, 1.0, 10.0, 20.0)
+        self._told = PollInterval(_NET, _NET, 60.0, 100.0)
+        self._remote = PollInterval(_REMOTE, _REMOTE, 30.0, 10.0)
+        self._here = PollInterval(0.1, 1.0, 10.0, 20.0)
         self._paces = (self._told, self._remote, self._here)
+        self._pace_of: dict[File, PollInterval] = {}
         self._fresh: deque[File] = deque()
 
     def open(self) -> None:
@@ -86,9 +99,8 @@ class ChangeDetector:
     def remove(self, file: File) -> None:
         """Stop watching this file."""
         file.over = True
-        if file.pace is not None:
-            file.pace.remove(file)
-            file.pace = None
+        if (pace := self._pace_of.pop(file, None)) is not None:
+            pace.remove(file)
         if self._watches is not None:
             self._watches.drop(file)
 
@@ -125,10 +137,11 @@ class ChangeDetector:
             # Check the file again, because changes before the watch were not reported.
             news = file.look() or news
         pace = self._choose_interval(file)
-        if file.pace is not pace:
-            if file.pace is not None:
-                file.pace.remove(file)
-            file.pace = pace
+        earlier = self._pace_of.get(file)
+        if earlier is not pace:
+            if earlier is not None:
+                earlier.remove(file)
+            self._pace_of[file] = pace
             pace.add(file)
         return news
 
@@ -157,7 +170,7 @@ class ChangeDetector:
             )
             return False
 
-    def _choose_interval(self, file: File) -> PollInterval[File]:
+    def _choose_interval(self, file: File) -> PollInterval:
         device = self._device(file)
         if device is not None and device != file.device:
             file.device = device
@@ -204,3 +217,72 @@ class ChangeDetector:
         if cause not in self._said:
             self._said.add(cause)
             self._warn(message)
+
+
+class PollInterval:
+    """Files that are polled together, and the time of the next round: by file system and cost.
+
+    - After a round that has found new data, the pause is ``shortest`` seconds.
+    - After any other round, the pause is 1.5 times the previous one, up to ``idle``.
+    - A pause is at least ``per_cost`` times the duration of the round, up to ``longest``.
+    """
+
+    def __init__(self, shortest: float, idle: float, longest: float, per_cost: float) -> None:
+        self._shortest = shortest
+        self._idle = idle
+        self._longest = longest
+        self._per_cost = per_cost
+        self._files: dict[File, None] = {}
+        self._left: deque[File] = deque()
+        self._pause = shortest
+        self._next = 0.0
+        self._cost = 0.0
+        self._news = False
+
+    def add(self, file: File) -> None:
+        """Poll this file from now on."""
+        if not self._files:
+            self._next = time.monotonic() + self._shortest
+        self._files[file] = None
+
+    def remove(self, file: File) -> None:
+        """Stop polling this file."""
+        self._files.pop(file, None)
+
+    def due(self) -> float:
+        """Return the time of the next poll (as in ``time.monotonic``), or infinity without
+        files.
+        """
+        if self._left:
+            return 0.0
+        return self._next if self._files else float("inf")
+
+    def poll_now(self) -> None:
+        """Poll every file now. Files that have been polled in this round come last."""
+        self._left = deque({**dict.fromkeys(self._left), **self._files})
+
+    def turn(self, look: Callable[[File], bool], slice_: float) -> list[File]:
+        """Poll files for about ``slice_`` seconds at most, and return those with new data.
+
+        The next call continues the round.
+        """
+        began = time.monotonic()
+        if not self._left:
+            if not self._files or began < self._next:
+                return []
+            self._left = deque(self._files)
+        news: list[File] = []
+        now = began
+        while self._left and now - began < slice_:
+            file = self._left.popleft()
+            if file in self._files and look(file):
+                news.append(file)
+            now = time.monotonic()
+        self._cost += now - began
+        self._news = self._news or bool(news)
+        if not self._left:
+            self._pause = self._shortest if self._news else min(self._pause * 1.5, self._idle)
+            self._pause = min(max(self._pause, self._cost * self._per_cost), self._longest)
+            self._next = now + self._pause
+            self._cost, self._news = 0.0, False
+        return news

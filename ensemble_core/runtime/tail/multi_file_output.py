@@ -14,7 +14,7 @@ from contextlib import suppress
 from stat import S_ISREG
 
 from ensemble_core.late_pattern import late_pattern
-from ensemble_core.runtime.tail.opening import is_older
+from ensemble_core.runtime.tail.file_reading import is_older
 
 #: Parts of an output are listed at most once in so many seconds while the job runs.
 _LISTED = 0.1

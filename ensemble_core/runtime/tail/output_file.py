@@ -12,6 +12,13 @@ from pathlib import Path
 
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.observer import Observer
+from ensemble_core.runtime.tail.file_reading import (
+    ReadPosition,
+    is_older,
+    list_folder,
+    open_to_read,
+    status_of,
+)
 from ensemble_core.runtime.tail.multi_file_output import (
     LISTINGS,
     Parts,
@@ -21,11 +28,8 @@ from ensemble_core.runtime.tail.multi_file_output import (
     rotated_unread,
 )
 from ensemble_core.runtime.tail.observer_feed import ObserverFeed
-from ensemble_core.runtime.tail.opening import is_older, list_folder, open_to_read, status_of
 from ensemble_core.runtime.tail.overwritten_log import LONGEST, EarlierText, Place
-from ensemble_core.runtime.tail.poll_interval import PollInterval
 from ensemble_core.runtime.tail.progress_bars import is_rewritten, newest_updates
-from ensemble_core.runtime.tail.read_position import ReadPosition
 from ensemble_core.runtime.tail.row_warnings import RowWarnings, lateness
 
 #: How many bytes are read at a time, so that a fast-growing file does not delay the others.
@@ -81,7 +85,6 @@ class File:
         # State of the change detector: the file's device, its polling interval, the device and
         # inode that inotify watches, and whether its job is over.
         self.device: int | None = None
-        self.pace: PollInterval[File] | None = None
         self.watched: tuple[int, int] | None = None
         self.over = False
         #: Time before which the file need not be read again, because of its progress bar or rate.

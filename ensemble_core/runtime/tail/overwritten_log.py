@@ -10,8 +10,8 @@ import os
 import zlib
 
 from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.runtime.tail.file_reading import REMEMBERED, Identity, ReadPosition
 from ensemble_core.runtime.tail.observer_feed import ObserverFeed
-from ensemble_core.runtime.tail.read_position import REMEMBERED, Identity, ReadPosition
 
 #: At most so many bytes at the end of a file are stored.
 LONGEST = 4 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ensemble_core.quick_dataclass import dataclass
+from ensemble_core.runtime.tail.file_reading import ReadPosition
 from ensemble_core.runtime.tail.observer_feed import ObserverFeed
-from ensemble_core.runtime.tail.read_position import ReadPosition
 
 #: If a job has run for at least this many seconds and has at least this many rows, all of them at
 #: its end, it has probably buffered its output.

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ensemble_core import EnsembleError, Event, ExecutorError, Job, JobEvent, Problem
-from ensemble_core.local.ledger_lines import strip_checksum, with_checksum
+from ensemble_core.local.ledger import strip_checksum, with_checksum
 from ensemble_core.local.protocol import decode, encode_event, encode_job, line, to_event, to_job
 
 _T = TypeVar("_T")

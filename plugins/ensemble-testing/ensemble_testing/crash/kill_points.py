@@ -24,7 +24,7 @@ from ensemble_core.journal.lock import Lock
 from ensemble_core.model.events import Resumed
 from ensemble_core.runtime import callbacks as calling
 from ensemble_core.runtime import controller as runtime
-from ensemble_core.runtime import ended_jobs, orders, resumption, snapshots
+from ensemble_core.runtime import orders, resumption, snapshot_schedule
 from ensemble_core.session import resume, run_control
 
 _lock = threading.Lock()
@@ -155,10 +155,10 @@ def instrument(chance: random.Random) -> None:
         _replace(Engine, "handle", _wrap_engine)
     pause = chance.choice((0.0, 0.005, 0.02))
     writer._MOST_IN_LIST = chance.choice((1, 3, writer._MOST_IN_LIST))
-    snapshots._SNAPSHOT_EVERY = chance.choice((3, 20, snapshots._SNAPSHOT_EVERY))
-    snapshots._SNAPSHOT_SHARE = 0
-    ended_jobs._AT_ONCE = chance.choice((1, 4, ended_jobs._AT_ONCE))
-    ended_jobs._AFTER = chance.choice((0.0, ended_jobs._AFTER))
+    snapshot_schedule._SNAPSHOT_EVERY = chance.choice((3, 20, snapshot_schedule._SNAPSHOT_EVERY))
+    snapshot_schedule._SNAPSHOT_SHARE = 0
+    orders._FORGET_AT_ONCE = chance.choice((1, 4, orders._FORGET_AT_ONCE))
+    orders._FORGET_AFTER = chance.choice((0.0, orders._FORGET_AFTER))
     if chance.random() < 0.3:
         _replace(database, "shared_storage", lambda original: lambda path: "nfs4")
     _replace(writer, "connect", _wrap_connect)
@@ -175,7 +175,7 @@ def instrument(chance: random.Random) -> None:
         (orders.Performer, "_submit", "a submit"),
         (orders.Performer, "_cancel", "a cancel"),
         (orders.Performer, "_resize", "a resize"),
-        (snapshots, "dump", "a snapshot"),
+        (snapshot_schedule, "dump", "a snapshot"),
         (calling.Caller, "_perform", "a call"),
         (Lock, "acquire", "the lock"),
         (Lock, "release", "the lock's release"),

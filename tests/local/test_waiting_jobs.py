@@ -6,8 +6,8 @@ import itertools
 import random
 
 from ensemble_core.local.local_job import LocalJob
-from ensemble_core.local.queue import BYPASS_LEAST, Queue
 from ensemble_core.local.slots import Slots
+from ensemble_core.local.waiting_jobs import BYPASS_LEAST, Queue
 from ensemble_core.model.jobs import Job
 
 _numbers = itertools.count()

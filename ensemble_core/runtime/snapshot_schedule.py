@@ -1,4 +1,4 @@
-"""Decides when a snapshot of the engine's state is written to the journal."""
+"""Decides after how many events a snapshot of the engine's state is written to the journal."""
 
 from __future__ import annotations
 
