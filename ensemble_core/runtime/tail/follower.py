@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -488,7 +487,7 @@ class Follower:
             self._fail_user(message)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _log_exceptions(message: str, *args: object) -> Iterator[None]:
     """Log exceptions of the caller's functions, so that other files are still followed."""
     try:
