@@ -31,7 +31,7 @@ from ensemble_simulate.forecast import Study, play
 from ensemble_simulate.model_file import read
 
 from ensemble_core.config import load_text
-from ensemble_core.config.yaml_reader import read_text
+from ensemble_core.config.yaml_reader import read_document
 from ensemble_core.plugin.discovery import discover
 
 WAVE = 1_000
@@ -93,7 +93,7 @@ def point(curve: str, size: int) -> dict[str, Any]:
     began = time.process_time()
     text = CURVES[curve][0](size)
     ensemble = load_text(text, registry)
-    model = read(read_text(text, "scale.yaml"), ensemble, registry, ("simulate",))
+    model = read(read_document(text, "scale.yaml"), ensemble, registry, ("simulate",))
     loaded = time.process_time()
     figures = play(Study(ensemble, registry, model, Machine(100, 16)), 0)
     assert figures.over, figures.reason

@@ -25,7 +25,7 @@ from ensemble_simulate.model_file import read
 from ensemble_simulate.virtual_runtime import VirtualRuntime
 
 from ensemble_core.config import load_text
-from ensemble_core.config.yaml_reader import read_text
+from ensemble_core.config.yaml_reader import read_document
 from ensemble_core.engine.engine import Engine
 from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import discover
@@ -64,7 +64,7 @@ def study(jobs: int, groups: int = 10, nodes: int = 100, *, watched: bool = Fals
 def _study(text: str, nodes: int) -> Study:
     registry = discover()
     ensemble = load_text(text, registry)
-    model = read(read_text(text, "bench.yaml"), ensemble, registry, ("simulate",))
+    model = read(read_document(text, "bench.yaml"), ensemble, registry, ("simulate",))
     return Study(ensemble, registry, model, Machine(nodes, 16))
 
 

@@ -12,7 +12,7 @@ from dataclasses import MISSING, field, fields
 from typing import Any
 
 from ensemble_core.config.document import Path, spelled
-from ensemble_core.config.file_text import read
+from ensemble_core.config.file_text import read_file
 from ensemble_core.errors import Location, UsageError
 from ensemble_core.model.expressions import Expression
 from ensemble_core.model.job_group import JobGroup
@@ -51,7 +51,7 @@ def source_of(given: str | os.PathLike[str] | Mapping[str, Any], program: Progra
     callables.
     """
     if isinstance(given, (str, os.PathLike)):
-        return Source(read(given), os.fspath(given), program)
+        return Source(read_file(given), os.fspath(given), program)
     if not isinstance(given, Mapping):
         raise UsageError(
             f"expected a file or a mapping, got {type(given).__name__}",

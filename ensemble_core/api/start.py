@@ -14,7 +14,7 @@ from ensemble_core.api.mapping_source import Source, source_of
 from ensemble_core.api.notebook import in_notebook
 from ensemble_core.config import load_text
 from ensemble_core.errors import UsageError
-from ensemble_core.journal.run_store import find, state_folder
+from ensemble_core.journal.run_store import find_run, state_folder
 from ensemble_core.plugin.python_callables import Program
 from ensemble_core.session.executor_choice import choose_executor, profile_options, read_options
 from ensemble_core.session.installed_plugins import find_plugins
@@ -216,7 +216,7 @@ def open_run(
     """
     from ensemble_core.journal.reader import NAME, Journal
 
-    folder = find(state_folder(state), run)
+    folder = find_run(state_folder(state), run)
     program = Program(
         functions=functions, actions=actions, triggers=triggers, statistics=statistics
     )
@@ -296,9 +296,9 @@ def _data(text: str) -> str:
     """Return the data in a file's text as a string for comparison, in which 1, 1.0 and true
     differ.
     """
-    from ensemble_core.config.yaml_reader import read_text
+    from ensemble_core.config.yaml_reader import read_document
 
-    return json.dumps(read_text(text, "").data)
+    return json.dumps(read_document(text, "").data)
 
 
 def _changed_text(

@@ -8,8 +8,8 @@ from typing import Any
 from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.line_observer import MOST_FIELDS, LineObserver
-from ensemble_core.builtin.regex import Patterns, compile_pattern
-from ensemble_core.builtin.table_blocks import PairsOfLines
+from ensemble_core.builtin.regex import Regex, compile_pattern
+from ensemble_core.builtin.table_blocks import TableBlocks
 from ensemble_core.builtin.table_observer import Table
 from ensemble_core.errors import closest
 from ensemble_core.late_pattern import late_pattern
@@ -201,7 +201,7 @@ def _table(job: Job, options: Mapping[str, Any]) -> Table:
     decimal = options.get("decimal", ".")
     header, until, separator = (options.get(key) for key in ("header", "until", "separator"))
     if options.get("layout") == "pairs-of-lines":
-        return PairsOfLines(*usual, header=header, until=until, decimal=decimal)
+        return TableBlocks(*usual, header=header, until=until, decimal=decimal)
     return Table(
         *usual,
         header=header,
@@ -222,7 +222,7 @@ def ensemble_observers() -> Iterable[ObserverPlugin]:
             name="regex",
             summary="Numbers in lines that match regular expressions",
             build=lambda job, options: _with_usual(
-                Patterns(
+                Regex(
                     options["fields"],
                     _path(job, options),
                     options.get("clock"),

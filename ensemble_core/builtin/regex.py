@@ -22,7 +22,7 @@ _ONE_LINE = late_pattern(r"\\[AzZ]|\(\?[a-zA-Z]*-")
 
 
 # RE2 matches in linear time, so no pattern can block the run.
-class Patterns(LineObserver):
+class Regex(LineObserver):
     """Observer of regular expressions: each line that matches at least one of them forms a row.
 
     The value of a pattern is the number in its first group, or 1 if it has no group. If the group

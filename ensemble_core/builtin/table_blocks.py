@@ -17,7 +17,7 @@ _BEGINS_AS_NUMBER = late_pattern(r"\s*[-+\u2212.*\dnNiI\u221e]")
 _MOST_HEADERS = 100
 
 
-class PairsOfLines(Table):
+class TableBlocks(Table):
     """Observer of blocks with names in one line and their values in the next, as GROMACS prints.
 
     All pairs of a block form one row. A block ends when a name comes again, or when all listed

@@ -34,10 +34,10 @@ def request(run: str, state: str | None, as_json: bool, action: Mapping[str, Any
     """Send a request to the run and print the resulting decisions. Return the exit code."""
     from ensemble_core.journal.lock import Lock
     from ensemble_core.journal.request_files import ask, requester
-    from ensemble_core.journal.run_store import find, state_folder
+    from ensemble_core.journal.run_store import find_run, state_folder
 
     with errors_as_json(as_json):
-        folder = find(state_folder(state), run)
+        folder = find_run(state_folder(state), run)
         decided = ask(folder, action, requester(), _note_about(Lock(folder)))
     lines = [printable(_decision_text(decision)) for decision in decided] or ["no effect"]
     say(as_json, {"tag": folder.name, "decided": decided}, "\n".join(lines))

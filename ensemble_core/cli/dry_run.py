@@ -78,14 +78,14 @@ def _show_all_groups(ensemble: Ensemble, as_json: bool) -> None:
 
 
 def _show(job: Job, choice: ExecutorChoice, as_json: bool) -> None:
-    from ensemble_core.config.schema import defaults
+    from ensemble_core.config.schema import option_defaults
     from ensemble_core.session.executor_choice import rendered
 
     if choice.record.render is None:
         if not as_json:
             print_line(f"{job.id}: executor {choice.name} cannot show what it submits")
         return
-    made = rendered(choice.record, job, defaults(choice.record.options, choice.options))
+    made = rendered(choice.record, job, option_defaults(choice.record.options, choice.options))
     if as_json:
         about = {"type": "job", "job": job.id, "media_type": made.media_type, "text": made.text}
         print_line(to_json(about))

@@ -89,10 +89,10 @@ def _complete_overrides(
 ) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    from ensemble_core.config.file_text import read
+    from ensemble_core.config.file_text import read_file
     from ensemble_core.config.overrides import keys
     from ensemble_core.config.schema import compose
-    from ensemble_core.config.yaml_reader import read_text
+    from ensemble_core.config.yaml_reader import read_document
     from ensemble_core.errors import EnsembleError
 
     first = next((each.name for each in ctx.command.params if each.nargs == 1), None)
@@ -102,8 +102,8 @@ def _complete_overrides(
             with KeptRun(ctx.params.get("state"), given, salvage=True) as kept:
                 text, registry = kept.journal.texts()[-1].text, kept.registry
         else:
-            text, registry = read(given), load_plugins((), warn=False)
-        data = read_text(text, "").data
+            text, registry = read_file(given), load_plugins((), warn=False)
+        data = read_document(text, "").data
         found = [*keys(data, compose(registry))] if isinstance(data, dict) else []
     except (EnsembleError, ValueError, LookupError):
         return []
@@ -206,10 +206,12 @@ def complete_runs(
     from click.shell_completion import CompletionItem
 
     from ensemble_core.errors import EnsembleError
-    from ensemble_core.journal.run_store import folders, state_folder
+    from ensemble_core.journal.run_store import run_folders, state_folder
 
     try:
-        names = [folder.name for folder in reversed(folders(state_folder(ctx.params.get("state"))))]
+        names = [
+            folder.name for folder in reversed(run_folders(state_folder(ctx.params.get("state"))))
+        ]
     except EnsembleError:
         return []
     return [CompletionItem(name) for name in ["last", *names] if name.startswith(incomplete)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ensemble_core.config.file_text import read
+from ensemble_core.config.file_text import read_file
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.run_store import is_taken, read_info, state_folder
@@ -85,7 +85,7 @@ def resume_instead(
 def _has_changed(journal: Path, file: str) -> bool:
     """Return True if the run's file has changed. The file may be missing."""
     with suppress(EnsembleError), Journal(journal) as kept:
-        return any(text.text != read(file) for text in kept.texts()[-1:])
+        return any(text.text != read_file(file) for text in kept.texts()[-1:])
     return False
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ensemble_core import config
 from ensemble_core.cli.options import Display
-from ensemble_core.journal.run_store import fit, new_tag, state_folder
+from ensemble_core.journal.run_store import fit_tag, new_tag, state_folder
 from ensemble_core.session.executor_choice import ExecutorChoice
 from ensemble_core.session.new_run import new_run
 from ensemble_core.session.required_variables import check_environment
@@ -75,7 +75,7 @@ def run_text(
 
         for warning in () if display.as_json else ensemble.warnings:
             print_warning(warning)
-        begun = ensemble.begun(tag or new_tag(fit(ensemble.name)), os.getcwd())
+        begun = ensemble.begun(tag or new_tag(fit_tag(ensemble.name)), os.getcwd())
         return show(begun, choice, as_json=display.as_json, every=display.debug)
     new = new_run(
         ensemble,

@@ -101,21 +101,23 @@ if TYPE_CHECKING:
     from ensemble_core.config.document import Document as Document
     from ensemble_core.config.document import Path
     from ensemble_core.config.document import shown as shown
-    from ensemble_core.config.file_text import read
+    from ensemble_core.config.file_text import read_file as read_file
     from ensemble_core.config.loading import load
     from ensemble_core.config.loading import load_text as load_text
     from ensemble_core.config.profile import Profile as Profile
     from ensemble_core.config.schema import Validators as Validators
-    from ensemble_core.config.schema import defaults
-    from ensemble_core.config.yaml_reader import read_text
+    from ensemble_core.config.schema import option_defaults as option_defaults
+    from ensemble_core.config.yaml_reader import read_document as read_document
     from ensemble_core.config.yaml_reader import write_yaml as write_yaml
     from ensemble_core.journal.event_encoding import JournalRow as JournalRow
     from ensemble_core.journal.reader import Journal as Journal
     from ensemble_core.journal.reader import JournalError as JournalError
     from ensemble_core.journal.replay import Replay as Replay
     from ensemble_core.journal.run_folder import is_private as is_private
-    from ensemble_core.journal.run_store import find, fit, folders
+    from ensemble_core.journal.run_store import find_run as find_run
+    from ensemble_core.journal.run_store import fit_tag as fit_tag
     from ensemble_core.journal.run_store import new_tag as new_tag
+    from ensemble_core.journal.run_store import run_folders as run_folders
     from ensemble_core.journal.run_store import state_folder as state_folder
     from ensemble_core.metrics.store import parse_path as parse_path
     from ensemble_core.model.byte_sizes import memory_bytes
@@ -139,12 +141,9 @@ if TYPE_CHECKING:
     from ensemble_core.session.run_control import ControlledRun as ControlledRun
 
     DocumentPath = Path
-    fit_tag = fit
     RuleSpan = Span
     RuleStory = Story
-    load_file, option_defaults = load, defaults
-    find_run, run_folders = find, folders
-    parse_duration, parse_size, read_document, read_file = seconds, memory_bytes, read_text, read
+    load_file, parse_duration, parse_size = load, seconds, memory_bytes
 else:
     #: Names that are imported when they are first used, because journals need SQLite and decisions
     #: need the whole model. ``NAME=ORIGINAL`` means that the module calls this name ORIGINAL.
@@ -161,16 +160,14 @@ else:
         "ensemble_core.config.document": "Document DocumentPath=Path shown",
         "ensemble_core.config.loading": "load_file=load load_text",
         "ensemble_core.config.profile": "Profile",
-        "ensemble_core.config.yaml_reader": "read_document=read_text write_yaml",
-        "ensemble_core.config.schema": "Validators option_defaults=defaults",
-        "ensemble_core.config.file_text": "read_file=read",
+        "ensemble_core.config.yaml_reader": "read_document write_yaml",
+        "ensemble_core.config.schema": "Validators option_defaults",
+        "ensemble_core.config.file_text": "read_file",
         "ensemble_core.journal.event_encoding": "JournalRow",
         "ensemble_core.journal.run_folder": "is_private",
         "ensemble_core.journal.reader": "Journal JournalError",
         "ensemble_core.journal.replay": "Replay",
-        "ensemble_core.journal.run_store": (
-            "find_run=find fit_tag=fit new_tag run_folders=folders state_folder"
-        ),
+        "ensemble_core.journal.run_store": "find_run fit_tag new_tag run_folders state_folder",
         "ensemble_core.session.inspection": "Inspection",
         "ensemble_core.metrics.store": "parse_path",
         "ensemble_core.model.decisions": "AddRule Call Cancel Fail Fired Submit",

@@ -16,9 +16,9 @@ from ensemble_core.config.document import Path
 from ensemble_core.config.group_changes import change_group, check_merge, known_at_load
 from ensemble_core.config.group_entries import check_used, restore_spelling
 from ensemble_core.config.placeholder_check import report_unfilled, report_unpaired
-from ensemble_core.config.schema import defaults
+from ensemble_core.config.schema import option_defaults
 from ensemble_core.config.statistic_names import Over, check_rows, scoped_names
-from ensemble_core.config.switch_targets import check_learns, check_phase
+from ensemble_core.config.switch_targets import check_learns, check_switch_target
 from ensemble_core.errors import EnsembleError, closest, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import AWAY, BACKLOG, GAUGES, GENERATOR, is_gauge
@@ -309,7 +309,7 @@ class OptionCheck:
 
     def options(self, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the converted options, completed with defaults."""
-        options = defaults(self._schema, given)
+        options = option_defaults(self._schema, given)
         properties = self._schema.get("properties", {})
         for key, value in [*options.items()]:
             schema = self._resolve_reference(properties.get(key))
@@ -366,7 +366,7 @@ class OptionCheck:
         elif kind == "phase":
             learns_from = schema.get("x-ensemble-learns-from")
             for place, name in _strings(path, value):
-                if check_phase(self._context, place, name) and learns_from is not None:
+                if check_switch_target(self._context, place, name) and learns_from is not None:
                     sources = [each for _, each in _strings((), around.get(learns_from))]
                     check_learns(self._context, place, name, sources)
         elif kind is not None:

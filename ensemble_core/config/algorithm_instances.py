@@ -19,9 +19,9 @@ from ensemble_core.config.context import Context, Use, nearest
 from ensemble_core.config.document import Document, Path, spelled
 from ensemble_core.config.file_text import read_attachment, sibling_path
 from ensemble_core.config.job_sources import Kept, join, keep
-from ensemble_core.config.schema import defaults
+from ensemble_core.config.schema import option_defaults
 from ensemble_core.config.schema_check import check_shape
-from ensemble_core.config.yaml_reader import read_text
+from ensemble_core.config.yaml_reader import read_document
 from ensemble_core.errors import FileErrors, Location, PluginError, UsageError
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.model.ensemble import AlgorithmInstance
@@ -159,7 +159,7 @@ def _expand_entry(context: Context, path: Path, name: str, entry: Mapping[str, A
     check_shape(context, part, (*path, "with"))
     del context.document.data["use"]
     given = entry.get("with") or {}
-    options = defaults(record.options, given)
+    options = option_defaults(record.options, given)
     _check_groups(context, (*path, "with"), record, given)
     _check_executor(context, (*path, "algorithm"), record)
     if len(context.errors) > before:
@@ -431,7 +431,7 @@ def _read_algorithm(context: Context, path: Path, name: str) -> AlgorithmPlugin 
         return None
     errors: list[Any] = []
     try:
-        document = read_text(text, sibling_path(context, name))
+        document = read_document(text, sibling_path(context, name))
         errors = _key_errors(document)
     except FileErrors as found:
         errors = list(found.errors)

@@ -23,7 +23,7 @@ LARGEST = 4 * 1024 * 1024
 _YAML = (".yaml", ".yml")
 
 
-def read(
+def read_file(
     path: str | os.PathLike[str], *, largest: int = LARGEST, suffixes: Sequence[str] = _YAML
 ) -> str:
     """Return the text of a file. Raises :class:`UsageError` if it is not a readable text file.
@@ -145,7 +145,7 @@ def read_attachment(
         )
         return None
     try:
-        text = read(os.path.join(known.here, name), largest=largest, suffixes=suffixes)
+        text = read_file(os.path.join(known.here, name), largest=largest, suffixes=suffixes)
     except UsageError as error:
         if error.code in ("no-such-file", "not-a-file"):
             # Report the error at the value that contains the file's name.

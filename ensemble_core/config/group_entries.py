@@ -27,9 +27,9 @@ from ensemble_core.config.outputs_and_discard import (
     read_discard,
     read_outputs,
 )
-from ensemble_core.config.pilots import ask_executor, check_kind_of_group
+from ensemble_core.config.pilots import ask_executor, check_pilot_of_group
 from ensemble_core.config.placeholder_check import check_placeholders, has_formats
-from ensemble_core.config.schema import defaults
+from ensemble_core.config.schema import option_defaults
 from ensemble_core.config.sweeps import MOST_JOBS, read_parameters, read_points
 from ensemble_core.config.within import check_within, read_within
 from ensemble_core.errors import EnsembleError, call_plugin, closest
@@ -294,7 +294,7 @@ def _check_executor(context: Context, path: Path, group: str, name: str) -> None
                     code="bad-member",
                 )
             return
-    if check_kind_of_group(context, path, group, name):
+    if check_pilot_of_group(context, path, group, name):
         return
     if name in executors:
         if chosen is not None:
@@ -397,7 +397,10 @@ def _at_once(context: Context, path: Path, given: Any) -> tuple[int, tuple[str, 
 def read_observers(context: Context, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the observers with the defaults of their options."""
     records = context.registry.observers
-    return {name: defaults(records[name].options, options or {}) for name, options in given.items()}
+    return {
+        name: option_defaults(records[name].options, options or {})
+        for name, options in given.items()
+    }
 
 
 def _command(

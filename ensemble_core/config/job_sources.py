@@ -14,7 +14,7 @@ from typing import Any
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path, plain, shown, spelled
 from ensemble_core.config.file_text import read_attachment, sibling_path
-from ensemble_core.config.schema import defaults
+from ensemble_core.config.schema import option_defaults
 from ensemble_core.config.schema_check import check_shape
 from ensemble_core.errors import EnsembleError, FileErrors, Location, author_hint, kind_of
 from ensemble_core.model.durations import seconds
@@ -112,7 +112,7 @@ def _source(context: Context, path: Path, name: str) -> Kept:
     check_shape(context, f"source-{name}", path)
     if len(context.errors) > errors:
         return {}
-    options = defaults(record.options, context.document.get(path))
+    options = option_defaults(record.options, context.document.get(path))
     if name != record.name:
         options[record.name] = options.pop(name)
     owner = context.registry.owner(record)

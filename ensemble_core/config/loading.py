@@ -18,7 +18,7 @@ from ensemble_core.config.algorithm_instances import check_uses, expand_uses, ex
 from ensemble_core.config.context import Context, Known
 from ensemble_core.config.custom_source import functions_of, source_of
 from ensemble_core.config.document import Document, Path, plain
-from ensemble_core.config.file_text import read
+from ensemble_core.config.file_text import read_file
 from ensemble_core.config.group_changes import change_group
 from ensemble_core.config.group_entries import make_group
 from ensemble_core.config.job_options import convert_options
@@ -26,7 +26,7 @@ from ensemble_core.config.job_sources import expand_sources
 from ensemble_core.config.limits import bind_limits, check_uses_of_limits, live_limits
 from ensemble_core.config.outputs_and_discard import warn_of_shared_files
 from ensemble_core.config.overrides import apply
-from ensemble_core.config.pilots import bind_kinds
+from ensemble_core.config.pilots import bind_pilots
 from ensemble_core.config.placeholder_check import TEXTS, words_of
 from ensemble_core.config.profile import Profile, apply_profile
 from ensemble_core.config.resolved_values import ResolvedValue, resolved_values
@@ -39,7 +39,7 @@ from ensemble_core.config.startup_check import check_can_start
 from ensemble_core.config.statistic_entries import bind_statistics
 from ensemble_core.config.sweeps import check_functions
 from ensemble_core.config.table_entries import bind_tables
-from ensemble_core.config.yaml_reader import read_text
+from ensemble_core.config.yaml_reader import read_document
 from ensemble_core.errors import EnsembleError, FileErrors, closest
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.metrics.store import parse_path
@@ -91,7 +91,7 @@ def load(
     cannot be read.
     """
     return load_text(
-        read(path),
+        read_file(path),
         registry,
         file=os.fspath(path),
         executor=executor,
@@ -192,7 +192,7 @@ def _expand_file(
     If an entry cannot be expanded, the error is reported. Names that the entry defines may then be
     missing.
     """
-    document = read_text(text, file)
+    document = read_document(text, file)
     document.by_path = not file
     if not isinstance(document.data, dict):
         found = "a list" if isinstance(document.data, list) else "a single value"
@@ -267,7 +267,7 @@ class _Loader:
         context, data = self._context, self._data
         # Each section can use names that the earlier ones define.
         bind_statistics(context, data.get("statistics"))
-        bind_kinds(context, data.get("pilots"))
+        bind_pilots(context, data.get("pilots"))
         groups = self._groups()
         tables = bind_tables(context, data.get("results"))
         found = source_of(context)

@@ -12,7 +12,7 @@ from ensemble_core.errors import call_plugin, did_you_mean
 from ensemble_core.plugin.records import ExecutorPlugin
 
 
-def bind_kinds(context: Context, given: Any) -> None:
+def bind_pilots(context: Context, given: Any) -> None:
     """Check the entries, and add them to the options of the executor if it uses them."""
     if not isinstance(given, dict) or not context.is_valid(("pilots",)):
         return
@@ -70,7 +70,7 @@ def ask_executor(
     return found
 
 
-def check_kind_of_group(context: Context, path: Path, group: str, name: str) -> bool:
+def check_pilot_of_group(context: Context, path: Path, group: str, name: str) -> bool:
     """Check the key ``executor`` of a group that may name a kind. Return False if it does not."""
     executor, known = context.executor, context.known
     if executor is None or not executor.kinds:

@@ -18,7 +18,7 @@ from ensemble_core.config.document import Document, Path, shown
 from ensemble_core.config.limits import WHOLE_RUN
 from ensemble_core.config.schema import PROFILE_FIELDS, Validators
 from ensemble_core.config.schema_check import check_shape
-from ensemble_core.config.yaml_reader import read_text
+from ensemble_core.config.yaml_reader import read_document
 from ensemble_core.errors import EnsembleError, FileErrors, Location, UsageError, did_you_mean
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.option_values import merged, nodes
@@ -78,7 +78,7 @@ def read_config(text: str, file: str, registry: Registry) -> Document:
     installed. Raises :class:`FileErrors`.
     """
     try:
-        document = read_text(text, file)
+        document = read_document(text, file)
     except FileErrors as errors:
         if errors.errors[0].code != "empty-file":
             raise

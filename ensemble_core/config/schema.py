@@ -424,7 +424,7 @@ def _or_later(schema: Any, changes: bool, *, null: bool) -> Any:
     return {**said, "if": later, "else": _relaxed(schema, changes=changes)}
 
 
-def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def option_defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given options, completed with the defaults in the schema."""
     known = options.get("properties", {})
     filled = {

@@ -13,7 +13,7 @@ from ensemble_core.config.context import Context
 from ensemble_core.config.document import Document, Path, shown
 from ensemble_core.config.limits import hours_hint
 from ensemble_core.config.observer_fields import may_rename, renamed, turned_round
-from ensemble_core.config.yaml_reader import read_text
+from ensemble_core.config.yaml_reader import read_document
 from ensemble_core.errors import closest, did_you_mean
 from ensemble_core.late_pattern import late_pattern
 from ensemble_core.plugin.registry import Kind, Registry
@@ -416,7 +416,7 @@ def _fits(value: Any, types: list[str]) -> bool:
 
 def _is_text(text: str) -> bool:
     """Return True if this text without quotes is read as a string."""
-    return bool(read_text(f"[{text}]", "").data == [text])
+    return bool(read_document(f"[{text}]", "").data == [text])
 
 
 def _report_wrong_type(

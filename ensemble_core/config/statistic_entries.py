@@ -6,7 +6,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context, cannot_be_built
 from ensemble_core.config.document import Path
-from ensemble_core.config.schema import defaults
+from ensemble_core.config.schema import option_defaults
 from ensemble_core.errors import EnsembleError
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.plugin.hookspecs import StatisticPlugin
@@ -59,7 +59,7 @@ def _bind_own_statistic(context: Context, path: Path, name: str, spec: Any) -> S
     given = {key: value for key, value in spec.items() if key != "statistic"}
 
     def tried() -> StatisticSpec:
-        options = defaults(record.options, given)
+        options = option_defaults(record.options, given)
         found = replace(record.spec(options, name), plugin=registry.whose(record))
         error = found.fault()
         if error is not None:
@@ -91,7 +91,7 @@ def _plain_statistic(
             code="statistic-needs-options",
         )
     try:
-        spec = record.spec(defaults(record.options, {}), name)
+        spec = record.spec(option_defaults(record.options, {}), name)
     except Exception as error:  # an error in a plugin's ``timed_when``
         return cannot_be_built(shown, error)
     return replace(spec, plugin=context.registry.whose(record))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ensemble_core.model.generators import GeneratorSpec
 
 
-def check_phase(context: Context, path: Path, name: str) -> bool:
+def check_switch_target(context: Context, path: Path, name: str) -> bool:
     """Return True if this instance or generator exists; otherwise report an error."""
     generators, instances = context.known.generators, context.known.instances
     found = name in generators or name in instances

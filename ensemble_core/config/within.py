@@ -9,7 +9,7 @@ from typing import Any
 
 from ensemble_core.config.context import Context
 from ensemble_core.config.document import Path
-from ensemble_core.config.schema import defaults
+from ensemble_core.config.schema import option_defaults
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.job_group import JobGroup
 from ensemble_core.model.option_values import has_braces
@@ -37,7 +37,7 @@ def read_within(context: Context, path: Path, given: Any) -> tuple[dict[str, Any
                 if "\0" in text:
                     what = "a NUL character cannot be passed to a program"
                     context.report(inner, what, code="bad-value")
-            found.append(defaults(known[names[0]].options, entry))
+            found.append(option_defaults(known[names[0]].options, entry))
         elif names:
             context.report(
                 place,

@@ -34,7 +34,7 @@ _FLOAT = late_pattern(
 _SPECIAL = late_pattern(r"[-+]?\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 
 
-def read_text(text: str, file: str) -> Document:
+def read_document(text: str, file: str) -> Document:
     """Parse the text of an ensemble file. Raises :class:`FileErrors` with all errors."""
     document = Document(None, file, text.removeprefix("\ufeff"))
     parser = _Parser(document)
@@ -55,7 +55,7 @@ def read_yaml(text: str, file: str) -> Document:
     positions by path. ``file`` is the file's name in messages. Raises :class:`FileErrors` with all
     errors.
     """
-    return read_text(text, file)
+    return read_document(text, file)
 
 
 def read_value(text: str, origin: str) -> tuple[Any, dict[Path, str]]:
@@ -66,7 +66,7 @@ def read_value(text: str, origin: str) -> tuple[Any, dict[Path, str]]:
     if not text.strip():
         return "", {}
     try:
-        document = read_text(text, origin)
+        document = read_document(text, origin)
     except FileErrors as errors:
         first = errors.errors[0]
         raise UsageError(

@@ -172,7 +172,7 @@ def _is_open(status: os.stat_result) -> bool:
     return False
 
 
-def is_run(folder: Path) -> bool:
+def is_run_folder(folder: Path) -> bool:
     """Return True if this folder belongs to a run.
 
     If the journal is missing or empty, because the run was killed at its start, the folder must
@@ -190,7 +190,7 @@ def is_run(folder: Path) -> bool:
     return header[:16] == _SQLITE and header[_APPLICATION] == b"Ense"
 
 
-def remove(folder: Path) -> str:
+def remove_run_folder(folder: Path) -> str:
     """Remove the files and folders of a run. Return an empty text, or the reason if that fails.
 
     The journal is removed last, so that a partially removed folder is still recognised.

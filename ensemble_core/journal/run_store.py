@@ -196,7 +196,7 @@ def _finite(seconds: float) -> float:
     return seconds
 
 
-def folders(state: Path) -> list[Path]:
+def run_folders(state: Path) -> list[Path]:
     """Return the folders of all runs, by start time. Runs without a known start come first."""
     try:
         with os.scandir(state / "runs") as entries:
@@ -254,13 +254,13 @@ def _check_readable(folder: Path) -> None:
         pass
 
 
-def find(state: Path, name: str) -> Path:
+def find_run(state: Path, name: str) -> Path:
     """Return the folder of a run. Raises :class:`UsageError`.
 
     ``name`` is the run's tag, a unique beginning or end of the tag, ``last`` for the newest run, or
     a path.
     """
-    runs = folders(state)
+    runs = run_folders(state)
     if name == "last" and runs:
         return runs[-1]
     if os.sep in name or name in (".", ".."):
@@ -297,7 +297,7 @@ def find(state: Path, name: str) -> Path:
 _UNFIT = late_pattern(r"[^A-Za-z0-9._-]+")
 
 
-def fit(name: str) -> str:
+def fit_tag(name: str) -> str:
     """Convert the name of an ensemble to a valid name for a folder."""
     return _UNFIT.sub("-", name).strip(".-") or "run"
 

@@ -140,12 +140,15 @@ def build_executor(
 
     Raises :class:`UsageError` if the executor rejects the options.
     """
-    from ensemble_core.config.schema import defaults
+    from ensemble_core.config.schema import option_defaults
     from ensemble_core.plugin.discovery import use_registry
     from ensemble_core.plugin.executor import Executor
 
     with use_registry(registry), _convert_build_errors(registry, "executor", record):
-        whose, given = plugin_name(registry, "executor", record), defaults(record.options, options)
+        whose, given = (
+            plugin_name(registry, "executor", record),
+            option_defaults(record.options, options),
+        )
         built: Executor = call_plugin(record.build, given, returns=Executor, whose=whose)
         return built
 
@@ -156,11 +159,11 @@ def build_resizer(registry: Registry, name: str, given: Iterable[str]) -> Resize
     Raises :class:`UsageError` if the resizer rejects the options, and :class:`PluginError` if it
     does not exist or is broken.
     """
-    from ensemble_core.config.schema import defaults
+    from ensemble_core.config.schema import option_defaults
     from ensemble_core.plugin.resizer import Resizer
 
     record = registry.lookup("resizer", name)
-    options = defaults(record.options, read_options(record, given, {}))
+    options = option_defaults(record.options, read_options(record, given, {}))
     with _convert_build_errors(registry, "resizer", record):
         whose = plugin_name(registry, "resizer", record)
         built: Resizer = call_plugin(record.build, options, returns=Resizer, whose=whose)

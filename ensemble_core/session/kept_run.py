@@ -58,9 +58,9 @@ class KeptRun:
     ) -> None:
         from ensemble_core.journal.reader import NAME, Journal
         from ensemble_core.journal.run_folder import RunFiles
-        from ensemble_core.journal.run_store import find, state_folder
+        from ensemble_core.journal.run_store import find_run, state_folder
 
-        self.folder: Path = find(state_folder(state), run)
+        self.folder: Path = find_run(state_folder(state), run)
         self.journal: Journal = Journal(self.folder / NAME, salvage=salvage)
         self._find_plugins = find_plugins
         self.warn = warn

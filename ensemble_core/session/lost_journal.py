@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ensemble_core.errors import UsageError, call_plugin
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME, Journal, JournalError
-from ensemble_core.journal.run_folder import is_own, remove
+from ensemble_core.journal.run_folder import is_own, remove_run_folder
 from ensemble_core.journal.run_store import has_performed
 from ensemble_core.session.run_control import EXECUTOR
 
@@ -65,7 +65,7 @@ def remove_if_never_began(folder: Path, find_plugins: FindPlugins) -> bool:
         if _has_begun(folder / NAME):
             return False
         check_not_lost(folder, find_plugins)
-        stays = remove(folder)
+        stays = remove_run_folder(folder)
         if stays:
             raise UsageError(
                 f"cannot remove the folder of run {folder.name}, which never began: {folder}",

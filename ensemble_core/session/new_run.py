@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.run_folder import NAME, is_own
-from ensemble_core.journal.run_store import fit, folders, is_taken, new_tag, state_folder
+from ensemble_core.journal.run_store import fit_tag, is_taken, new_tag, run_folders, state_folder
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.job_group import JobGroup
@@ -72,7 +72,7 @@ def new_run(
     if choice.record.kinds and ensemble.kinds:
         options.setdefault("kinds", ensemble.kinds)
     executor = build_executor(registry, choice.record, options)
-    tag = tag or new_tag(fit(ensemble.name))
+    tag = tag or new_tag(fit_tag(ensemble.name))
     used = folders_of(ensemble.begun("{run}", os.getcwd()))
     described = {"name": choice.name, "options": options}
     ensemble = ensemble.begun(tag, os.getcwd(), folders, described)
@@ -185,7 +185,7 @@ def folder_warnings(state: Path, used: Mapping[str, str]) -> Iterator[str]:
         return
     from ensemble_core.journal.reader import Journal
 
-    for folder in reversed(folders(state)[-_COMPARED:]):
+    for folder in reversed(run_folders(state)[-_COMPARED:]):
         try:
             with Journal(folder / NAME) as journal:
                 earlier = set(journal.about.get("folders", ()))

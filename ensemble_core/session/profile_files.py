@@ -87,7 +87,7 @@ def _is_named(path: Path) -> bool:
 
 
 def _read(registry: Registry) -> list[Document]:
-    from ensemble_core.config.file_text import read
+    from ensemble_core.config.file_text import read_file
     from ensemble_core.config.profile import read_config
 
     files = []
@@ -95,7 +95,7 @@ def _read(registry: Registry) -> list[Document]:
         with contextlib.suppress(OSError):  # read() reports these
             _require_trusted(path)
         try:
-            text = read(path)
+            text = read_file(path)
         except UsageError as error:
             error.hint = f"{error.hint or 'mend it'}; '--profile none' reads no file"
             raise

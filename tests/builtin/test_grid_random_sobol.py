@@ -10,7 +10,7 @@ from ensemble_testing import PlayedGenerator
 
 from ensemble_core import Exchange, Point, Variable, Vocs
 from ensemble_core.builtin.generators import ensemble_generators
-from ensemble_core.config.schema import defaults
+from ensemble_core.config.schema import option_defaults
 from ensemble_core.model.generators import Generator
 
 RECORDS = {record.name: record for record in ensemble_generators()}
@@ -19,7 +19,7 @@ X = Variable(name="x", low=0.0, high=1.0)
 
 def built(use: str, *variables: Variable, **options: Any) -> tuple[Vocs, Generator]:
     problem = Vocs(variables=variables, objectives={"E": "minimize"})
-    return problem, RECORDS[use].build(problem, defaults(RECORDS[use].options, options))
+    return problem, RECORDS[use].build(problem, option_defaults(RECORDS[use].options, options))
 
 
 def played(use: str, calls: int, *variables: Variable, **options: Any) -> list[Exchange]:

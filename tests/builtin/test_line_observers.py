@@ -13,7 +13,7 @@ from ensemble_core.builtin import json_lines
 from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.observers import ensemble_observers
-from ensemble_core.builtin.regex import Patterns
+from ensemble_core.builtin.regex import Regex
 from ensemble_core.builtin.table_observer import Table
 from ensemble_core.errors import EnsembleError
 from ensemble_core.model.jobs import Job
@@ -56,7 +56,7 @@ def test_no_part_of_a_value_is_a_number(text: str, fields: list[str] | None) -> 
 
 
 @pytest.mark.parametrize(
-    "observer", [KeyValue(fields=["E"]), Patterns({"E": r"E=(\S+)"})], ids=["key-value", "regex"]
+    "observer", [KeyValue(fields=["E"]), Regex({"E": r"E=(\S+)"})], ids=["key-value", "regex"]
 )
 def test_value_that_cannot_be_read_is_nan_and_reported(observer: Observer) -> None:
     found = column(observer, "E=-5.25\nE=1e3\nE=********\nother\nE=0,5\n")
@@ -188,7 +188,7 @@ def test_labels_may_come_after_a_mark_but_not_after_another_word() -> None:
 
 
 def test_last_line_of_a_killed_job_is_no_line_unless_it_has_an_end() -> None:
-    for observer in (KeyValue(), Patterns({"E": r"E=(\S+)"})):
+    for observer in (KeyValue(), Regex({"E": r"E=(\S+)"})):
         assert [row.values for row in rows(observer, "E=-1503.2\nE=-15", killed=True)] == [
             {"E": -1503.2}
         ]
@@ -204,11 +204,11 @@ def test_last_line_of_a_killed_job_is_no_line_unless_it_has_an_end() -> None:
 
 def test_carriage_return_ends_a_line() -> None:
     bar = "".join(f"\r{step}%|#### | loss={1 - step / 100:.2f}" for step in range(50))
-    for observer in (KeyValue(fields=["loss"]), Patterns({"loss": r"loss=(\S+)"})):
+    for observer in (KeyValue(fields=["loss"]), Regex({"loss": r"loss=(\S+)"})):
         found = column(observer, *bar[:-3].partition("loss=0.8"), bar[-3:], name="loss")
         assert len(found) == 50
         assert found[-1] == 0.51
-    assert column(Patterns({"E": r"^E=(\d+)$"}), "E=1\r", "\nE=2\r\n\r\n") == [1, 2]
+    assert column(Regex({"E": r"^E=(\d+)$"}), "E=1\r", "\nE=2\r\n\r\n") == [1, 2]
 
 
 def test_bar_without_a_line_end_may_be_longer_than_a_line() -> None:
@@ -235,20 +235,20 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
 
 
 def test_patterns_with_named_groups_give_several_columns() -> None:
-    observer = Patterns([r"Step\s+(?P<step>\d+)\s+T=(?P<T>\S+)(?: P=(?P<P>\S+))?"], clock="step")
+    observer = Regex([r"Step\s+(?P<step>\d+)\s+T=(?P<T>\S+)(?: P=(?P<P>\S+))?"], clock="step")
     found = rows(observer, "Step 10 T=300.5\nStep 20 T=301 P=1.0D+00\n")
     assert [(row.clock, row.values) for row in found] == [
         (10, {"step": 10, "T": 300.5}),
         (20, {"step": 20, "T": 301, "P": 1.0}),
     ]
     with pytest.raises(EnsembleError, match="no named group"):
-        Patterns(["Step"])
+        Regex(["Step"])
 
 
 def test_last_match_of_a_line_can_be_taken() -> None:
     line = "loss=0.9 loss=0.5 loss=0.2\n"
-    assert column(Patterns({"E": r"loss=(\S+)"}, take="last"), line) == [0.2]
-    assert column(Patterns({"E": r"loss=(\S+)"}), line) == [0.9]
+    assert column(Regex({"E": r"loss=(\S+)"}, take="last"), line) == [0.2]
+    assert column(Regex({"E": r"loss=(\S+)"}), line) == [0.9]
 
 
 def test_rows_do_not_depend_on_the_chunks() -> None:
@@ -295,7 +295,7 @@ def test_number_that_goes_on_is_no_number(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1.5e-3", "1,234", "12.55"])
 def test_group_that_ends_within_a_number_is_no_number(text: str) -> None:
-    observer = Patterns({"E": r"E=([0-9]\.[0-9]|[0-9]+\.[0-9]|[0-9]+)"})
+    observer = Regex({"E": r"E=([0-9]\.[0-9]|[0-9]+\.[0-9]|[0-9]+)"})
     assert same(column(observer, f"E={text}\nE=1.5 eV\n"), [math.nan, 1.5])
 
 
@@ -309,7 +309,7 @@ def test_digits_on_both_sides_of_a_cursor_movement_are_not_one_number() -> None:
     for move in ("[1G", "[G", "[3D", "[A", "[2F", "[1;1H", "[H", "[7;2f", "8", "M", "[u"):
         text = f"E=6\x1b{move}7\nE=12\x1b[2K\x1b{move}E=34\n"
         assert column(KeyValue(), text) == [6, 12, 34], move
-        assert column(Patterns({"E": r"E=(\S+)"}), text) == [6, 12, 34], move
+        assert column(Regex({"E": r"E=(\S+)"}), text) == [6, 12, 34], move
     text = "E:\x1b[20G7\nE=1\x1b[C2\nE=\x1b[1m3\x1b[0m\x1b[K4\n"
     assert column(KeyValue(), text) == [7, 1, 34]
 
@@ -325,7 +325,7 @@ def test_sequences_that_reset_a_terminal_are_removed() -> None:
         KeyValue(None, ["E"], "stepp"),
         KeyValue(None, None, "stepp"),
         JsonLines(None, ["E"], "stepp"),
-        Patterns({"E": "E.*?([0-9.]+)"}, None, "stepp"),
+        Regex({"E": "E.*?([0-9.]+)"}, None, "stepp"),
         Table(None, ["E"], "stepp"),
     ],
     ids=lambda observer: type(observer).__name__,
@@ -339,17 +339,17 @@ def test_a_clock_that_no_row_has_is_reported(observer: Observer) -> None:
     said = observer.complaint()
     assert said is not None
     assert "no row has the clock 'stepp'" in said
-    assert "'step'" in said or isinstance(observer, Patterns)
+    assert "'step'" in said or isinstance(observer, Regex)
 
 
 def test_bytes_that_are_zero_are_no_end_of_a_number() -> None:
     """A file has a hole if data of another node has not arrived, or a log was truncated."""
     text = b"\0\0E=1.5\nE=2\0\x005\n\0\0\nE=3\n"
-    for observer in (KeyValue(None, ["E"]), Patterns({"E": "E=([0-9.]+)"})):
+    for observer in (KeyValue(None, ["E"]), Regex({"E": "E=([0-9.]+)"})):
         rows = [*observer.feed(text), *observer.finish()]
         assert [row.values["E"] for row in rows if not math.isnan(row.values["E"])] == [1.5, 3]
         assert "could not be read in 1 of" in str(observer.complaint())
-    for observer in (KeyValue(None, ["E"]), Patterns({"E": "E=([0-9.]+)"}), Table(), JsonLines()):
+    for observer in (KeyValue(None, ["E"]), Regex({"E": "E=([0-9.]+)"}), Table(), JsonLines()):
         assert not [*observer.feed("E=1.5\n".encode("utf-16-le"))]
         assert "zero bytes: if it is UTF-16" in str(observer.complaint())
 
@@ -430,13 +430,13 @@ def test_a_clock_that_goes_back_is_reported() -> None:
 
 @pytest.mark.parametrize("spelled", ["1.5 E+3", "1.5 E03", "1.5  D-03 s", "2 x 10^3", "2 * 10**3"])
 def test_a_number_with_a_blank_in_it_is_not_its_first_part(spelled: str) -> None:
-    for observer in (KeyValue(fields=["E"]), KeyValue(), Patterns({"E": r"E=(\S+)"})):
+    for observer in (KeyValue(fields=["E"]), KeyValue(), Regex({"E": r"E=(\S+)"})):
         values = column(observer, "E=1\n", f"E={spelled}\n")
         assert values[0] == 1
         assert math.isnan(values[1])
         assert spelled in str(observer.complaint())
     for beside in ("E=4 E10=5", "E=4 next", "E=4 e4 m", "E=4 E-mail", "E=4 x 10 m"):
-        for observer in (KeyValue(fields=["E"]), Patterns({"E": r"E=(\S+)"})):
+        for observer in (KeyValue(fields=["E"]), Regex({"E": r"E=(\S+)"})):
             assert column(observer, f"{beside}\n") == [4], beside
 
 
@@ -503,19 +503,19 @@ def test_a_value_of_several_parts_is_not_its_first_number(spelled: str) -> None:
     "line", ["E = -12.5 eV", "E= 1.5e-12 eV", "E = 1,234.5 eV", "E = +12.5 eV", "E=-.5 eV"]
 )
 def test_group_that_begins_within_a_number_is_no_number(line: str) -> None:
-    observer = Patterns({"E": "([0-9.]+) eV"})
+    observer = Regex({"E": "([0-9.]+) eV"})
     assert same(column(observer, f"{line}\nE = 12.75 eV\n"), [math.nan, 12.75])
     assert "first: " in str(observer.complaint())
 
 
 def test_group_of_a_greedy_pattern_is_no_rest_of_a_number() -> None:
-    assert same(column(Patterns({"E": "E.*([0-9.]+)"}), "E = 12.5\n"), [math.nan])
+    assert same(column(Regex({"E": "E.*([0-9.]+)"}), "E = 12.5\n"), [math.nan])
     # The parts of a time, a date, or a file name are numbers if the pattern says so.
     text = "12:30:05 2026-11-29 step 3/10 run-7\n"
     pattern = (
         r"(?P<m>\d+):(?P<s>\d+) \d+-(?P<o>\d+)-(?P<d>\d+) step (?P<a>\d+)/(?P<b>\d+) run-(?P<r>\d+)"
     )
-    (row,) = rows(Patterns([pattern]), text)
+    (row,) = rows(Regex([pattern]), text)
     assert row.values == {"m": 30, "s": 5, "o": 11, "d": 29, "a": 3, "b": 10, "r": 7}
 
 
@@ -523,7 +523,7 @@ def test_several_units_of_one_name_are_reported() -> None:
     text = "mem: 500 MB, time: 2 s, acc: 5%\nmem: 1.5 GB, time: 2.0 seconds, acc: 0.06\n"
     for observer in (
         KeyValue(fields=["mem", "time", "acc"]),
-        Patterns({"mem": r"mem: (\S+)", "time": r"time: (\S+)", "acc": r"acc: ([\d.]+)"}),
+        Regex({"mem": r"mem: (\S+)", "time": r"time: (\S+)", "acc": r"acc: ([\d.]+)"}),
     ):
         assert column(observer, text, name="mem") == [500, 1.5]
         said = str(observer.complaint())

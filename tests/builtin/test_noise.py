@@ -10,17 +10,17 @@ import pytest
 from ensemble_core.builtin.json_lines import JsonLines
 from ensemble_core.builtin.key_value import KeyValue
 from ensemble_core.builtin.line_observer import LineObserver
-from ensemble_core.builtin.regex import Patterns
+from ensemble_core.builtin.regex import Regex
 
 MAKE: dict[str, Callable[[], LineObserver]] = {
     "json, listed": lambda: JsonLines(None, {"E": "a.E", "T": "T"}, "step"),
     "json": JsonLines,
     "key-value, listed": lambda: KeyValue(None, {"E": "E", "T": "Temp (K)"}, "step"),
     "key-value": KeyValue,
-    "regex": lambda: Patterns({"E": r"^ *E *= *(\S+)$", "word": "Wort: ü"}),
-    "regex over lines": lambda: Patterns({"E": r"E[^;]*= *(\S+)", "any": r"(?i)STEP\s*=\s*(\d+)"}),
-    "regex of one line": lambda: Patterns({"E": r"\AE=(\S+)\z"}),
-    "regex of groups": lambda: Patterns([r"step=(?P<step>\d+) E=(?P<E>\S+)"], None, "step"),
+    "regex": lambda: Regex({"E": r"^ *E *= *(\S+)$", "word": "Wort: ü"}),
+    "regex over lines": lambda: Regex({"E": r"E[^;]*= *(\S+)", "any": r"(?i)STEP\s*=\s*(\d+)"}),
+    "regex of one line": lambda: Regex({"E": r"\AE=(\S+)\z"}),
+    "regex of groups": lambda: Regex([r"step=(?P<step>\d+) E=(?P<E>\S+)"], None, "step"),
 }
 LINES = [
     b"Read-only file system: /mnt/repo", b"", b"", b"step=3 E=-1.5", b"E=2", b"E = *****",

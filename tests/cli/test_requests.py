@@ -244,9 +244,9 @@ def test_concurrent_requests_are_all_answered(under: Under) -> None:
 
 def _ask(tag: str) -> int:
     from ensemble_core.journal.request_files import ask
-    from ensemble_core.journal.run_store import find, state_folder
+    from ensemble_core.journal.run_store import find_run, state_folder
 
-    (decided,) = ask(find(state_folder(None), tag), {"name": "submit", "label": "b"}, "someone")
+    (decided,) = ask(find_run(state_folder(None), tag), {"name": "submit", "label": "b"}, "someone")
     return len(decided["jobs"])
 
 

@@ -33,7 +33,7 @@ from ensemble_core.journal.damage_detection import read_progress
 from ensemble_core.journal.database import FORMAT, NAME
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import Journal
-from ensemble_core.journal.run_store import folders
+from ensemble_core.journal.run_store import run_folders
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Problem
 
@@ -130,7 +130,7 @@ def test_every_command_reports_a_run_killed_during_setup(number: int, place: Pla
         assert place.ensemble(command, "last").exit_code in (0, 1, 2)
     assert place.ensemble("why", "last", "begin").exit_code in (0, 1, 2)
     assert place.ensemble("clean", "last", "--yes").exit_code == 0
-    assert folders(place.state) == []
+    assert run_folders(place.state) == []
 
 
 def test_ended_run_is_not_resumed(place: Place) -> None:

@@ -11,7 +11,7 @@ from ensemble_testing import Story
 
 from ensemble_core import AlgorithmPlugin, ExecutorPlugin, Fragment
 from ensemble_core.config import expanded, load, load_text
-from ensemble_core.config.yaml_reader import read_text, write_yaml
+from ensemble_core.config.yaml_reader import read_document, write_yaml
 from ensemble_core.errors import FileErrors
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.registry import LoadedPlugin, Registry
@@ -268,7 +268,7 @@ def test_expanded_file_runs_the_same() -> None:
 )
 def test_written_yaml_reads_back_the_same(value: str) -> None:
     data = {"k": value, "l": [value, {"m": value}], "n": 1.5, "o": None, "p": True}
-    assert read_text(write_yaml(data), "f").data == data
+    assert read_document(write_yaml(data), "f").data == data
 
 
 DEMAND = """\

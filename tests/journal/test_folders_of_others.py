@@ -21,8 +21,16 @@ from ensemble_core.journal.request_files import (
     requester,
     stop_requester,
 )
-from ensemble_core.journal.run_folder import BEGAN, HALT, LOCK, STOP, RunFiles, is_own, is_run
-from ensemble_core.journal.run_store import Lock, find, folders, is_taken, read_info
+from ensemble_core.journal.run_folder import (
+    BEGAN,
+    HALT,
+    LOCK,
+    STOP,
+    RunFiles,
+    is_own,
+    is_run_folder,
+)
+from ensemble_core.journal.run_store import Lock, find_run, is_taken, read_info, run_folders
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.session.kept_run import KeptRun
@@ -72,11 +80,11 @@ def test_a_private_run_of_another_user_hides_no_other_run(
         shown.chmod(0o755)
         private.chmod(0)
         request.getfixturevalue("as_nobody")
-        assert folders(state) == [shown]
-        assert find(state, "shown") == find(state, "last") == shown
+        assert run_folders(state) == [shown]
+        assert find_run(state, "shown") == find_run(state, "last") == shown
         for name in ("private", str(private)):
             with pytest.raises(UsageError, match="cannot read the run's folder"):
-                find(state, name)
+                find_run(state, name)
         assert is_taken(state, "private")
         assert not is_taken(state, "free")
     finally:
@@ -113,7 +121,7 @@ def test_a_named_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
     (folder / NAME).unlink()
     os.mkfifo(folder / NAME)
     assert in_time(lambda: read_info(folder).state) == "unreadable"
-    assert in_time(lambda: is_run(folder)) is False
+    assert in_time(lambda: is_run_folder(folder)) is False
 
 
 def test_a_device_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.request_files import post_request, requester
 from ensemble_core.journal.run_folder import LEAVE, STOP
-from ensemble_core.journal.run_store import find, read_info, state_folder
+from ensemble_core.journal.run_store import find_run, read_info, state_folder
 from ensemble_core.model.events import StopRequested
 from ensemble_core.session.lost_journal import leftover_jobs
 
@@ -73,7 +73,7 @@ def cancel(
                 code="bad-option",
             )
         return request(run, state, as_json, {"name": "cancel", "jobs": list(dict.fromkeys(jobs))})
-    folder = find(state_folder(state), run)
+    folder = find_run(state_folder(state), run)
     lock = Lock(folder)
     if leave and lock.controller() is None:
         raise UsageError(

@@ -23,8 +23,8 @@ from ensemble_core.display.text_style import count_of, format_size, in_one_line,
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME
-from ensemble_core.journal.run_folder import is_own, is_run, remove
-from ensemble_core.journal.run_store import RunInfo, find, folders, read_info, state_folder
+from ensemble_core.journal.run_folder import is_own, is_run_folder, remove_run_folder
+from ensemble_core.journal.run_store import RunInfo, find_run, read_info, run_folders, state_folder
 from ensemble_core.model.durations import seconds
 from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.session.lost_journal import leftover_jobs
@@ -95,7 +95,11 @@ def clean(
         if runs and (ended or everything):
             raise click.UsageError("run names cannot be combined with --ended or --all")
         home = state_folder(state)
-        found = list(dict.fromkeys(find(home, name) for name in runs)) if runs else folders(home)
+        found = (
+            list(dict.fromkeys(find_run(home, name) for name in runs))
+            if runs
+            else run_folders(home)
+        )
         chosen = []
         for folder in found:
             info = read_info(folder)
@@ -141,7 +145,7 @@ def _keep_reason(info: RunInfo, named: bool, everything: bool, age: float | None
         return f"in use by process {who.get('pid')} on {who.get('host')}" if named else None
     if not is_own(info.folder):
         return "it belongs to another user, or others can write in its folder"
-    if not is_run(info.folder):
+    if not is_run_folder(info.folder):
         return f"{info.folder / NAME} is not a journal of Ensemble"
     return ""
 
@@ -233,7 +237,7 @@ def _remove(folder: Path) -> str:
     except EnsembleError as error:
         return error.what
     try:
-        return remove(folder)
+        return remove_run_folder(folder)
     finally:
         lock.release()
 

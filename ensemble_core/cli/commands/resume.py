@@ -26,11 +26,11 @@ from ensemble_core.cli.options import (
     wall_option,
 )
 from ensemble_core.cli.run_session import RunSession, check_table, table_lines
-from ensemble_core.config.file_text import read
+from ensemble_core.config.file_text import read_file
 from ensemble_core.display.text_style import printable
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import FileVersion
-from ensemble_core.journal.run_store import find, state_folder
+from ensemble_core.journal.run_store import find_run, state_folder
 from ensemble_core.model.events import StopRequested
 from ensemble_core.quick_dataclass import replace
 from ensemble_core.session import kept_run
@@ -102,7 +102,7 @@ def resume_run(
     With ``stop_first``, the run is not continued: its remaining jobs are only cancelled. With
     ``request``, a run that has ended is reopened by this request.
     """
-    folder = find(state_folder(state), run)
+    folder = find_run(state_folder(state), run)
 
     def changed(past: kept_run.KeptRun) -> FileVersion | None:
         _change_folder(str(past.journal.about.get("cwd", ".")), past.tag)
@@ -187,7 +187,7 @@ def _changed_file_text(
     if not text.file or past.journal.about.get("made"):
         return None  # the run came from a mapping or a generated file
     try:
-        now = read(text.file)
+        now = read_file(text.file)
     except EnsembleError as error:
         print_warning(f"the run continues with the original file: {error}")
         return None

@@ -22,7 +22,7 @@ from ensemble_core.cli.options import (
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import requester
-from ensemble_core.journal.run_store import find, read_info, state_folder
+from ensemble_core.journal.run_store import find_run, read_info, state_folder
 
 
 @click.command(cls=CommandWithFlags)
@@ -82,7 +82,7 @@ def retry(
         action["jobs"] = list(jobs)
     if fields:
         action["with"] = given_fields(fields, "duration=2h", "--set")
-    folder = find(state_folder(state), run)
+    folder = find_run(state_folder(state), run)
     # While the controller of an ended run exits, the lock refuses a second one.
     if read_info(folder).state == "ended" and (take_over or Lock(folder).controller() is None):
         return resume_run(

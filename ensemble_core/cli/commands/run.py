@@ -23,7 +23,7 @@ from ensemble_core.cli.options import (
 )
 from ensemble_core.cli.run_or_resume import record_exit_code, resume_instead
 from ensemble_core.cli.run_text import run_text
-from ensemble_core.config.file_text import read
+from ensemble_core.config.file_text import read_file
 from ensemble_core.quick_dataclass import replace
 from ensemble_core.session.executor_choice import choose_executor, profile_options, read_options
 from ensemble_core.session.profile_files import find_profile
@@ -145,7 +145,7 @@ def run(
                 choice.record, profile_options(registry, choice.record, choice.profile)
             )
             code = run_text(
-                read(file),
+                read_file(file),
                 file,
                 registry,
                 replace(choice, options={**defaults, **flags}),

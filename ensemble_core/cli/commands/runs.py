@@ -22,7 +22,7 @@ from ensemble_core.display.text_style import (
     style_of,
     terminal_width,
 )
-from ensemble_core.journal.run_store import RunInfo, folders, read_info, state_folder
+from ensemble_core.journal.run_store import RunInfo, read_info, run_folders, state_folder
 
 _SHOWN = 20
 _HEADS = ("run", "state", "exit", "began", "length", "events", "file")
@@ -56,10 +56,10 @@ def runs(everything: bool, state: str | None, as_json: bool) -> int:
     with errors_as_json(as_json):
         home = state_folder(state)
         if as_json:
-            for folder in folders(home):
+            for folder in run_folders(home):
                 print_line(to_json({"type": "run", **read_info(folder).to_dict()}))
             return 0
-        found = folders(home)
+        found = run_folders(home)
     if not found:
         click.echo(f"no runs in {home / 'runs'}", err=True)
         return 0

@@ -13,7 +13,7 @@ from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import post_request, requester
 from ensemble_core.journal.run_folder import HALT
-from ensemble_core.journal.run_store import LEFT, RunInfo, find, read_info, state_folder
+from ensemble_core.journal.run_store import LEFT, RunInfo, find_run, read_info, state_folder
 
 
 @click.command(cls=CommandWithFlags)
@@ -40,7 +40,7 @@ def stop(run: str, wait: bool, cancel_jobs: bool, state: str | None, as_json: bo
     """
     if cancel_jobs and not wait:
         raise click.UsageError("--cancel-jobs cannot be combined with --no-wait")
-    folder = find(state_folder(state), run)
+    folder = find_run(state_folder(state), run)
     lock = Lock(folder)
     held = lock.controller() is not None
     if held:

@@ -213,13 +213,13 @@ def _print_expanded(
 ) -> int:
     """Print a file with its sources and instances expanded. Raises :class:`EnsembleError`."""
     from ensemble_core import config
-    from ensemble_core.config.file_text import read
+    from ensemble_core.config.file_text import read_file
     from ensemble_core.config.yaml_reader import write_yaml
 
     if len(files) > 1:
         raise click.UsageError("--expanded takes a single file")
     (file,) = files
-    text = read(file)
+    text = read_file(file)
     ensemble = config.load_text(
         text,
         registry,
@@ -255,9 +255,9 @@ def _print_resolved(
     options were.
     """
     from ensemble_core import config
-    from ensemble_core.config.file_text import read
+    from ensemble_core.config.file_text import read_file
 
-    text = read(file)
+    text = read_file(file)
     ensemble = config.load_text(
         text,
         registry,
@@ -296,14 +296,14 @@ def _executor_values(
     choice: ExecutorChoice, named: bool, flags: Collection[str]
 ) -> Iterator[ResolvedValue]:
     from ensemble_core.config.resolved_values import BUILT_IN, ResolvedValue
-    from ensemble_core.config.schema import defaults
+    from ensemble_core.config.schema import option_defaults
     from ensemble_core.model.option_values import leaves
 
     profile, source = choice.profile, "--executor" if named else BUILT_IN
     if not named and profile is not None and profile.executor is not None:
         source = str(profile.at("executor"))
     yield ResolvedValue.of("executor", choice.name, source)
-    for path, value in leaves(defaults(choice.record.options, choice.options)):
+    for path, value in leaves(option_defaults(choice.record.options, choice.options)):
         source = BUILT_IN
         if path[0] in flags:
             source = "-o"
