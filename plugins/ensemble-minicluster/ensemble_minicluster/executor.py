@@ -375,7 +375,7 @@ def build(given: Mapping[str, Any]) -> Executor:
 
 def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patience) -> Executor:
     smallest, largest = options["min_size"], options["max_size"]
-    size = check_bounds(options["size"], smallest, largest)
+    size = _check_bounds(options["size"], smallest, largest)
     if options["name"] is not None:
         member_name(options["name"])
     sizes = {"slots": size, "min_slots": smallest, "max_slots": largest}
@@ -402,7 +402,7 @@ def _mock(options: Mapping[str, Any], passed: Mapping[str, Any], patience: Patie
     )
 
 
-def check_bounds(size: int | None, smallest: int, largest: int) -> int:
+def _check_bounds(size: int | None, smallest: int, largest: int) -> int:
     """Check the bounds, and return the initial number of nodes.
 
     Raises :class:`UsageError` for inconsistent bounds.

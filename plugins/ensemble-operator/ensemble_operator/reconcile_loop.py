@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ensemble_operator.api import MERGE, Api, ApiError
+from ensemble_operator.apply_changes import object_of, try_out, write
 from ensemble_operator.cache import Cache, Key
 from ensemble_operator.changes import (
     Change,
@@ -37,7 +38,6 @@ from ensemble_operator.resource import Ensemble, Reference, is_readable, read
 from ensemble_operator.service_objects import address, tokens_secret
 from ensemble_operator.service_polling import Target
 from ensemble_operator.settings import Settings
-from ensemble_operator.writes import object_of, try_out, write
 
 #: In seconds: shortest and longest backoff; pause before a reconcile after a conflict.
 _FIRST, _LAST, _SOON = 1.0, 300.0, 0.2

@@ -19,7 +19,7 @@ from ensemble_service.connection import Connection
 from ensemble_service.heartbeats import BEAT, SOONEST, MemberStats
 from ensemble_service.hosted_run import HostedRun
 from ensemble_service.proto import ensemble_pb2 as pb
-from ensemble_service.state_folder import claim
+from ensemble_service.state_folder import lock_folder
 
 if TYPE_CHECKING:
     from ensemble_service.call_errors import Unreachable
@@ -72,7 +72,7 @@ class Agent:
         self.name = name
         self._build = build
         self._folder = folder
-        self._lock_file = claim(
+        self._lock_file = lock_folder(
             folder,
             UsageError(
                 f"member {name} is already running",

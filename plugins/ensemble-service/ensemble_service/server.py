@@ -33,7 +33,7 @@ from ensemble_service.router import Router
 from ensemble_service.rpc_guard import RpcGuard
 from ensemble_service.service_log import tell
 from ensemble_service.servicer import EnsembleServicer
-from ensemble_service.state_folder import claim
+from ensemble_service.state_folder import lock_folder
 from ensemble_service.tokens import TokenFile
 
 __all__ = ["Service", "Settings", "run", "serving"]
@@ -131,7 +131,7 @@ class Service:
             hint="stop it, or use another folder with --state",
             code="state-in-use",
         )
-        lock = claim(settings.state, taken)
+        lock = lock_folder(settings.state, taken)
         self._closing.append(lambda: os.close(lock))
         try:
             self.tokens.tokens()  # reject an unusable file now

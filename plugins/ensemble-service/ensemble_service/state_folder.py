@@ -11,7 +11,7 @@ from pathlib import Path
 from ensemble_core import UsageError, private_folder
 
 
-def claim(folder: Path, taken: UsageError) -> int:
+def lock_folder(folder: Path, taken: UsageError) -> int:
     """Create and lock the folder. Return the descriptor that holds the lock until it is closed.
 
     Raises ``taken`` if the folder is locked already, and another :class:`UsageError` if the folder
