@@ -1,4 +1,4 @@
-"""Gauges of a Flux instance, updated from the instance's messages.
+"""Reads and emits the gauges of a Flux instance, when messages of the instance say so.
 
 Users who do not own the instance (guests) get fewer messages. For them, free resources are queried.
 """

@@ -1,4 +1,4 @@
-"""Nodes of a Flux instance and their use by jobs: the gauges of nodes, cores and GPUs."""
+"""Counts the nodes, cores and GPUs of a Flux instance: up, drained, free and used by jobs."""
 
 from __future__ import annotations
 

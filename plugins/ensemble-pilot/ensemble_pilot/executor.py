@@ -27,8 +27,8 @@ from ensemble_core.cli.toolkit import option_defaults
 from ensemble_pilot.fleet import Fleet
 from ensemble_pilot.ledger import PilotLedger
 from ensemble_pilot.options import read_options
+from ensemble_pilot.outer_queue import Settings
 from ensemble_pilot.pilot_controller import Controller
-from ensemble_pilot.pilot_lifecycle import Settings
 
 
 class PilotExecutor(Executor):

@@ -14,7 +14,7 @@ between two jobs. A job that has waited there for long is *recalled*.
 1. *One place.* A job waits, or it is placed on one node, or it is over. Only nodes of ``ready``
    pilots get jobs (:meth:`Fleet.place`).
 2. *Written first.* A job is sent to a node only after a synced line of the controller's ledger says
-   so (``transaction``). A later controller reads this line, so it finds each job in the same place.
+   so (``ledger``). A later controller reads this line, so it finds each job in the same place.
 3. *Three ways out.* A placed job leaves its nodes when they report its end and that of its parts
    (:meth:`Fleet.release`), when its pilot is ``fenced`` and it never started
    (:meth:`Fleet.give_back`, which raises ``ValueError`` in any other state), or when its node says

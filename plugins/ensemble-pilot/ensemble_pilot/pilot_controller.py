@@ -37,8 +37,8 @@ from ensemble_pilot.grow_and_shrink import Answer, Resize, Resizes
 from ensemble_pilot.job_tracking import Tracking
 from ensemble_pilot.ledger import Entry, PilotLedger, Transaction
 from ensemble_pilot.node_connections import Connections
+from ensemble_pilot.outer_queue import Pilots, Settings, read_node
 from ensemble_pilot.pilot import Node, Pilot
-from ensemble_pilot.pilot_lifecycle import Pilots, Settings, read_node
 from ensemble_pilot.status import use_text
 
 _T = TypeVar("_T")

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from ensemble_pilot import credentials
 from ensemble_pilot.node import Task
+from ensemble_pilot.outer_queue import Pilots
 from ensemble_pilot.pilot import Kind
-from ensemble_pilot.pilot_lifecycle import Pilots
 from ensemble_testing import Session
 from ensemble_testing.executor import wait_until
 from ensemble_testing.processes import run_and_kill

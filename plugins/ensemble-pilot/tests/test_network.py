@@ -137,7 +137,7 @@ def test_nodes_without_a_route_to_the_controller_are_named_with_the_address(
 
         run_and_kill(control, folder / "trace")
         session = new_session(folder, least=1).resume(first)
-    monkeypatch.setattr("ensemble_pilot.pilot_lifecycle._CONNECTING", 0.5)
+    monkeypatch.setattr("ensemble_pilot.outer_queue._CONNECTING", 0.5)
     monkeypatch.setattr("ensemble_pilot.pilot_controller._hosts", lambda address: ["127.0.0.2"])
     with session:
         session.wait(session.problems, "the warning")

@@ -1,4 +1,4 @@
-"""Life of the pilots: requests them from the outer queue, gives them back, settles their ends."""
+"""Pilots as jobs of the outer queue: requests them, gives them back, and settles their ends."""
 
 from __future__ import annotations
 
