@@ -1,4 +1,4 @@
-"""Demand for pilots of one kind: how many to request, and which to give back.
+"""Demand for pilots of one kind: how many to request, and when to give which of them back.
 
 Like the fleet, this does no input or output and reads no clock.
 """

@@ -1,4 +1,4 @@
-"""Fleet: decides which job runs on which node of which pilot, and when pilots come and go.
+"""Fleet: the pilots of a run, and which job runs on which node of which pilot.
 
 The fleet does no input or output and reads no clock: times are arguments, in seconds since the
 epoch. A pilot is a job of the outer queue. A job of the run is *placed* on one of its nodes once

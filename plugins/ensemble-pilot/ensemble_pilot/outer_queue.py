@@ -1,4 +1,4 @@
-"""Pilots as jobs of the outer queue: requests them, gives them back, and settles their ends."""
+"""Pilots as jobs of the outer queue: submits and cancels them, and settles their ends."""
 
 from __future__ import annotations
 
