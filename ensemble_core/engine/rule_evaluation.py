@@ -16,6 +16,7 @@ from ensemble_core.engine.scopes import Slice
 from ensemble_core.engine.state import State
 from ensemble_core.errors import EnsembleError, kind_of, raised_at, written_at
 from ensemble_core.model.codec import NOTHING
+from ensemble_core.model.conditions import Condition
 from ensemble_core.model.decisions import AddRule, Decision, Fired, Log, Notify, Switch
 from ensemble_core.model.events import Event, TimerElapsed
 from ensemble_core.model.rules import BoundAction
@@ -281,7 +282,11 @@ class RuleEvaluation:
                     one.checks_passed = 0
                     if rule.lasts:
                         state.rules.true_conditions.interrupt(rule_state, one, state.now)
-                    if rule.crosses and is_true is not None and value == value:
+                    if (
+                        rule.crosses
+                        and is_true is not None
+                        and self._is_false_without_nan(condition, value, known or NOTHING)
+                    ):
                         self._settle(rule_state, one, is_true=False)
                     # Keep known values rather than replacing them by missing ones.
                     if known is not None and (
@@ -332,6 +337,22 @@ class RuleEvaluation:
             if known is not None:
                 known = self._condition_values(rule_state, match)
             self._fire(rule_state, one, match, known)
+
+    def _is_false_without_nan(
+        self, condition: Condition, value: float | None, known: Mapping[str, Any]
+    ) -> bool:
+        """Return True if a false condition is also false if each nan is a missing value."""
+        if value != value:
+            return False
+        if condition.comparison is not None:
+            return True
+
+        def metric(path: str) -> float | None:
+            found = self.state.metric(path)
+            return found if found == found else None
+
+        numbers = {name: each for name, each in known.items() if each == each}
+        return condition.evaluate(value, numbers, metric) is not None
 
     @staticmethod
     def _settle(rule_state: RuleState, one: RuleInstance, *, is_true: bool) -> bool:

@@ -60,6 +60,28 @@ def test_nan_is_on_neither_side(when: str) -> None:
     assert firings(crossing(when), 40, nan, 60, nan, 60, 40, nan, 60) == [0, 0, 1, 1, 1, 1, 1, 2]
 
 
+@pytest.mark.parametrize("condition", ["T > 50", "last.T > 50", 'metric("last.sim-T") > 50'])
+def test_nan_in_a_row_is_on_neither_side(condition: str) -> None:
+    nan = float("nan")
+    rule = f"  - {{id: up, trigger: observed, name: sim, each: job, crosses: '{condition}', "
+    story = Story(JOBS + START + rule + "repetitions: unlimited, " + LOG)
+    story.start()
+    story.begin("sim.0")
+    assert firings(story, 60, nan, 60, 40, nan, 60, nan, 60) == [0, 0, 0, 0, 0, 1, 1, 1]
+
+
+def test_nan_that_does_not_decide_is_ignored() -> None:
+    nan = float("nan")
+    rule = "  - {id: up, trigger: observed, name: sim, each: job, crosses: T > 50 and P > 5, "
+    jobs = JOBS.replace("fields: [T]", "fields: [T, P]")
+    story = Story(jobs + START + rule + "repetitions: 9, " + LOG)
+    story.start()
+    story.begin("sim.0")
+    for values in ({"T": 60, "P": 9}, {"T": nan, "P": 1}, {"T": 60, "P": 9}):
+        story.observe("sim.0", **values)
+    assert story.fired().count("up") == 1
+
+
 def test_counts_cross_from_their_value_at_the_start() -> None:
     story = Story(
         JOBS + START + RULE.format("> 0", "").replace("last.sim-T", "count.sim.done") + LOG
