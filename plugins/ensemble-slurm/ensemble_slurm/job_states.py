@@ -149,7 +149,8 @@ def queue_job(row: Row) -> QueueJob:
         return replace(job, state="running", began=row.started)
     if row.state in _SUSPENDED:
         return replace(job, state="suspended", began=row.started, note=_SUSPENDED[row.state])
-    word = row.reason.strip("()").partition(",")[0]
+    # Before the names that explain a reason in words, which squeue may cut.
+    word = re.split(r",|[ _]\(", row.reason.strip("()"))[0]
     if row.state == "PENDING" and (hint := pending_hint(word)):
         return replace(job, state="stuck", note=f"{word}: {hint}")
     if row.state == "PENDING" and _SHARED_LIMIT.match(word):
@@ -188,6 +189,10 @@ def _ended_job(row: Row, job: QueueJob) -> QueueJob:
         cause: Cause | None = "signal" if code & 0x7F or 128 < code >> 8 < 160 else None
         return replace(job, exception="exec", note=words, status=code or 0x100, cause=cause)
     kind, note = _EXCEPTIONS[row.state]
+    if kind == "cancel" and row.reason == "DependencyNeverSatisfied":  # kill_invalid_depend
+        kind, note = "dependency", "it was removed, because a job that it depends on has failed"
+    elif kind == "cancel" and row.nodes and row.started and row.started == row.ended:
+        note += ", or the site's PrologSlurmctld failed"
     status = code or int(signal.SIGTERM)
     if row.restarts and kind == "cancel":
         # If it waited for its restart, Slurm may still report the nodes of its first life.

@@ -642,3 +642,25 @@ def test_a_limit_on_several_jobs_has_a_note(reason: str, limited: bool) -> None:
     job = queue_job(Row("7", None, "PENDING", reason=reason))
     assert job.state == "waiting"
     assert job.note.startswith(f"{reason}: ") is limited
+
+
+def test_a_reason_in_words_is_shown_without_the_names_that_squeue_cuts() -> None:
+    reason = "Job's QOS not permitted to use this partition (qosp allows vi"
+    note = queue_job(Row("7", None, "PENDING", reason=reason)).note
+    assert note.startswith("Job's QOS not permitted to use this partition: ")
+
+
+def test_a_job_that_slurm_removes_because_of_a_dependency_is_not_cancelled_by_others() -> None:
+    job = queue_job(Row("7", None, "CANCELLED", "DependencyNeverSatisfied"))
+    assert (job.exception, job.began) == ("dependency", None)
+    assert "has failed" in job.note
+
+
+@pytest.mark.parametrize(("ended", "doubtful"), [(5.0, True), (6.0, False)])
+def test_a_job_cancelled_as_it_gets_its_nodes_may_have_had_no_prolog(
+    ended: float, doubtful: bool
+) -> None:
+    """Slurm says nothing else if its PrologSlurmctld fails."""
+    job = queue_job(Row("7", None, "CANCELLED", nodes="n1", started=5.0, ended=ended))
+    assert job.exception == "cancel"
+    assert ("PrologSlurmctld" in job.note) is doubtful
