@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.builtin.actions import MOST_NODES
-from ensemble_core.builtin.learning_algorithms import AT_ONCE, GROUPS, LEARNING, after_each
+from ensemble_core.builtin.runtime_and_cost_algorithms import AT_ONCE, GROUPS, LEARNING, after_each
 from ensemble_core.builtin.triggers import NODE_OPTIONS
 from ensemble_core.errors import UsageError
 from ensemble_core.model.durations import seconds

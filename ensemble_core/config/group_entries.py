@@ -11,7 +11,7 @@ from dataclasses import fields as dataclass_fields
 from operator import attrgetter
 from typing import Any, Literal
 
-from ensemble_core.config.avoid_and_warn import (
+from ensemble_core.config.avoid_and_warn_signal import (
     check_avoided,
     check_warning,
     read_avoided,

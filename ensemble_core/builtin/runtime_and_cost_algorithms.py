@@ -1,4 +1,7 @@
-"""Built-in algorithms that choose the next job's group by the run time or cost of earlier jobs."""
+"""The algorithms ``select-fastest-runtime``, ``select-longest-runtime`` and ``cheapest-member``.
+
+They choose the next job's group by the run time or the cost of earlier jobs.
+"""
 
 from __future__ import annotations
 
