@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from ensemble_core.engine import added_sweep_values, stored_job_data
+from ensemble_core.engine import added_sweep_values
 from ensemble_core.engine.backlog import Order, take_next
+from ensemble_core.engine.done_jobs import keep_for_functions
 from ensemble_core.engine.firing_records import Origin
 from ensemble_core.engine.instance_switch import switch_changes, waiting_of
 from ensemble_core.engine.name_values import JobFields, job_field
@@ -136,7 +137,8 @@ class EngineFiring(PlainDecisions):
             return Submit(
                 **self.origin.decision_fields, group=group, jobs=expand(self._state, source)
             )
-        stored_job_data.keep_results(self._state.table, group)
+        table = self._state.table
+        keep_for_functions(table.done, table.groups[group], table.metrics)
         pending = sum(
             each.decision.kind == "parameters" and each.decision.options["group"] == group
             for each in self._state.calls.values()

@@ -1,13 +1,20 @@
-"""Stores done jobs with their results, for tables and for functions that compute parameters."""
+"""Stores done jobs with their results, for tables and for functions that compute parameters.
+
+To save memory, only the done jobs of groups that such a table or function reads are stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from itertools import islice
 from typing import Any
 
+from ensemble_core.engine.group_state import GroupState
+from ensemble_core.metrics.store import MetricStore
 from ensemble_core.model.jobs import Job
+from ensemble_core.model.rules import BoundRule
+from ensemble_core.model.tables import Table
 from ensemble_core.quick_dataclass import dataclass
 
 #: A row of a table: values by name.
@@ -119,3 +126,57 @@ class DoneJobs:
     def copy(self) -> DoneJobs:
         """Return a copy for another thread."""
         return DoneJobs(dict(self.jobs), list(self.layouts))
+
+
+def keep_done(
+    done: dict[str, DoneJobs],
+    groups: Mapping[str, GroupState],
+    metrics: MetricStore,
+    tables: Iterable[Table],
+    rules: Iterable[BoundRule],
+) -> None:
+    """From now on, store in ``done`` the done jobs that tables and functions need, by group."""
+    for table in tables:
+        if table.of not in done:
+            done[table.of] = DoneJobs()
+            if number := groups[table.of].counts["done"]:
+                metrics.warn(
+                    f"the table {table.name!r} is new: earlier finished jobs of {table.of!r} "
+                    f"({number}) are missing"
+                )
+    for group in groups.values():
+        if group.group.asked:
+            keep_for_functions(done, group, metrics)
+    for rule in rules:
+        if isinstance(rule.each, tuple) and rule.asks_tables:
+            for each in done.values():
+                each.keep_by(rule.each)
+
+
+def keep_for_functions(done: dict[str, DoneJobs], group: GroupState, metrics: MetricStore) -> None:
+    """From now on, store a group's done jobs, for functions that compute the group's parameters."""
+    name = group.group.name
+    if name in done:
+        return
+    done[name] = DoneJobs()
+    if group.counts["done"]:
+        metrics.warn(
+            f"a function now gives parameters of {name!r}: earlier finished jobs "
+            f"({group.counts['done']}) are missing in its results"
+        )
+
+
+def warn_of_missing_results(
+    earlier: Mapping[str, DoneJobs], groups: Mapping[str, GroupState], metrics: MetricStore
+) -> None:
+    """Warn about results of a changed file that earlier jobs cannot have, because nothing has read
+    the values.
+    """
+    for name, done in earlier.items():
+        for result in sorted(groups[name].results):
+            lacking = sum(result not in done.known(job) for job in done.jobs.values())
+            if lacking:
+                metrics.warn(
+                    f"the result {result!r} of {name!r} has no value for {lacking} of "
+                    f"{len(done.jobs)} earlier jobs"
+                )

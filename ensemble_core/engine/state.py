@@ -8,7 +8,7 @@ from typing import Any
 
 from ensemble_core.engine import stored_job_data
 from ensemble_core.engine.bad_nodes import BadNodes
-from ensemble_core.engine.done_jobs import DoneJobs
+from ensemble_core.engine.done_jobs import DoneJobs, keep_done, warn_of_missing_results
 from ensemble_core.engine.firing_records import Match, Origin, PendingRequest, Stop
 from ensemble_core.engine.foreign_jobs import ForeignJobs
 from ensemble_core.engine.generator_state import GeneratorState
@@ -266,7 +266,7 @@ class State:
                     f"the file no longer has the generator {name!r}: its points ({points}) are not "
                     "known to the others"
                 )
-        stored_job_data.report_lacking(self.table, done)
+        warn_of_missing_results(done, self.table.groups, self.metrics)
         for asked in (self.calls, self.resizes, self.retries):
             for pending in asked.values():
                 origin = pending.origin
@@ -388,9 +388,8 @@ class State:
             own = {text for entry in (group, *group.more) for text in entry.metrics}
             for text in (*sorted(own), *whole):
                 self._collect_metric(text)
-        stored_job_data.keep_done(
-            self.table, ensemble.tables.values(), [each.rule for each in self.rules.states.values()]
-        )
+        rules = [each.rule for each in self.rules.states.values()]
+        keep_done(self.table.done, self.table.groups, self.metrics, ensemble.tables.values(), rules)
         if all_statistics:
             stored_job_data.remember(self.table, ensemble.groups)
             self.table.usage.keep()

@@ -1,19 +1,17 @@
-"""Tells the job table which data about jobs it has to store.
+"""Tells the job table which statistics and combinations of parameters it has to store.
 
-To save memory, it stores only data that a rule, a table of results or a user's function needs.
+To save memory, it stores only data that a rule needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ensemble_core.engine.done_jobs import DoneJobs
 from ensemble_core.engine.job_table import JobTable
 from ensemble_core.engine.replicas import Replicas
 from ensemble_core.engine.scopes import SliceKey, SliceTable, add_read
 from ensemble_core.metrics.series import StatisticSpec
 from ensemble_core.model.rules import BoundAction, BoundRule
-from ensemble_core.model.tables import Table
 
 
 def keep_for(table: JobTable, rule: BoundRule, statistics: Mapping[str, StatisticSpec]) -> None:
@@ -56,53 +54,6 @@ def _numbers_replicas(action: BoundAction) -> bool:
         and ("replicas" in changed or "{replica" in repr(changed))
         and isinstance(action.options.get("label"), str)
     )
-
-
-def keep_done(table: JobTable, tables: Iterable[Table], rules: Iterable[BoundRule]) -> None:
-    """From now on, store the done jobs that tables of results and functions for parameters need."""
-    for each in tables:
-        group = table.groups[each.of]
-        if each.of not in table.done:
-            table.done[each.of] = DoneJobs()
-            if group.counts["done"]:
-                table.metrics.warn(
-                    f"the table {each.name!r} is new: earlier finished jobs of {each.of!r} "
-                    f"({group.counts['done']}) are missing"
-                )
-    for name, group in table.groups.items():
-        if group.group.asked:
-            keep_results(table, name)
-    for rule in rules:
-        if isinstance(rule.each, tuple) and rule.asks_tables:
-            for done in table.done.values():
-                done.keep_by(rule.each)
-
-
-def report_lacking(table: JobTable, earlier: Mapping[str, DoneJobs]) -> None:
-    """Warn about results of a changed file that earlier jobs cannot have, because nothing has read
-    the values.
-    """
-    for name, done in earlier.items():
-        for result in sorted(table.groups[name].results):
-            lacking = sum(result not in done.known(job) for job in done.jobs.values())
-            if lacking:
-                table.metrics.warn(
-                    f"the result {result!r} of {name!r} has no value for {lacking} of "
-                    f"{len(done.jobs)} earlier jobs"
-                )
-
-
-def keep_results(table: JobTable, name: str) -> None:
-    """From now on, store a group's done jobs, for functions that compute the group's parameters."""
-    group = table.groups[name]
-    if name in table.done:
-        return
-    table.done[name] = DoneJobs()
-    if group.counts["done"]:
-        table.metrics.warn(
-            f"a function now gives parameters of {name!r}: earlier finished jobs "
-            f"({group.counts['done']}) are missing in its results"
-        )
 
 
 def remember(table: JobTable, groups: Iterable[str]) -> None:
