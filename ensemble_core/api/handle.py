@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ensemble_core.api.background_run import Task
     from ensemble_core.engine.engine import Engine
     from ensemble_core.engine.report import Report
-    from ensemble_core.journal.run_store import RunInfo
+    from ensemble_core.journal.run_state import RunInfo
     from ensemble_core.model.ensemble import Ensemble
     from ensemble_core.plugin.python_callables import Program
     from ensemble_core.session.inspection import Inspection
@@ -83,7 +83,7 @@ class EnsembleRun:
         if task is not None and task.error is not None and self.folder is None:
             return "failed"
         if self.folder is not None and self.folder.exists():
-            from ensemble_core.journal.run_store import read_info
+            from ensemble_core.journal.run_state import read_info
 
             return read_info(self.folder).state
         if task is not None and task.outcome is not None:
@@ -424,7 +424,7 @@ class EnsembleRun:
         )
 
     def _info(self) -> RunInfo:
-        from ensemble_core.journal.run_store import read_info
+        from ensemble_core.journal.run_state import read_info
 
         assert self.folder is not None
         return read_info(self.folder)

@@ -242,7 +242,7 @@ def _resume_by_tag(
     from functools import partial
 
     from ensemble_core.api.background_run import Task
-    from ensemble_core.journal.run_store import read_info
+    from ensemble_core.journal.run_state import read_info
     from ensemble_core.session.kept_run import KeptRun
     from ensemble_core.session.lost_journal import remove_if_never_began
     from ensemble_core.session.resume import NewTables, prepare_resume

@@ -16,7 +16,8 @@ import click
 from ensemble_core.config.file_text import read_file
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.reader import NAME, Journal
-from ensemble_core.journal.run_store import is_taken, read_info, state_folder
+from ensemble_core.journal.run_state import read_info
+from ensemble_core.journal.run_store import is_taken, state_folder
 
 if TYPE_CHECKING:
     from ensemble_core.cli.options import Display

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.lock import Lock, is_suspended
 from ensemble_core.journal.run_folder import HALT, LEAVE, STOP, read_note, require_own
-from ensemble_core.journal.run_store import read_info
+from ensemble_core.journal.run_state import read_info
 from ensemble_core.model.decisions import Decision
 
 if TYPE_CHECKING:

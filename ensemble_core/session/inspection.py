@@ -167,7 +167,7 @@ class Inspection:
 
     def overview(self) -> dict[str, Any]:
         """Return the run's state, controller, groups, rules and progress."""
-        from ensemble_core.journal.run_store import read_info
+        from ensemble_core.journal.run_state import read_info
 
         info = read_info(self._kept.folder)
         engine = self._engine
@@ -207,7 +207,7 @@ class Inspection:
         """Return the time up to which the run is known: now if it is live, or else that of its last
         event.
         """
-        from ensemble_core.journal.run_store import read_info
+        from ensemble_core.journal.run_state import read_info
 
         return time.time() if read_info(self._kept.folder).state == "running" else self._newest
 

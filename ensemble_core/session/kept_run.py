@@ -122,7 +122,7 @@ class KeptRun:
     @property
     def state(self) -> str:
         """The state of the run: ``new``, ``running``, ``stopped``, ``interrupted``, ``ended`` …"""
-        from ensemble_core.journal.run_store import read_info
+        from ensemble_core.journal.run_state import read_info
 
         return read_info(self.folder).state
 

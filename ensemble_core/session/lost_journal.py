@@ -9,7 +9,7 @@ from ensemble_core.errors import UsageError, call_plugin
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME, Journal, JournalError
 from ensemble_core.journal.run_folder import is_own, remove_run_folder
-from ensemble_core.journal.run_store import has_performed
+from ensemble_core.journal.run_state import has_performed
 from ensemble_core.session.run_control import EXECUTOR
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from ensemble_core.errors import UsageError
 from ensemble_core.journal.reader import NAME, Journal
 from ensemble_core.journal.reusable_jobs import EarlierJobs, identities
 from ensemble_core.journal.run_folder import require_own
-from ensemble_core.journal.run_store import find_run, read_info
+from ensemble_core.journal.run_state import read_info
+from ensemble_core.journal.run_store import find_run
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.identity import Source, parts_of
 from ensemble_core.model.job_group import JobGroup

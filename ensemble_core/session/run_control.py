@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.run_folder import NAME
-from ensemble_core.journal.run_store import new_folder, write_began
+from ensemble_core.journal.run_state import write_began
+from ensemble_core.journal.run_store import new_folder
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.plugin.registry import Registry
 from ensemble_core.posix import shared_storage

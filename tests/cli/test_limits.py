@@ -14,7 +14,7 @@ from ensemble_core.cli.main import main
 from ensemble_core.config import load_text
 from ensemble_core.engine.engine import Engine
 from ensemble_core.journal.reader import NAME
-from ensemble_core.journal.run_store import read_info
+from ensemble_core.journal.run_state import read_info
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.events import Started
 from ensemble_core.plugin.discovery import discover

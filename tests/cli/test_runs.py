@@ -30,7 +30,8 @@ from ensemble_core.journal.damage_detection import WRITE_ALL, add_functions
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME, Snapshot, digest
 from ensemble_core.journal.run_folder import BEGAN
-from ensemble_core.journal.run_store import new_folder, write_began
+from ensemble_core.journal.run_state import write_began
+from ensemble_core.journal.run_store import new_folder
 from ensemble_core.plugin.discovery import discover
 
 REGISTRY = discover()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ensemble_core.errors import UsageError
+from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME, PERFORMED, Journal, JournalError
 from ensemble_core.journal.request_files import (
     end_requester,
@@ -30,7 +31,8 @@ from ensemble_core.journal.run_folder import (
     is_own,
     is_run_folder,
 )
-from ensemble_core.journal.run_store import Lock, find_run, is_taken, read_info, run_folders
+from ensemble_core.journal.run_state import read_info
+from ensemble_core.journal.run_store import find_run, is_taken, run_folders
 from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.session.kept_run import KeptRun

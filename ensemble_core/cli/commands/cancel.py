@@ -22,7 +22,8 @@ from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import JournalError
 from ensemble_core.journal.request_files import post_request, requester
 from ensemble_core.journal.run_folder import LEAVE, STOP
-from ensemble_core.journal.run_store import find_run, read_info, state_folder
+from ensemble_core.journal.run_state import read_info
+from ensemble_core.journal.run_store import find_run, state_folder
 from ensemble_core.model.events import StopRequested
 from ensemble_core.session.lost_journal import leftover_jobs
 

@@ -24,7 +24,8 @@ from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME
 from ensemble_core.journal.run_folder import is_own, is_run_folder, remove_run_folder
-from ensemble_core.journal.run_store import RunInfo, find_run, read_info, run_folders, state_folder
+from ensemble_core.journal.run_state import RunInfo, read_info
+from ensemble_core.journal.run_store import find_run, run_folders, state_folder
 from ensemble_core.model.durations import seconds
 from ensemble_core.quick_dataclass import dataclass
 from ensemble_core.session.lost_journal import leftover_jobs

@@ -22,7 +22,8 @@ from ensemble_core.cli.options import (
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import requester
-from ensemble_core.journal.run_store import find_run, read_info, state_folder
+from ensemble_core.journal.run_state import read_info
+from ensemble_core.journal.run_store import find_run, state_folder
 
 
 @click.command(cls=CommandWithFlags)

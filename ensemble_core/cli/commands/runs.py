@@ -22,7 +22,8 @@ from ensemble_core.display.text_style import (
     style_of,
     terminal_width,
 )
-from ensemble_core.journal.run_store import RunInfo, read_info, run_folders, state_folder
+from ensemble_core.journal.run_state import RunInfo, read_info
+from ensemble_core.journal.run_store import run_folders, state_folder
 
 _SHOWN = 20
 _HEADS = ("run", "state", "exit", "began", "length", "events", "file")

@@ -31,7 +31,7 @@ from ensemble_core.engine.engine import Engine
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.lock import is_suspended
 from ensemble_core.journal.reader import Session
-from ensemble_core.journal.run_store import RunInfo, read_info
+from ensemble_core.journal.run_state import RunInfo, read_info
 from ensemble_core.session.queue_status import queue_status
 
 #: How many controllers are shown. If there are more, only the first ones and the last ones are

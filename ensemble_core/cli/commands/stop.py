@@ -13,7 +13,8 @@ from ensemble_core.errors import EnsembleError, ExecutorError
 from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.request_files import post_request, requester
 from ensemble_core.journal.run_folder import HALT
-from ensemble_core.journal.run_store import LEFT, RunInfo, find_run, read_info, state_folder
+from ensemble_core.journal.run_state import LEFT, RunInfo, read_info
+from ensemble_core.journal.run_store import find_run, state_folder
 
 
 @click.command(cls=CommandWithFlags)
