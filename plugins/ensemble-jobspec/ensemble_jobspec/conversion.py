@@ -20,8 +20,9 @@ from ensemble_jobspec.options_by_executor import (
     run_script_once,
 )
 from ensemble_jobspec.resource_shapes import Copies, Shape, choose_shape, shape_gauges
+from ensemble_jobspec.site_requirements import site_options
 from ensemble_jobspec.staging import script_words, stage_files
-from ensemble_jobspec.unit_order import Mode, Unit, plan
+from ensemble_jobspec.task_dependencies import Mode, Unit, plan
 from ensemble_jobspec.workload import Attributes, Group, Request, Task, Workload
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -410,30 +411,16 @@ class _Conversion:
             job["environment"] = {k: self._text(v) for k, v in attributes.environment.items()}
         if attributes.watch:
             self._watched.append(unit.name)
-        site = self._options.site
-        for requirement in required:
-            if requirement not in site:
-                self._unmet(unit, requirement)
-        met = [site[requirement] for requirement in required if requirement in site]
+        asks, strict = unit.task or unit.group, self._options.strict
+        where = asks.where if asks else None
+        met, notes = site_options(self._options.site, required, unit.name, where, strict=strict)
+        self._warn(notes)
         options = queue_options(shape, attributes.extra, met)
         self._selectors[unit.name] = options.pop("kubernetes", {})
         known = {k: literal(v) for k, v in options.items() if v and k in self._options.executors}
         if known:
             job["options"] = known
         return job
-
-    def _unmet(self, unit: Unit, requirement: str) -> None:
-        what = f"{unit.name!r} requires {requirement!r}, which the site file does not list"
-        if self._options.strict:
-            task = unit.task or unit.group
-            raise UsageError(
-                what,
-                where=task.where if task else None,
-                hint=f"add {{'{requirement}': {{slurm: {{constraint: …}}}}}} under 'requires' in "
-                "the site file",
-                code="not-met",
-            )
-        self._warn([what])
 
     def _warn(self, notes: Sequence[str]) -> None:
         for note in notes:

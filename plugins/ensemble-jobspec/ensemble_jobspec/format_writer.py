@@ -15,7 +15,7 @@ from ensemble_core.cli.toolkit import Registry, load_text, rendered
 from ensemble_jobspec.conversion import Converted
 from ensemble_jobspec.jobspec_errors import nearest
 from ensemble_jobspec.resource_shapes import compute_shape
-from ensemble_jobspec.unit_order import Unit, plan
+from ensemble_jobspec.task_dependencies import Unit, plan
 from ensemble_jobspec.workload import Attributes, Group, Request, Script, Task, Vertex, Workload
 
 #: The plugin's own targets, by name.

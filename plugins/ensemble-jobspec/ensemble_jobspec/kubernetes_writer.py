@@ -14,7 +14,7 @@ from typing import Any
 
 from ensemble_core import unescape_braces
 from ensemble_jobspec.conversion import Converted
-from ensemble_jobspec.unit_order import Unit
+from ensemble_jobspec.task_dependencies import Unit
 
 _AFTER = "ensemble/jobspec-after"
 _OTHER = re.compile(r"[^a-z0-9]+")

@@ -14,7 +14,7 @@ A site file maps them to executor options::
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,34 @@ def read_site(text: str, file: str) -> Mapping[str, Mapping[str, Any]]:
         raise FileErrors(faults.errors)
     table: Mapping[str, Mapping[str, Any]] = faults.document.data["requires"]
     return table
+
+
+def site_options(
+    site: Mapping[str, Mapping[str, Any]],
+    required: Sequence[str],
+    name: str,
+    where: Location | None,
+    *,
+    strict: bool,
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the options that meet these requirements of ``name``, and warnings about the others.
+
+    Raises :class:`UsageError` about the others if ``strict``.
+    """
+    notes = []
+    for requirement in required:
+        if requirement not in site:
+            what = f"{name!r} requires {requirement!r}, which the site file does not list"
+            if strict:
+                raise UsageError(
+                    what,
+                    where=where,
+                    hint=f"add {{'{requirement}': {{slurm: {{constraint: …}}}}}} under 'requires' "
+                    "in the site file",
+                    code="not-met",
+                )
+            notes.append(what)
+    return [site[requirement] for requirement in required if requirement in site], notes
 
 
 def check_requirements(

@@ -13,7 +13,7 @@ from typing import Any
 
 from ensemble_core import UsageError, escape_braces
 from ensemble_jobspec.resource_shapes import Shape
-from ensemble_jobspec.unit_order import Unit
+from ensemble_jobspec.task_dependencies import Unit
 from ensemble_jobspec.workload import Script
 
 #: Command that copies files from a job's first node to the others, and starts the job.

@@ -1,4 +1,4 @@
-"""Plan of a workload: its units in the order of the file, with their dependencies.
+"""Dependencies between a workload's units, which are planned in the order of the file.
 
 Most units are tasks. Some are steps of a task, or groups that run as one job.
 """
