@@ -15,7 +15,7 @@ from ensemble_core.api.rows import Rows
 from ensemble_core.config.document import plain
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.job_rows import TIMES
-from ensemble_core.session.installed_plugins import FindPlugins, find_plugins
+from ensemble_core.plugin.discovery import FindPlugins, find_plugins
 
 if TYPE_CHECKING:
     from ensemble_core.api.background_run import Task

@@ -15,9 +15,9 @@ from ensemble_core.api.notebook import in_notebook
 from ensemble_core.config import load_text
 from ensemble_core.errors import UsageError
 from ensemble_core.journal.run_store import find_run, state_folder
+from ensemble_core.plugin.discovery import find_plugins
 from ensemble_core.plugin.python_callables import Program
 from ensemble_core.session.executor_choice import choose_executor, profile_options, read_options
-from ensemble_core.session.installed_plugins import find_plugins
 from ensemble_core.session.new_run import check_tag, new_run
 from ensemble_core.session.profile_files import find_profile
 from ensemble_core.session.required_variables import check_environment

@@ -30,10 +30,10 @@ from ensemble_core.model.events import Event
 from ensemble_core.plugin.discovery import use_registry
 from ensemble_core.runtime.controller import Outcome, Runtime
 from ensemble_core.runtime.watcher import Watcher
+from ensemble_core.session.controlled_run import ControlledRun
 from ensemble_core.session.executor_choice import ExecutorChoice
 from ensemble_core.session.interrupts import How, Interrupts
 from ensemble_core.session.prepared_run import PreparedRun
-from ensemble_core.session.run_control import ControlledRun
 
 _USUAL_SIZE = os.terminal_size((80, 24))
 

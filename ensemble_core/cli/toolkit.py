@@ -88,9 +88,9 @@ from ensemble_core.session.executor_choice import rendered as rendered
 from ensemble_core.session.profile_files import find_profile as find_profile
 
 if TYPE_CHECKING:
+    from ensemble_core.cli.commands.run import run_text as run_text
     from ensemble_core.cli.run_or_resume import resume_instead as resume_instead
     from ensemble_core.cli.run_session import RunSession as RunSession
-    from ensemble_core.cli.run_text import run_text as run_text
     from ensemble_core.cli.why_text import Span, Story
     from ensemble_core.cli.why_text import conclude as conclude
     from ensemble_core.cli.why_text import conclusions as conclusions
@@ -136,9 +136,9 @@ if TYPE_CHECKING:
     from ensemble_core.plugin.untrusted_code import require_code as require_code
     from ensemble_core.runtime.watcher import Outcome as Outcome
     from ensemble_core.runtime.watcher import Watcher as Watcher
+    from ensemble_core.session.controlled_run import ControlledRun as ControlledRun
     from ensemble_core.session.inspection import Inspection as Inspection
     from ensemble_core.session.prepared_run import PreparedRun as PreparedRun
-    from ensemble_core.session.run_control import ControlledRun as ControlledRun
 
     DocumentPath = Path
     RuleSpan = Span
@@ -149,9 +149,9 @@ else:
     #: need the whole model. ``NAME=ORIGINAL`` means that the module calls this name ORIGINAL.
     _HOMES = {
         "ensemble_core.cli.run_or_resume": "resume_instead",
-        "ensemble_core.cli.run_text": "run_text",
+        "ensemble_core.cli.commands.run": "run_text",
         "ensemble_core.session.prepared_run": "PreparedRun",
-        "ensemble_core.session.run_control": "ControlledRun",
+        "ensemble_core.session.controlled_run": "ControlledRun",
         "ensemble_core.cli.run_session": "RunSession",
         "ensemble_core.cli.why_text": (
             "RuleSpan=Span RuleStory=Story conclude conclusions describe_rule describe_span"

@@ -21,8 +21,8 @@ from ensemble_core.local.launch import Launcher
 from ensemble_core.local.ledger import RETRY, Ledger, LedgerJob
 from ensemble_core.local.local_job import ActiveJobs, LocalJob
 from ensemble_core.local.process_tree import ProcessTree
-from ensemble_core.local.request_handler import Request, RequestHandler
 from ensemble_core.local.slots import Slots
+from ensemble_core.local.supervisor_requests import Request, RequestHandler
 from ensemble_core.local.terminator import Token
 from ensemble_core.local.waiting_jobs import Queue, Starter
 from ensemble_core.model.events import ExecutorLost

@@ -14,9 +14,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from functools import partial
+from functools import lru_cache, partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -34,6 +34,11 @@ from ensemble_core.plugin.registry import BUILTIN, LoadedPlugin, Named, Registry
 #: Name of the entry-point group.
 GROUP = "ensemble"
 
+
+#: Function that returns the installed plugins and those in the given files. That of the command
+#: line also prints problems, and executes a file only once per command.
+FindPlugins = Callable[[Sequence[str]], Registry]
+
 #: Held while stdout is redirected. A thread that writes to stdout also holds it: its lines would
 #: otherwise go to stderr while another thread loads plugins.
 STDOUT = threading.RLock()
@@ -48,6 +53,17 @@ def discover(files: Sequence[str | Path] = ()) -> Registry:
     plugins = [plugin for found in _installed_entry_points() if (plugin := loader.load(found))]
     plugins += [plugin for file in files if (plugin := loader.load_file(Path(file)))]
     return Registry(plugins, loader.warnings)
+
+
+_installed = lru_cache(maxsize=1)(discover)
+
+
+def find_plugins(files: Sequence[str]) -> Registry:
+    """Return the installed plugins (loaded once per process) and those in these files.
+
+    Raises :class:`PluginError` if a file is missing or broken.
+    """
+    return discover(files) if files else _installed()
 
 
 def executor_record(name: str) -> ExecutorPlugin:

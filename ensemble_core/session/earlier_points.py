@@ -11,8 +11,8 @@ from ensemble_core.errors import UsageError, did_you_mean
 from ensemble_core.model.codec import NOTHING
 from ensemble_core.model.ensemble import Ensemble
 from ensemble_core.model.generators import EarlierPoints, GeneratorSpec
+from ensemble_core.plugin.discovery import find_plugins
 from ensemble_core.quick_dataclass import replace
-from ensemble_core.session.installed_plugins import find_plugins
 from ensemble_core.session.kept_run import KeptRun
 
 

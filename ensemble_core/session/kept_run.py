@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from ensemble_core.journal.reader import FileVersion, Journal, JournalError
     from ensemble_core.journal.replay import Replay
     from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.discovery import FindPlugins
     from ensemble_core.plugin.python_callables import Program
     from ensemble_core.plugin.registry import Registry
     from ensemble_core.plugin.untrusted_code import Purpose
-    from ensemble_core.session.installed_plugins import FindPlugins
 
 _Kept = TypeVar("_Kept", bound="KeptRun")
 

@@ -10,11 +10,12 @@ from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME, Journal, JournalError
 from ensemble_core.journal.run_folder import is_own, remove_run_folder
 from ensemble_core.journal.run_state import has_performed
-from ensemble_core.session.run_control import EXECUTOR
+from ensemble_core.journal.run_store import has_performed
+from ensemble_core.session.controlled_run import EXECUTOR
 
 if TYPE_CHECKING:
+    from ensemble_core.plugin.discovery import FindPlugins
     from ensemble_core.plugin.records import ExecutorPlugin
-    from ensemble_core.session.installed_plugins import FindPlugins
 
 
 def leftover_jobs(folder: Path, find_plugins: FindPlugins, *, end: bool = False) -> int:

@@ -98,7 +98,7 @@ def new_run(
         **({"profile": choice.profile.described()} if choice.profile else {}),
         **more,
     }
-    from ensemble_core.session.run_control import ControlledRun
+    from ensemble_core.session.controlled_run import ControlledRun
 
     kept = ControlledRun.new(
         state, about, registry, text, list(overrides), executor, ensemble.attached

@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # these are loaded while the executor prepares itself
     from ensemble_core.plugin.registry import Registry
     from ensemble_core.runtime.controller import Runtime
     from ensemble_core.runtime.watcher import Watcher
+    from ensemble_core.session.controlled_run import ControlledRun
     from ensemble_core.session.executor_choice import ExecutorChoice
-    from ensemble_core.session.run_control import ControlledRun
 
 
 class PreparedRun(NamedTuple):

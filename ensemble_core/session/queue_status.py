@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ensemble_core.errors import EnsembleError, call_plugin
-from ensemble_core.session.run_control import EXECUTOR
+from ensemble_core.session.controlled_run import EXECUTOR
 
 if TYPE_CHECKING:
     from ensemble_core.session.kept_run import KeptRun

@@ -21,17 +21,17 @@ from ensemble_core.journal.writer import JournalWriter
 from ensemble_core.model.decisions import Log
 from ensemble_core.model.events import Resumed, StopRequested
 from ensemble_core.quick_dataclass import replace
+from ensemble_core.session.controlled_run import ControlledRun
 from ensemble_core.session.executor_choice import ExecutorChoice, build_executor
 from ensemble_core.session.lost_journal import check_not_lost
 from ensemble_core.session.prepared_run import PreparedRun
 from ensemble_core.session.required_variables import check_environment, webhook_errors
-from ensemble_core.session.run_control import ControlledRun
 
 if TYPE_CHECKING:
     from ensemble_core.engine.engine import Engine
     from ensemble_core.model.ensemble import Ensemble
+    from ensemble_core.plugin.discovery import FindPlugins
     from ensemble_core.plugin.records import ExecutorPlugin
-    from ensemble_core.session.installed_plugins import FindPlugins
     from ensemble_core.session.kept_run import KeptRun
 
 _Options = dict[str, Any]

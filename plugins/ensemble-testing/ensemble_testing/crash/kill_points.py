@@ -25,7 +25,7 @@ from ensemble_core.model.events import Resumed
 from ensemble_core.runtime import callbacks as calling
 from ensemble_core.runtime import controller as runtime
 from ensemble_core.runtime import orders, resumption, snapshot_schedule
-from ensemble_core.session import resume, run_control
+from ensemble_core.session import controlled_run, resume
 
 _lock = threading.Lock()
 _kind: str | None = None
@@ -179,7 +179,7 @@ def instrument(chance: random.Random) -> None:
         (calling.Caller, "_perform", "a call"),
         (Lock, "acquire", "the lock"),
         (Lock, "release", "the lock's release"),
-        (run_control.ControlledRun, "begin", "keeping"),
+        (controlled_run.ControlledRun, "begin", "keeping"),
         (resume, "_prepare", "the run's preparation"),
     ):
         _add_kill_points(owner, name, label)

@@ -35,7 +35,7 @@ from ensemble_core.journal.event_encoding import JournalRow
 from ensemble_core.journal.replay import Replay
 from ensemble_core.model.decisions import Fired, Submit
 from ensemble_core.model.events import Problem
-from ensemble_core.session import executor_choice, interrupts, run_control  # noqa: F401  (the same)
+from ensemble_core.session import controlled_run, executor_choice, interrupts  # noqa: F401  (the same)
 from ensemble_testing.crash.kill_points import instrument, kill_at, reached
 
 #: Words of the message about an executor whose events are wrong, which the controller corrects.

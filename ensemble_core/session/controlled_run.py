@@ -1,4 +1,4 @@
-"""Access of a controller to its run: to the run's folder, lock and journal."""
+"""A run under the control of this process: access to the run's folder, lock and journal."""
 
 from __future__ import annotations
 
