@@ -14,7 +14,6 @@ import click
 
 from ensemble_core import config
 from ensemble_core.cli.command_group import CommandGroup
-from ensemble_core.cli.commands.run import run_text
 from ensemble_core.cli.executor_flags import CommandWithFlags, given_flags
 from ensemble_core.cli.options import (
     Display,
@@ -31,7 +30,7 @@ from ensemble_core.cli.options import (
 )
 from ensemble_core.cli.run_or_resume import record_exit_code, resume_instead
 from ensemble_core.config.file_text import read_file
-from ensemble_core.journal.run_store import fit, new_tag, state_folder
+from ensemble_core.journal.run_store import fit_tag, new_tag, state_folder
 from ensemble_core.quick_dataclass import replace
 from ensemble_core.session.executor_choice import (
     ExecutorChoice,
@@ -273,7 +272,7 @@ def run_text(
 
         for warning in () if display.as_json else ensemble.warnings:
             print_warning(warning)
-        begun = ensemble.begun(tag or new_tag(fit(ensemble.name)), os.getcwd())
+        begun = ensemble.begun(tag or new_tag(fit_tag(ensemble.name)), os.getcwd())
         return show(begun, choice, as_json=display.as_json, every=display.debug)
     new = new_run(
         ensemble,
