@@ -10,7 +10,6 @@ from ensemble_core.journal.lock import Lock
 from ensemble_core.journal.reader import NAME, Journal, JournalError
 from ensemble_core.journal.run_folder import is_own, remove_run_folder
 from ensemble_core.journal.run_state import has_performed
-from ensemble_core.journal.run_store import has_performed
 from ensemble_core.session.controlled_run import EXECUTOR
 
 if TYPE_CHECKING:
