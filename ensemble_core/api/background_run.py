@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TextIO, cast
 
-from ensemble_core.display.console import Narrator
+from ensemble_core.display.event_lines import Narrator
 from ensemble_core.display.output_thread import Feed, Output
 from ensemble_core.display.text_style import TextStyle
 from ensemble_core.errors import EnsembleError

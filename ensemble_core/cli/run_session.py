@@ -16,7 +16,7 @@ import click
 
 from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.options import Display
-from ensemble_core.display.console import Narrator, OutputLine
+from ensemble_core.display.event_lines import Narrator, OutputLine
 from ensemble_core.display.live_table import LiveTable, can_be_live
 from ensemble_core.display.output_thread import Feed, Output
 from ensemble_core.display.summary import kept_secrets, resume_command, summary

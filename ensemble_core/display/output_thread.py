@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TextIO, cast
 
-from ensemble_core.display.console import OutputLine, is_relevant
+from ensemble_core.display.event_lines import OutputLine, is_relevant
 from ensemble_core.display.live_table import LiveTable
 from ensemble_core.display.text_style import close_quietly, encodable, is_terminal
 from ensemble_core.engine.report import Report

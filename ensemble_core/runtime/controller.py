@@ -53,11 +53,11 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor, Run, new_run_id
 from ensemble_core.plugin.hookspecs import ActionPlugin, ObserverPlugin
 from ensemble_core.quick_dataclass import replace
-from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.discard import Discarder
 from ensemble_core.runtime.environment_wrapper import Environments
 from ensemble_core.runtime.event_check import TIMED, Admission, OrderCheck, usual
 from ensemble_core.runtime.executor_guard import ExecutorGuard
+from ensemble_core.runtime.function_calls import Caller, order_of
 from ensemble_core.runtime.identities import (
     Identities,
     LookUpRequest,

@@ -19,8 +19,8 @@ from ensemble_core.model.events import Event, JobEvent, Problem, ResizeOutcome, 
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Executor
 from ensemble_core.quick_dataclass import dataclass
-from ensemble_core.runtime.callbacks import Caller, MakeCall
 from ensemble_core.runtime.executor_guard import ExecutorGuard
+from ensemble_core.runtime.function_calls import Caller, MakeCall
 from ensemble_core.runtime.generator_calls import MakeSuggestion
 from ensemble_core.runtime.identities import Identities, LookUpRequest
 

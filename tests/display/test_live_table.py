@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ensemble_core.display.console import OutputLine
+from ensemble_core.display.event_lines import OutputLine
 from ensemble_core.display.live_table import LiveTable, can_be_live
 from ensemble_core.display.output_thread import Output
 from ensemble_core.display.text_style import TextStyle

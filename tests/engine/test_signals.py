@@ -15,8 +15,8 @@ from ensemble_core.model.events import Event, Problem, Resumed, Signalled
 from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
-from ensemble_core.runtime.callbacks import Caller
 from ensemble_core.runtime.executor_guard import ExecutorGuard
+from ensemble_core.runtime.function_calls import Caller
 from ensemble_core.runtime.orders import Performer
 
 FILE = """

@@ -8,7 +8,7 @@ from ensemble_testing import Story
 
 from ensemble_core.model.decisions import Call, Decision
 from ensemble_core.model.events import Event
-from ensemble_core.runtime.callbacks import order_of
+from ensemble_core.runtime.function_calls import order_of
 from ensemble_core.runtime.generator_calls import GeneratorCalls, MakeSuggestion
 
 __all__ = ["Told"]

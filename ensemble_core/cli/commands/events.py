@@ -15,7 +15,7 @@ from ensemble_core.cli.error_format import print_error, print_warning
 from ensemble_core.cli.json_output import to_json
 from ensemble_core.cli.name_completion import all_jobs, no_such_job
 from ensemble_core.cli.options import KeptRun, complete_names, kept_run_options
-from ensemble_core.display.console import Narrator
+from ensemble_core.display.event_lines import Narrator
 from ensemble_core.display.text_style import print_line, style_of
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.event_encoding import JournalRow

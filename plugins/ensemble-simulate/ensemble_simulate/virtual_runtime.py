@@ -47,8 +47,8 @@ from ensemble_core.model.jobs import Job
 from ensemble_core.plugin.executor import Run, VirtualExecutor
 from ensemble_core.plugin.hookspecs import ActionPlugin
 from ensemble_core.plugin.untrusted_code import Purpose
-from ensemble_core.runtime.callbacks import Caller, order_of
 from ensemble_core.runtime.controller import OUT_OF_TIME, STOPPED
+from ensemble_core.runtime.function_calls import Caller, order_of
 from ensemble_core.runtime.identities import Identities, reuse_events
 from ensemble_core.runtime.watcher import Outcome, Watcher
 

@@ -22,8 +22,8 @@ from ensemble_core.engine.state_validation import validate
 from ensemble_core.journal import database, writer
 from ensemble_core.journal.lock import Lock
 from ensemble_core.model.events import Resumed
-from ensemble_core.runtime import callbacks as calling
 from ensemble_core.runtime import controller as runtime
+from ensemble_core.runtime import function_calls as calling
 from ensemble_core.runtime import orders, resumption, snapshot_schedule
 from ensemble_core.session import controlled_run, resume
 

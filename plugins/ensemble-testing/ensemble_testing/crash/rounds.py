@@ -29,7 +29,7 @@ from ensemble_core.cli import (  # noqa: F401  (so that children need not)
 from ensemble_core.cli.commands import cancel, resume, run  # noqa: F401  (the same)
 from ensemble_core.cli.main import main as ensemble
 from ensemble_core.cli.options import KeptRun
-from ensemble_core.display import console, output_thread, summary  # noqa: F401  (the same)
+from ensemble_core.display import event_lines, output_thread, summary  # noqa: F401  (the same)
 from ensemble_core.errors import EnsembleError
 from ensemble_core.journal.event_encoding import JournalRow
 from ensemble_core.journal.replay import Replay

@@ -17,7 +17,7 @@ from ensemble_testing import Story
 
 from ensemble_core.cli.error_format import format_error
 from ensemble_core.cli.json_output import to_json
-from ensemble_core.display.console import FAILURES_SHOWN, Narrator, OutputLine, describe_status
+from ensemble_core.display.event_lines import FAILURES_SHOWN, Narrator, OutputLine, describe_status
 from ensemble_core.display.summary import (
     cost_text,
     group_table,
