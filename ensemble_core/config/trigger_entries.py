@@ -54,7 +54,7 @@ class BoundTrigger(NamedTuple):
     name: str | list[str] | None
     path: MetricPath | None
     matched: MatchContext
-    #: Subject of the events (see :class:`~ensemble_core.plugin.TriggerPlugin`).
+    #: Subject of the events (see :class:`~ensemble_core.plugin.records.TriggerPlugin`).
     about: frozenset[str]
     #: If set, the rule has an instance for each job, or for each combination of these parameters.
     each: Each
