@@ -254,9 +254,11 @@ class JobLife(JobEvents):
         """
         if report.kind == "fail":
             self.arrived(now)
-            # Restarted without having begun: its first node could not start it.
-            unstarted = report.why == "requeued" and not self.witnessed
-            failure = "node-failure" if unstarted else report.why
+            failure = report.why
+            if (
+                failure == "requeued"
+            ):  # by the queue, which took its node or could not start it there
+                failure = "preempted" if self.witnessed else "node-failure"
             self._except(failure, report.note, now, 126 << 8)
             return
         began, status = report.at - report.seconds, report.status

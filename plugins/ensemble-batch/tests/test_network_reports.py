@@ -458,7 +458,7 @@ def test_a_restarted_job_that_has_begun_runs_nothing(heard: Heard, late: bool) -
     report = Report("fail", heard.now, why="requeued", note="nothing was run", job="sim.0",
                     queue_id="7", life=1)  # fmt: skip
     heard.hear(report)
-    assert heard.context("exception")["type"] == "requeued"
+    assert heard.context("exception")["type"] == "preempted"
 
 
 @pytest.mark.parametrize("ask", ["cancel", "report"])

@@ -402,9 +402,10 @@ class SlurmExecutor(BatchExecutor):
         return [
             *self._explain(found.values()),
             *(
-                QueueJob(id_, "unknown", exception="cancel", note=_CANCELLED)
+                self._messages.end(id_)
+                or QueueJob(id_, "unknown", exception="cancel", note=_CANCELLED)
                 if id_ in unstarted and id_.partition("_")[0] in kept
-                else QueueJob(id_, "unknown")
+                else self._messages.end(id_) or QueueJob(id_, "unknown")
                 for id_ in unknown - found.keys()
             ),
         ]

@@ -218,6 +218,14 @@ _ENDED = re.compile(r"exceeded (job|step|virtual )?\s*memory limit", re.I)
 _MEMORY = re.compile(rf"{_ENDED.pattern}|oom[-_ ]kill|out of memory", re.I)
 #: Ends with a reason that an earlier message of a cgroup does not explain.
 _OTHER_ENDS = ("cancel", "timeout", "preempted")
+#: Messages about the end of a whole job, each with the state that Slurm gives the job.
+_JOB_ENDS: Mapping[str, str] = {
+    r"\bDUE TO TIME LIMIT": "TIMEOUT",
+    r"\bDUE TO PREEMPTION": "PREEMPTED",
+    r"\bDUE TO NODE FAILURE": "NODE_FAIL",
+    rf"{_ENDED.pattern}.*being killed": "OUT_OF_MEMORY",
+    r"\bJOB \d+ ON \S+ CANCELLED AT \S+$": "CANCELLED",
+}
 #: Most bytes of a file that are read.
 _MOST = 8192
 
@@ -241,6 +249,17 @@ class StepMessages:
         # Slurm expands %.
         seen = all(place.kept for place in places) and "%" not in self._folder
         return os.path.join(self._folder, f"slurm-{queue_id}.err") if seen else ""
+
+    def end(self, queue_id: str) -> QueueJob | None:
+        """Return the end of a job that Slurm has forgotten; ``None`` if no message is about it."""
+        words = self._words(queue_id)
+        last = words.rpartition("; ")[2]
+        state = next((state for text, state in _JOB_ENDS.items() if re.search(text, last)), None)
+        if state is None:
+            return None
+        kind, note = _EXCEPTIONS[state]
+        note = f"{note} ({words}); Slurm no longer knows it"
+        return QueueJob(queue_id, "over", int(signal.SIGTERM), kind, note)
 
     def explain(self, job: QueueJob) -> QueueJob:
         """Return a failed job with the cause and note of its messages."""

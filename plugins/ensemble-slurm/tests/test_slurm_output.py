@@ -664,3 +664,33 @@ def test_a_job_cancelled_as_it_gets_its_nodes_may_have_had_no_prolog(
     job = queue_job(Row("7", None, "CANCELLED", nodes="n1", started=5.0, ended=ended))
     assert job.exception == "cancel"
     assert ("PrologSlurmctld" in job.note) is doubtful
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-12-01T12:48:55 ***", "cancel"),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-12-01T12:48:55 DUE TO TIME LIMIT ***", "timeout"),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-12-01T12:48:55 DUE TO PREEMPTION ***", "preempted"),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-12-01T12:48:55 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***", "node-failure"),
+        ("Job 7 exceeded memory limit (9 > 5), being killed", "out-of-memory"),
+        ("*** JOB 7 ON n1 CANCELLED AT 2026-12-01T12:48:55 DUE TO JOB REQUEUE ***", None),
+        ("*** STEP 7.0 ON n1 CANCELLED AT 2026-12-01T12:48:55 ***", None),
+    ],
+)  # fmt: skip
+def test_the_end_of_a_job_that_slurm_has_forgotten_is_in_its_messages(
+    said: str, kind: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cancelled while no controller ran, and seemed to have been killed by a signal."""
+    (tmp_path / "slurm-7.err").write_text(f"slurmstepd-n1: error: {said}\n")
+
+    def command(words: Sequence[str], **options: object) -> tuple[int, str, str]:
+        return 1, "", "slurm_load_jobs error: Invalid job id specified"
+
+    executor = SlurmExecutor()
+    executor._messages = StepMessages(str(tmp_path))
+    monkeypatch.setattr(executor, "command", command)
+    (job,) = executor.account(["7"])
+    assert (job.state, job.exception) == (("over", kind) if kind else ("unknown", None))
+    (other,) = executor.account(["8"])
+    assert other.state == "unknown"
