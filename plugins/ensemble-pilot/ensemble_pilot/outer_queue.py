@@ -257,7 +257,9 @@ class Pilots:
                 since = event.timestamp
                 if event.name == "suspend":  # the queue was asked some time after the nodes stopped
                     silence = self._nodes.silence(self._fleet.placed[name])
-                    since = min(since, self._transaction.clock() - silence)
+                    # A node that was heard then may have run until its next heartbeat.
+                    heard = self._transaction.clock() - silence
+                    since = min(since, heard + node_connections.HEARTBEAT / 2)
                 self._jobs.suspend(name, event, since)
         elif event.name == "finish":
             pilot.ends = min(event.timestamp, pilot.until(self._transaction.clock()))
