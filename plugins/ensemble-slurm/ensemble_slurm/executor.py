@@ -84,6 +84,8 @@ _PROLOG = 5.0
 _NO_SUCH_JOB = re.compile(r"invalid job id|^job \S+ not found", re.M)
 #: Seconds between checks of the completion script's file.
 _COMPLETIONS = 2.0
+#: Seconds for which an end may be missing in the accounting, because slurmdbd was away.
+_ACCOUNTING_LAG = 90.0
 #: What ``sbatch`` says if slurmctld has too many jobs. It then retries for two minutes.
 _RETRIES = "sleeping and retrying"
 
@@ -140,6 +142,8 @@ class SlurmExecutor(BatchExecutor):
         self._site = Site()
         self._has_submit_line = True  # before Slurm 21.08, sacct rejects this column
         self._user = str(os.getuid())
+        #: Since when accounting has listed jobs as not over that slurmctld no longer knows.
+        self._unended: dict[str, float] = {}
         #: When jobs were submitted or last listed as waiting, in monotonic seconds.
         self._waited: dict[str, float] = {}
         self._waited_lock = threading.Lock()
@@ -387,7 +391,8 @@ class SlurmExecutor(BatchExecutor):
     def account(self, ids: Collection[str]) -> Iterable[QueueJob]:
         """Ask slurmctld about each job. If it does not know a job, look for its end in accounting.
 
-        Accounting may list a job as running forever after slurmctld has lost it.
+        Accounting may list a job as running forever after slurmctld has lost it. But if slurmdbd
+        was away, it does not have the newest ends yet.
         """
         found, unknown = self._show(ids)
         unstarted = self._note_waiting((), 0.0)
@@ -395,6 +400,7 @@ class SlurmExecutor(BatchExecutor):
             which = sorted(unknown)[:_ACCOUNT_AT_ONCE]
             rows = list(map(self._queue_job, self._sacct(f"--jobs={','.join(which)}")))
             found.update((job.id, job) for job in rows if job.state == "over")
+            unknown -= self._late({job.id for job in rows} & unknown - found.keys() - unstarted)
             unstarted |= set(which) - {job.id for job in rows}
         # A task that is cancelled while it waits may leave no record although its array has one.
         # Neither does a task that ended longer than MinJobAge ago, unless there is accounting.
@@ -409,6 +415,14 @@ class SlurmExecutor(BatchExecutor):
                 for id_ in unknown - found.keys()
             ),
         ]
+
+    def _late(self, ids: Collection[str]) -> set[str]:
+        """Return those of these jobs whose end may still reach the accounting, which does not have
+        it.
+        """
+        now = time.monotonic()
+        self._unended = dict.fromkeys(ids, now) | self._unended
+        return {id_ for id_ in ids if now - self._unended[id_] < _ACCOUNTING_LAG}
 
     def _show(self, ids: Collection[str]) -> tuple[dict[str, QueueJob], set[str]]:
         """Return these jobs from ``scontrol show job``, and the ids that slurmctld does not know.
