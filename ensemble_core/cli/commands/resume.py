@@ -140,7 +140,7 @@ def _say_tables(found: NewTables, display: Display) -> int:
             print_warning(warning)
     if not display.quiet:
         click.echo(
-            f"run {found.tag} has ended; the changed file adds no job, only tables\n"
+            f"run {found.tag} has ended; the changes add no work: no job runs\n"
             f"  to show a table: ensemble results {found.tag} {found.tables[0]}"
         )
     return found.exit_code
