@@ -136,13 +136,17 @@ class Table(LineObserver):
         self._forget()
         self._legends.clear()
         self._open = self._header is None
+        #: The number of tabs at the end of the current line.
+        self._empty = 0
 
     def _forget(self) -> None:
         self._texts.clear()
         self._width = 0
 
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
+        whole = line.rstrip(b" \r\n")
         line = line.rstrip()
+        self._empty = len(whole) - len(whole.rstrip(b"\t"))
         text = line.decode("utf-8", "replace")
         if self._until is not None and self._until.search(line):
             self._forget()
@@ -349,6 +353,7 @@ class Table(LineObserver):
         names, cells = self._cells(header, separator), self._cells(text, separator)
         if not names:
             return None
+        cells = self._with_empty(cells, separator, len(names))
         if separator is None and (len(names) != len(cells) or self._has_units(names)):
             names = names_above(header, text)
             if self._has_units(names):
@@ -432,6 +437,12 @@ class Table(LineObserver):
                 return each
         return None
 
+    def _with_empty(self, cells: list[str], separator: str | None, width: int) -> list[str]:
+        """Return the cells with the empty ones at the end of the current line."""
+        if separator != "\t" or len(cells) >= width:
+            return cells
+        return cells + [""] * min(self._empty, width - len(cells))
+
     @staticmethod
     def _cells(text: str, separator: str | None) -> list[str]:
         if separator is None:
@@ -475,7 +486,7 @@ class Table(LineObserver):
 
     def _row_of(self, text: str) -> Mapping[str, float] | None:
         """Return the row in this line, or ``None`` if the line is no row of the table."""
-        cells = self._cells(text, self._separator)
+        cells = self._with_empty(self._cells(text, self._separator), self._separator, self._width)
         if len(cells) != self._width or (self._separator is None and self._touch(cells)):
             return self._uneven_row(text, cells)
         row: dict[str, float] = {}

@@ -162,6 +162,18 @@ def test_an_empty_cell_has_no_value() -> None:
     assert complaint is None
 
 
+def test_tabs_at_the_end_of_a_row_are_empty_cells() -> None:
+    text = "a\tb\tc\n1\t2\t\n4\t5\t\n\t8\t\n7\t\t9\n"
+    rows, complaint = observe(text)
+    assert [row for row, _ in rows] == [
+        {"a": 1, "b": 2},
+        {"a": 4, "b": 5},
+        {"b": 8},
+        {"a": 7, "c": 9},
+    ]
+    assert complaint is None
+
+
 def test_header_and_until_select_a_part_of_the_file() -> None:
     text = "Step Temp\n 1 99\nSCF Temp\n 1 5\n 2 6\nTotals\n 3 7\nSCF Temp\n 4 8\n"
     assert values(text, fields=["Temp"], header="^SCF", until="^Totals") == [5, 6, 8]
