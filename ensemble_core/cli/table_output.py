@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import itertools
 import re
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar, cast
 
 import click
 
@@ -60,8 +61,8 @@ def output_options(function: _F) -> _F:
         click.option("--csv", "form", flag_value="csv", help="Comma-separated values."),
         click.option(
             "--csv-safe",
-            "form",
-            flag_value="csv-safe",
+            "safe",
+            is_flag=True,
             help="CSV for a spreadsheet: puts ' before texts that would run as formulas.",
         ),
         click.option("--json", "form", flag_value="json", help="A list of JSON objects."),
@@ -75,9 +76,19 @@ def output_options(function: _F) -> _F:
             help="Write to this file; its suffix gives the format unless an option does.",
         ),
     ]
+
+    @functools.wraps(function)
+    def command(*args: Any, safe: bool, form: str | None, **values: Any) -> Any:
+        if safe and form not in (None, "csv"):
+            raise UsageError(
+                f"--csv-safe writes CSV, --{form} does not", hint="leave out one of the two"
+            )
+        return function(*args, form="csv-safe" if safe else form, **values)
+
+    decorated: Any = command
     for option in reversed(options):
-        function = option(function)
-    return function
+        decorated = option(decorated)
+    return cast(_F, decorated)
 
 
 def in_batches(

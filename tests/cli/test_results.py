@@ -229,6 +229,15 @@ def test_csv_safe_has_no_formulas(hostile: Path) -> None:
     assert {row["\\x1b[2Jy"] for row in rows} == {"-2"}
 
 
+def test_csv_safe_has_no_formulas_beside_another_format_option(hostile: Path) -> None:
+    safe = _said(hostile, "jobs", "--csv-safe").stdout
+    assert _said(hostile, "jobs", "--csv-safe", "--csv").stdout == safe
+    assert _said(hostile, "jobs", "--csv", "--csv-safe").stdout == safe
+    refused = _said(hostile, "jobs", "--csv-safe", "--json")
+    assert refused.exit_code == 2
+    assert not refused.stdout
+
+
 def test_csv_has_unchanged_values_and_no_forged_rows(hostile: Path, tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
     assert _said(hostile, "jobs", "-o", str(file)).exit_code == 0
