@@ -58,6 +58,9 @@ def read_yaml(text: str, file: str) -> Document:
     return read_document(text, file)
 
 
+_NOT_YAML = "the file is not YAML"
+
+
 def read_value(text: str, origin: str) -> tuple[Any, dict[Path, str]]:
     """Parse VALUE in ``--set KEY=VALUE``.
 
@@ -69,8 +72,12 @@ def read_value(text: str, origin: str) -> tuple[Any, dict[Path, str]]:
         document = read_document(text, origin)
     except FileErrors as errors:
         first = errors.errors[0]
+        what, hint = first.what, first.hint
+        if what.startswith(_NOT_YAML):
+            what = "the value is not YAML" + what[len(_NOT_YAML) :]
+            hint = "a text with braces, brackets or other signs needs quotes: KEY='\"{here}/x\"'"
         raise UsageError(
-            first.what, where=Location(origin), cause=first.cause, hint=first.hint, code=first.code
+            what, where=Location(origin), cause=first.cause, hint=hint, code=first.code
         ) from None
     return document.data, document.spelled
 
@@ -99,7 +106,7 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
     mark = error.problem_mark or error.context_mark
     problem = error.problem or error.context or "it does not parse"
     if mark is None:
-        return _fault(f"the file is not YAML: {problem}", Location(file, 1, 1))
+        return _fault(f"{_NOT_YAML}: {problem}", Location(file, 1, 1))
     lines = text.split("\n")
     line = lines[mark.line] if mark.line < len(lines) else ""
     indent = line[: len(line) - len(line.lstrip(" \t"))]
@@ -135,7 +142,7 @@ def _syntax(error: Any, text: str, file: str) -> UsageError:
     elif "did not find expected" in problem:
         hint = "check the indentation and the quotes and brackets before this place"
     return _fault(
-        f"the file is not YAML: {problem}{context}{since}",
+        f"{_NOT_YAML}: {problem}{context}{since}",
         Location(file, mark.line + 1, mark.column + 1),
         hint,
     )
@@ -227,7 +234,7 @@ class _Parser:
         except yaml.MarkedYAMLError as error:
             raise _syntax(error, text, file) from None
         except yaml.YAMLError as error:
-            raise _fault(f"the file is not YAML: {error}", Location(file, 1, 1)) from None
+            raise _fault(f"{_NOT_YAML}: {error}", Location(file, 1, 1)) from None
 
     def _place(self, event: Any) -> Location:
         mark = event.start_mark

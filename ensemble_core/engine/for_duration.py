@@ -112,11 +112,17 @@ class TrueConditions:
             due = since + lasts
             self.timers.once(due if due > now else now + min(lasts, _GRACE), "for", timer)
 
-    def measure(self, now: float) -> None:
-        """Note for the report how long conditions have been true until now."""
+    def true_for(self, now: float) -> dict[int, float]:
+        """Return how long pending conditions have been true at most, by the ids of their rules.
+
+        It changes nothing: how often somebody looks must not change a snapshot.
+        """
+        times: dict[int, float] = {}
         for found in self.pending.values():
-            true_for = now - (now if found.one.since is None else found.one.since)
-            found.state.longest = max(found.state.longest, true_for)
+            if found.one.since is not None:
+                key = id(found.state)
+                times[key] = max(times.get(key, 0.0), now - found.one.since)
+        return times
 
     def first(self) -> PendingCondition | None:
         """Return the condition whose time is over first."""

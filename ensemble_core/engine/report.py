@@ -175,7 +175,7 @@ def _rule_reports(state: State) -> Iterator[RuleReport]:
     for watch in state.rules.index.watches.values():
         if watch.unread:
             watch.last, watch.unread = watch.read(state.now), False
-    state.rules.true_conditions.measure(state.now)
+    true_for = state.rules.true_conditions.true_for(state.now)
     for rule_state in state.rules.states.values():
         rule = rule_state.rule
         yield RuleReport(
@@ -187,7 +187,7 @@ def _rule_reports(state: State) -> Iterator[RuleReport]:
             refused=rule_state.refused,
             passed_over=rule_state.passed_over,
             held_back=dict(rule_state.held_back),
-            longest=rule_state.longest,
+            longest=max(rule_state.longest, true_for.get(id(rule_state), 0.0)),
             checks=rule.checks,
             lasts=rule.lasts,
             last_value=rule_state.value,

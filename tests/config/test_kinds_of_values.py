@@ -159,3 +159,13 @@ def test_a_table_that_compares_a_number_with_a_text_causes_the_warning(keys: str
     found = [one for one in told if "compares a number with a text" in one]
     assert len(found) == bool(why)
     assert not why or found[0].endswith(why)
+
+
+@pytest.mark.parametrize("value", ["{here}/w", "[{here}/a, 2]", "@w"])
+def test_a_value_of_set_that_is_not_yaml_is_not_called_a_file(value: str) -> None:
+    with pytest.raises(EnsembleError) as caught:
+        load_text(FILE, REGISTRY, overrides=[f"jobs.sim.workdir={value}"])
+    told = str(caught.value)
+    assert "the value is not YAML" in told
+    assert "the file" not in told
+    assert "'\"{here}/x\"'" in told

@@ -378,3 +378,15 @@ def test_rule_that_is_enabled_again_or_changed_forgets_earlier_checks(each: str,
     story.observe("sim.0", T=60)
     story.observe("sim.0", T=60)
     assert fires(story) > before
+
+
+def test_looking_at_a_rule_whose_time_runs_does_not_change_its_state() -> None:
+    story = hot()
+    story.observe("sim.0", T=60)
+    story.wait(200)
+    story.tell(StopRequested(story.now, then="keep"))
+    (state,) = (each for each in story.engine.state.rules.states.values() if each.rule.id == "hot")
+    before = state.longest
+    (rule,) = (each for each in story.engine.report().rules if each.id == "hot")
+    assert (rule.longest, state.longest) == (200, before)
+    assert before < 200
