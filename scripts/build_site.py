@@ -407,7 +407,8 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (
             "Start, read and steer runs, and errors: public names of `ensemble_core`. "
             "[From Python](python.md) shows how they are used. Other pages have "
-            "[jobs and rules](api-model.md), [events and generators](api-events.md), "
+            "[jobs and rules](api-model.md), "
+            "[events, generators and simulations](api-events.md), "
             "[executors](api-executors.md) "
             "and [records of plugins](api-plugins.md)."
         ),
@@ -419,19 +420,18 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("model.job_group", "model.jobs", "model.rules", "model.expressions"),
     ),
     "api-events": (
-        "Python API: events and generators",
+        "Python API: events, generators and simulations",
         (
-            "What happens in a run, as executors report it, and what generators receive. "
-            "All names are in `ensemble_core`."
+            "What happens in a run, as executors report it, what generators receive, and what a "
+            "simulation asks an executor. All names are in `ensemble_core`."
         ),
         (
             "model.events",
             "model.generators",
             "model.decisions",
             "model.causes",
-            "CAUSES",
-            "Cause",
-            "WhenBusy",
+            *("CAUSES", "Cause", "WhenBusy"),
+            *("VirtualAnswer", "VirtualExecutor", "VirtualPilots", "VirtualTurn"),
         ),
     ),
     "api-executors": (

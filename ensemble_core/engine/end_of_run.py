@@ -302,7 +302,7 @@ class Stopping:
             if isinstance(event, Observed):
                 record.count_row(event.observer, event.restarted)
             else:
-                record.newest = event.told_at
+                record.newest = event.reported_at
                 if event.name == "start":
                     record.files = event.context
                 elif event.name == "clean":
@@ -339,7 +339,7 @@ class Stopping:
             record.exception = kind
         elif record.exception not in _ABSORBED or record.outcome is not None:
             return False
-        record.newest = event.told_at
+        record.newest = event.reported_at
         if name == "start" and record.started is None:
             return False
         if name == "finish":

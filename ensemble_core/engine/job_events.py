@@ -30,7 +30,7 @@ def apply_job_event(table: JobTable, record: JobRecord, event: JobEvent) -> tupl
     """
     name = event.name
     context = event.context
-    record.newest = event.told_at if context and "told_at" in context else event.timestamp
+    record.newest = event.reported_at if context and "reported_at" in context else event.timestamp
     moves, once, phase, trigger_events, moving, change = _EFFECTS[name]
     if once:
         if record.seen & once:

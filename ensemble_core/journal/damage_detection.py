@@ -22,6 +22,9 @@ from zlib import crc32
 
 from ensemble_core.journal.run_folder import PERFORMED, read_note
 
+#: Journals of up to so many bytes are checked whole before a resume writes to them. Of a larger
+#: one, the newest snapshot and the events after it are checked.
+CHECKED_WHOLE = 32 << 20
 #: The tables with one sum of checksums for all rows, and their columns.
 SUMMED = {
     "about": "key, value",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_core.journal.damage_detection import (
+    CHECKED_WHOLE,
     SUMMED,
     list_checksum,
     read_progress,
@@ -71,8 +72,6 @@ _KINDS_OF_LISTS = {
     "placed": '"nodes":[',
     "hosted": '"host":',
 }
-#: Journals up to this size in bytes are checked completely before they are written to.
-_CHECKED_WHOLE = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +298,9 @@ class Journal:
         missing or damaged.
         """
         limit = until if until is not None else _LARGEST
-        marks = (json.dumps(job),) if job is not None else holding
+        texts = (json.dumps(job),) if job is not None else holding
         for first, last, text in self._lists(after, limit):
-            if marks and not any(mark in text for mark in marks):
+            if texts and not any(each in text for each in texts):
                 continue
             with self._reading():
                 rows = rows_of(first, last, text, plain=plain)
@@ -309,10 +308,10 @@ class Journal:
                 if after < row.seq <= limit and (job is None or row.job == job):
                     yield row
 
-    def texts_of_events(self, marks: Sequence[str]) -> Iterator[str]:
+    def texts_of_events(self, texts: Sequence[str]) -> Iterator[str]:
         """Yield the lists of events that contain one of these texts, as JSON."""
         for _, _, text in self._lists(0, _LARGEST):
-            if any(mark in text for mark in marks):
+            if any(each in text for each in texts):
                 yield text
 
     def rows_of_kind(self, kind: str, after: int, until: int) -> Iterator[JournalRow]:
@@ -575,7 +574,7 @@ class Journal:
     @property
     def is_small(self) -> bool:
         """True if checking the whole journal takes negligible time."""
-        return self.path.stat().st_size <= _CHECKED_WHOLE
+        return self.path.stat().st_size <= CHECKED_WHOLE
 
     def check_if_small(self) -> None:
         """Call :meth:`check` if the journal is small."""

@@ -113,7 +113,7 @@ class JournalWriter:
         self._written = self.seq
         #: The progress that is stored outside the journal.
         self._progress = read_progress(path.parent)
-        self._marks: int | None = None
+        self._progress_file: int | None = None
         #: With ``sync_late``: which orders need a synced journal, a descriptor of the write-ahead
         #: log, and when it has to be synced (monotonic seconds; ``None`` if it is synced).
         self._lasting: Callable[[Any], bool] | None = None
@@ -255,10 +255,10 @@ class JournalWriter:
     def close(self) -> None:
         """Close the file. Events that are not written are abandoned."""
         self.stop(0.0)
-        for descriptor in (self._marks, self._log):
+        for descriptor in (self._progress_file, self._log):
             if descriptor is not None:
                 os.close(descriptor)
-        self._marks = self._log = None
+        self._progress_file = self._log = None
         try:
             self._connection.close()
         except sqlite3.Error:
@@ -545,13 +545,13 @@ class JournalWriter:
         """Store the progress outside the journal."""
         self._progress = progress
         with contextlib.suppress(OSError):  # the progress is only a safeguard
-            if self._marks is None:
-                place = self.path.with_name(PERFORMED)
+            if self._progress_file is None:
+                path = self.path.with_name(PERFORMED)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-                self._marks = os.open(place, flags, 0o600)
-            os.pwrite(self._marks, progress.text(), 0)
+                self._progress_file = os.open(path, flags, 0o600)
+            os.pwrite(self._progress_file, progress.text(), 0)
             if sync:
-                os.fsync(self._marks)
+                os.fsync(self._progress_file)
 
     def _write_with_retries(self, batch: Sequence[_Entry], snapshot: Snapshot | None) -> bool:
         """Write a batch, and retry until it succeeds. Return False if the write was abandoned."""

@@ -70,8 +70,8 @@ class JobEvent(Event):
 
     The context of ``suspend``, ``unsuspend`` and ``requeue`` may have a ``note``: why.
 
-    If the run has corrected the timestamp, ``told_at`` in the context is the time that the executor
-    reported.
+    If the run has corrected the timestamp, ``reported_at`` in the context is the time that the
+    executor reported.
     """
 
     type: ClassVar[str] = "job"
@@ -81,11 +81,11 @@ class JobEvent(Event):
     ours: bool = True
 
     @property
-    def told_at(self) -> float:
+    def reported_at(self) -> float:
         """The time that the executor reported. After a resume, the executor is asked for events
         since this time.
         """
-        time = self.context.get("told_at")
+        time = self.context.get("reported_at")
         return time if isinstance(time, float) else self.timestamp
 
 

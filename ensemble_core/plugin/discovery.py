@@ -87,7 +87,7 @@ def observer_record(name: str) -> ObserverPlugin:
 
 
 #: The registry in which records are looked up within a ``with use_registry(…)`` block.
-_looked_in: ContextVar[Registry | None] = ContextVar("ensemble-registry", default=None)
+_active: ContextVar[Registry | None] = ContextVar("ensemble-registry", default=None)
 #: The registries of the runs of this process, the newest last.
 _of_runs: list[Registry] = []
 
@@ -99,20 +99,20 @@ def use_registry(registry: Registry, *, threads: bool = False) -> Iterator[None]
     With ``threads``, other threads also use it, unless they use one of their own: a run calls
     functions of records on threads of its executor.
     """
-    token = _looked_in.set(registry)
+    token = _active.set(registry)
     if threads:
         _of_runs.append(registry)
     try:
         yield
     finally:
-        _looked_in.reset(token)
+        _active.reset(token)
         if threads:
             _of_runs.remove(registry)
 
 
 def _registry() -> Registry:
     """Return the registry in use, or load the installed plugins if no run uses one."""
-    return _looked_in.get() or (_of_runs[-1] if _of_runs else discover())
+    return _active.get() or (_of_runs[-1] if _of_runs else discover())
 
 
 def _installed_entry_points() -> list[EntryPoint]:

@@ -109,33 +109,35 @@ def check_classes(schema: Mapping[str, Any], shown: str) -> None:
 def check_compared(schema: Mapping[str, Any], shown: str) -> None:
     """Check the annotations of options that ``--reuse`` compares."""
     for name, option in schema.get("properties", {}).items():
-        mark = option.get("x-ensemble-compared", True) if isinstance(option, Mapping) else True
-        if not isinstance(mark, bool):
+        annotation = (
+            option.get("x-ensemble-compared", True) if isinstance(option, Mapping) else True
+        )
+        if not isinstance(annotation, bool):
             raise PluginError(
-                f"{shown}: option {name!r}: 'x-ensemble-compared' is {kind_of(mark)}, expected "
-                "true or false"
+                f"{shown}: option {name!r}: 'x-ensemble-compared' is {kind_of(annotation)}, "
+                "expected true or false"
             )
 
 
 def check_flags(schema: Mapping[str, Any], shown: str) -> None:
     """Check the annotations that turn options of an executor into flags of commands."""
     for name, option in schema.get("properties", {}).items():
-        mark = option.get("x-ensemble-flag", True) if isinstance(option, Mapping) else True
-        shown_mark = f"{shown}: option {name!r}: 'x-ensemble-flag'"
-        if not isinstance(mark, Mapping):
-            if not isinstance(mark, bool):
+        annotation = option.get("x-ensemble-flag", True) if isinstance(option, Mapping) else True
+        where = f"{shown}: option {name!r}: 'x-ensemble-flag'"
+        if not isinstance(annotation, Mapping):
+            if not isinstance(annotation, bool):
                 raise PluginError(
-                    f"{shown_mark} is {kind_of(mark)}, expected true, false or a mapping"
+                    f"{where} is {kind_of(annotation)}, expected true, false or a mapping"
                 )
             continue
-        for key, value in mark.items():
+        for key, value in annotation.items():
             if not isinstance(value, _FLAG.get(key, ())):
                 known = ", ".join(_FLAG)
-                raise PluginError(f"{shown_mark}: {key!r} is unknown or invalid; known: {known}")
-        unknown = set(mark.get("commands", ())) - {"run", "resume", "cancel"}
+                raise PluginError(f"{where}: {key!r} is unknown or invalid; known: {known}")
+        unknown = set(annotation.get("commands", ())) - {"run", "resume", "cancel"}
         if unknown:
             raise PluginError(
-                f"{shown_mark}: executors cannot add flags to the command {min(unknown)!r}; "
+                f"{where}: executors cannot add flags to the command {min(unknown)!r}; "
                 "expected run, resume or cancel"
             )
 

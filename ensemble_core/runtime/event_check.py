@@ -91,7 +91,7 @@ class OrderCheck:
 
     def in_our_time(self, event: JobEvent) -> JobEvent:
         """Return an event of a queue whose clock is behind ours, with its time by our clock."""
-        return _with_time(event, min(event.told_at + self.behind, self._clock()))
+        return _with_time(event, min(event.reported_at + self.behind, self._clock()))
 
     def _compare_clocks(self, event: JobEvent, record: JobRecord) -> bool:
         """Note if the queue's clock is behind ours: a job cannot arrive before its submission.
@@ -227,7 +227,10 @@ class OrderCheck:
             if isinstance(each, JobEvent) and each.job == event.job and each.ours:
                 if each.name != "requeue":
                     of_job.append(each)
-                elif any(one.name == event.name and one.told_at == event.told_at for one in of_job):
+                elif any(
+                    one.name == event.name and one.reported_at == event.reported_at
+                    for one in of_job
+                ):
                     break
                 else:  # ``event`` is after this ``requeue``
                     of_job.clear()
@@ -320,13 +323,13 @@ def _is_moved(record: JobRecord) -> bool:
 
 
 def _with_time(event: _E, time: float) -> _E:
-    """Return the event with another time. A job's event keeps its original time as ``told_at``.
+    """Return the event with another time. A job's event keeps its original time as ``reported_at``.
 
-    ``told_at`` is never 0, because that would mean that the job had no event.
+    ``reported_at`` is never 0, because that would mean that the job had no event.
     """
     if not isinstance(event, JobEvent):
         return replace(event, timestamp=time)
-    context = {"told_at": float(max(event.timestamp, _STEP)), **event.context}
+    context = {"reported_at": float(max(event.timestamp, _STEP)), **event.context}
     return replace(event, timestamp=time, context=context)
 
 

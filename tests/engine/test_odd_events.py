@@ -188,7 +188,7 @@ custom: |
 def test_a_resume_uses_the_executors_times() -> None:
     told = Story(ONE_JOB)
     told.start()
-    told.tell(JobEvent(told.now, "a.0", "submit", {"told_at": 12.5}))
+    told.tell(JobEvent(told.now, "a.0", "submit", {"reported_at": 12.5}))
     record = told.engine.state.table.records["a.0"]
     assert record.newest == 12.5
     assert record.submitted == told.now

@@ -482,7 +482,7 @@ def test_valid_events_are_not_changed(tmp_path: Path) -> None:
     assert outcome.exit_code == 0
     assert told.problems == []
     assert told.names == ["submit", "alloc", "start", "finish", "clean"]
-    assert all("told_at" not in event.context for event in told.events)
+    assert all("reported_at" not in event.context for event in told.events)
 
 
 def test_events_in_the_future_get_the_current_time_and_name_the_executor_once(
@@ -613,11 +613,11 @@ rules:
     assert told.times == sorted(told.times)
 
 
-def run_kept_job(engine: Engine, start: float, told_at: float) -> None:
+def run_kept_job(engine: Engine, start: float, reported_at: float) -> None:
     """Let job ``a.0`` of an earlier controller start at this time, with the queue's time of it."""
     engine.handle(Started(NOW - 100, {}))
     engine.handle(JobEvent(NOW - 100, "a.0", "submit"))
-    engine.handle(JobEvent(start, "a.0", "start", {"told_at": told_at}))
+    engine.handle(JobEvent(start, "a.0", "start", {"reported_at": reported_at}))
 
 
 NOW = 1_700_000_000.0
@@ -657,7 +657,7 @@ def test_a_finish_before_its_start_counts_right_after_it(tmp_path: Path) -> None
     assert outcome.exit_code == 0
     start, finish = told.events[2:4]
     assert 0 < finish.timestamp - start.timestamp < 1e-3
-    assert finish.context["told_at"] < start.timestamp
+    assert finish.context["reported_at"] < start.timestamp
     (problem,) = told.problems
     assert "finish of a.0 is 7 s older than the event before it" in problem.message
 

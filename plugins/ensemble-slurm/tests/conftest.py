@@ -177,7 +177,7 @@ class Cluster:
     def run(self, *words: str, check: bool = True) -> str:
         """Return the output of a Slurm command in this cluster."""
         done = subprocess.run(
-            words, env=self.environment, capture_output=True, text=True, timeout=150, check=False
+            words, env=self.environment, capture_output=True, text=True, timeout=600, check=False
         )
         if check and done.returncode:
             raise AssertionError(f"{' '.join(words)}: {done.stderr}")

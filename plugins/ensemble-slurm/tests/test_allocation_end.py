@@ -42,10 +42,11 @@ class Study:
 
     def started(self, count: int) -> None:
         file = self.folder / "started"
-        wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= count, 100)
+        wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= count, 300)
 
     def wait_over(self, job: str) -> None:
-        end = time.monotonic() + 150
+        # A requeued job waits two minutes.
+        end = time.monotonic() + 600
         while job in {each[0] for each in self.cluster.active()}:
             assert time.monotonic() < end, f"job {job} does not end"
             time.sleep(0.5)
@@ -69,7 +70,7 @@ class Study:
     def check(self) -> None:
         """The allocation is over: no process is left, and the next allocation does the rest."""
         said = self.folder / "said"
-        wait_until(lambda: not self.processes(), 60)
+        wait_until(lambda: not self.processes(), 300)
         assert self.status()["state"] in ("stopped", "interrupted"), said.read_text()
         assert len((self.folder / "ended").read_text().splitlines()) < 20
         (self.folder / "go").touch()
