@@ -16,11 +16,17 @@ from operator_cluster import Stand
 
 
 @pytest.fixture
-def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
-    # On a busy machine, the test's process may stall for ten seconds. The operator would then lose
-    # its Lease and exit, and no Deployment restarts it here.
+def slow_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an operator keep its Lease on a busy machine, where its process may stall for ten seconds.
+
+    It would then exit, and no Deployment restarts it here.
+    """
     slow = partial(Lease, duration=600.0, renew=600.0)
     monkeypatch.setattr("ensemble_operator.kopf_watch.Lease", slow)
+
+
+@pytest.fixture
+def stand(slow_lease: None) -> Iterator[Stand]:
     stand = Stand()
     yield stand
     stand.close()

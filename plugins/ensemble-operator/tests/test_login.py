@@ -19,7 +19,7 @@ from ensemble_core import UsageError
 
 
 @pytest.fixture
-def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_lease: None) -> Iterator[Stand]:
     stand = Stand(tls=tmp_path / "tls")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(stand.cluster.port))
