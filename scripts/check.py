@@ -173,7 +173,7 @@ def show(
 
 
 def output(process: subprocess.Popen[bytes]) -> Iterator[str]:
-    """Yield the lines that a command prints, until it ends; stop it if it prints nothing for long.
+    """Yield the lines of a command's output. Stop it after ``SILENCE`` seconds without output.
 
     A process that it leaves behind may keep the pipe open, so the end of the pipe is not awaited.
     Such a process is shown: a test of a run that ends must not leave any.
@@ -181,11 +181,13 @@ def output(process: subprocess.Popen[bytes]) -> Iterator[str]:
     assert process.stdout is not None
     pipe = process.stdout.fileno()
     name = os.readlink(f"/proc/self/fd/{pipe}") if sys.platform == "linux" else ""
-    rest, printed, stopped = b"", time.monotonic(), False
+    rest, printed, stopped, ended = b"", time.monotonic(), False, 0.0
     while True:
-        # A process that has ended is asked for first: what it printed is then in the pipe.
-        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if select.select([pipe], [], [], 1)[0]:
+        # Look for the end before reading, so that all output is in the pipe by then.
+        if not ended and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            ended = time.monotonic()
+        late = ended and time.monotonic() - ended > 5
+        if select.select([pipe], [], [], 1)[0] and not late:
             if not (read := os.read(pipe, 1 << 16)):
                 break
             printed = time.monotonic()
@@ -221,9 +223,9 @@ def processes(pipe: str = "") -> Iterator[str]:
         above = shown = shown | more
     for pid in sorted(shown):
         with suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
             state = Path(f"/proc/{pid}/wchan").read_text()
-            yield f"  {pid} of {parents[pid]}, in {state}: {words[:300]}"
+            yield f"  {pid} of {parents[pid]}, in {state}: {words[:300].decode(errors='replace')}"
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> None:
@@ -529,7 +531,7 @@ def last_section(whole: float) -> None:
     print()
     if RESULTS.left:
         print("FAILED: commands left processes", *RESULTS.left, sep="\n")
-    if not RESULTS.failed:
+    elif not RESULTS.failed:
         cpu = f"{RESULTS.cpu.total()} s of CPU on {len(os.sched_getaffinity(0))} cores"
         print(f"all {len(RESULTS.took)} parts passed in {whole:.0f} s, with {cpu}")
     if RESULTS.closing.keys() & {"checkout", "ensemble-flux"}:
@@ -586,7 +588,7 @@ def together(wanted: Mapping[str, tuple[str, Callable[[], object]]]) -> None:
 
 
 def terminated(number: int, _frame: object) -> None:
-    """Show what still runs when a signal ends the checks, which took too long."""
+    """Show the running parts and processes, then exit: the checks took too long."""
     for name, lines in RESULTS.running.items():
         print(f"\nSTILL RUNNING: {name}", *lines[-12:], sep="\n    ")
     print("\nProcesses:", *processes(), sep="\n", flush=True)

@@ -281,6 +281,7 @@ class SlurmExecutor(BatchExecutor):
         except CannotTake as error:
             # Killed before its next attempt, unless this machine had stopped it for a second.
             if _RETRIES in error.what and (ids := self.find_batch(batch.name, len(batch.jobs))):
+                self._note_waiting(ids, now)
                 return ids
             raise
         match = re.search(r"^(\d+)(?:;\S+)?\s*$", out, re.M)
@@ -421,7 +422,8 @@ class SlurmExecutor(BatchExecutor):
         it.
         """
         now = time.monotonic()
-        self._unended = dict.fromkeys(ids, now) | self._unended
+        seen = dict.fromkeys(ids, now) | self._unended
+        self._unended = {id_: at for id_, at in seen.items() if now - at < 10 * _ACCOUNTING_LAG}
         return {id_ for id_ in ids if now - self._unended[id_] < _ACCOUNTING_LAG}
 
     def _show(self, ids: Collection[str]) -> tuple[dict[str, QueueJob], set[str]]:
