@@ -144,9 +144,8 @@ class Table(LineObserver):
         self._width = 0
 
     def _parse(self, line: bytes) -> Mapping[str, float] | None:
-        whole = line.rstrip(b" \r\n")
-        line = line.rstrip()
-        self._empty = len(whole) - len(whole.rstrip(b"\t"))
+        whole, line = line, line.rstrip()
+        self._empty = whole[len(line) :].count(b"\t")
         text = line.decode("utf-8", "replace")
         if self._until is not None and self._until.search(line):
             self._forget()

@@ -75,7 +75,9 @@ def read_value(text: str, origin: str) -> tuple[Any, dict[Path, str]]:
         what, hint = first.what, first.hint
         if what.startswith(_NOT_YAML):
             what = "the value is not YAML" + what[len(_NOT_YAML) :]
-            hint = "a text with braces, brackets or other signs needs quotes: KEY='\"{here}/x\"'"
+            if hint is None or "indentation" in hint:
+                hint = "quote a value with braces, brackets or other YAML characters: "
+                hint += "KEY='\"{here}/x\"'"
         raise UsageError(
             what, where=Location(origin), cause=first.cause, hint=hint, code=first.code
         ) from None

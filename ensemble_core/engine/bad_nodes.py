@@ -23,19 +23,25 @@ class BadNodes:
     failed: dict[str, dict[str, tuple[float, str]]] = field(default_factory=dict)
 
     def fail(
-        self, node: str, job: str, cause: str, now: float, triggers: Sequence[Trigger]
+        self,
+        node: str,
+        job: str,
+        cause: str,
+        now: float,
+        triggers: Sequence[Trigger],
+        longest: float,
     ) -> list[tuple[int, dict[str, Any]]]:
         """Record a failure on a node. Return the triggers ``bad-node`` that occur, by position.
 
         Each comes with its fields for conditions. Only different jobs count, so earlier failures
-        of this job on the node are forgotten.
+        of this job on the node are forgotten. ``triggers`` are those of the job's group;
+        ``longest`` is the longest ``within`` of all groups.
         """
-        kept = max((each.within for each in triggers), default=0.0)
-        if node in self.avoided or not kept:
+        if node in self.avoided or not triggers:
             return []
         before = [len(self._jobs(node, each, now)) for each in triggers]
         earlier = self.failed.get(node, {})
-        recent = {name: each for name, each in earlier.items() if each[0] > now - kept}
+        recent = {name: each for name, each in earlier.items() if each[0] > now - longest}
         self.failed[node] = {**recent, job: (now, cause)}
         found: list[tuple[int, dict[str, Any]]] = []
         for position, trigger in enumerate(triggers):

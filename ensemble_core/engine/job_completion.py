@@ -59,8 +59,12 @@ class JobCompletion:
         name, cause = f"{job.group}.{job.index}", record.why or "unknown"
         rules = state.rules.index.waiting(("bad-node",), job.group)
         triggers = [each.rule.trigger for each in rules]
+        every = state.rules.index.by_event.get("bad-node", {}).values()
+        longest = max((each.rule.trigger.within for of in every for each in of), default=0.0)
         for node in filter(None, (host_of(record) or "").split(",")):
-            for position, fields in state.bad_nodes.fail(node, name, cause, state.now, triggers):
+            for position, fields in state.bad_nodes.fail(
+                node, name, cause, state.now, triggers, longest
+            ):
                 self._rules.report_trigger_events(("bad-node",), job.group)
                 self._rules.consider(rules[position], Match(event, None, fields))
 

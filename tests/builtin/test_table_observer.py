@@ -163,13 +163,14 @@ def test_an_empty_cell_has_no_value() -> None:
 
 
 def test_tabs_at_the_end_of_a_row_are_empty_cells() -> None:
-    text = "a\tb\tc\n1\t2\t\n4\t5\t\n\t8\t\n7\t\t9\n"
+    text = "a\tb\tc\n1\t2\t\n4\t5\t\n\t8\t\n7\t\t9\n10\t \t\n"
     rows, complaint = observe(text)
     assert [row for row, _ in rows] == [
         {"a": 1, "b": 2},
         {"a": 4, "b": 5},
         {"b": 8},
         {"a": 7, "c": 9},
+        {"a": 10},
     ]
     assert complaint is None
 

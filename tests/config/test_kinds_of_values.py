@@ -161,11 +161,19 @@ def test_a_table_that_compares_a_number_with_a_text_causes_the_warning(keys: str
     assert not why or found[0].endswith(why)
 
 
-@pytest.mark.parametrize("value", ["{here}/w", "[{here}/a, 2]", "@w"])
-def test_a_value_of_set_that_is_not_yaml_is_not_called_a_file(value: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("{here}/w", "KEY='\"{here}/x\"'"),
+        ("[{here}/a, 2]", "KEY='\"{here}/x\"'"),
+        ("@w", "quote text that begins with @"),
+        ('"a\\d"', "write the text in single quotes"),
+    ],
+)
+def test_a_value_of_set_that_is_not_yaml_is_not_called_a_file(value: str, hint: str) -> None:
     with pytest.raises(EnsembleError) as caught:
         load_text(FILE, REGISTRY, overrides=[f"jobs.sim.workdir={value}"])
     told = str(caught.value)
     assert "the value is not YAML" in told
     assert "the file" not in told
-    assert "'\"{here}/x\"'" in told
+    assert hint in told

@@ -85,6 +85,22 @@ def test_only_recent_failures_with_these_causes_count(story: Story) -> None:
     assert not avoided(fail(story, "md.4", "n1")), "it is avoided already"
 
 
+def test_a_failure_of_another_group_with_a_shorter_time_forgets_none() -> None:
+    rule = "- {trigger: bad-node, name: %s, failures: 2, within: %s, repetitions: 9, action: {%s}}"
+    told = Story(
+        "jobs: [{name: a, command: x, count: 2}, {name: b, command: x}]\nrules:\n"
+        "- {trigger: start, action: [{name: submit, label: a}, {name: submit, label: b}]}\n"
+        + rule % ("a", "1h", "name: log, message: '{host} is bad'")
+        + "\n"
+        + rule % ("b", "10s", "name: log, message: b")
+    )
+    told.start()
+    for seconds, job in ((0, "a.0"), (60, "b.0"), (60, "a.1")):
+        told.wait(seconds)
+        decided = fail(told, job, "n1")
+    assert [each.message for each in decided if isinstance(each, Log)] == ["n1 is bad"]
+
+
 def test_no_more_than_most_nodes_are_avoided(story: Story) -> None:
     decided = []
     for node in ("n1", "n2", "n3"):
