@@ -42,9 +42,9 @@ class _PendingBatch:
 class Submission:
     """Jobs that wait to be submitted, and batches whose submission got no reply."""
 
-    def __init__(self, polled: QueueRun, inquiry: Queries) -> None:
+    def __init__(self, polled: QueueRun, queries: Queries) -> None:
         self._polled = polled
-        self._inquiry = inquiry
+        self._queries = queries
         self._orders: dict[str, tuple[Job, Place]] = {}
         self._unsure: list[_PendingBatch] = []
         self._at = 0.0
@@ -251,7 +251,7 @@ class Submission:
                 life.arrived(now)
         polled.tidy(sent.key)
         if early:
-            self._inquiry.handle_reports(early.values())
+            self._queries.handle_reports(early.values())
         if pending.attempts > 1 or pending.since:
             polled.soon()  # the queue may have reported ids that were still unknown
 

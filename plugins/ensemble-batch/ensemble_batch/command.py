@@ -16,7 +16,7 @@ from ensemble_core import ExecutorError, job_environment
 
 #: Commands that may run without delay before the rate limit applies.
 _BURST = 10
-#: Seconds between looks at the errors of a command that may be hopeless.
+#: Seconds between checks of a command's standard error for ``kill_on``.
 _LOOK = 0.1
 
 
@@ -43,13 +43,13 @@ def run_command(
     *,
     given: bytes = b"",
     deadline: float = 30.0,
-    hopeless: bytes = b"",
+    kill_on: bytes = b"",
     began: Callable[[subprocess.Popen[bytes]], None] | None = None,
 ) -> CommandResult:
     """Run a command of a queue to its end, or kill it after ``deadline`` seconds. Never raises.
 
-    The argument ``given`` is the command's standard input. If its standard error contains the text
-    ``hopeless``, it is killed at once; its exit code is then negative. The callback ``began`` is
+    The argument ``given`` is the command's standard input. If the standard error contains
+    ``kill_on``, the command is killed; its exit code is then negative. The callback ``began`` is
     called with the command's process.
     """
     try:
@@ -69,7 +69,7 @@ def run_command(
     late = False
     with process:
         try:
-            out, err = _communicate(process, given or None, deadline, hopeless)
+            out, err = _communicate(process, given or None, deadline, kill_on)
         except subprocess.TimeoutExpired:
             kill_command(process)
             out, err = process.communicate()
@@ -81,21 +81,21 @@ def run_command(
 
 
 def _communicate(
-    process: subprocess.Popen[bytes], given: bytes | None, deadline: float, hopeless: bytes
+    process: subprocess.Popen[bytes], given: bytes | None, deadline: float, kill_on: bytes
 ) -> tuple[bytes, bytes]:
-    """Return the output of a command, which is killed if its errors contain ``hopeless``."""
+    """Return the output of a command, which is killed if its errors contain ``kill_on``."""
     end = time.monotonic() + deadline
     while True:
         left = end - time.monotonic()
         try:
-            return process.communicate(given, timeout=min(_LOOK, left) if hopeless else left)
+            return process.communicate(given, timeout=min(_LOOK, left) if kill_on else left)
         except subprocess.TimeoutExpired as error:
             if time.monotonic() >= end:
                 raise
             given = None  # a later call sends the rest
-            if hopeless and hopeless in (error.stderr or b""):
+            if kill_on and kill_on in (error.stderr or b""):
                 kill_command(process)
-                hopeless = b""
+                kill_on = b""
 
 
 class QueueCommands:
@@ -131,7 +131,7 @@ class QueueCommands:
         *,
         environment: Mapping[str, str] | None = None,
         deadline: float = 60.0,
-        hopeless: bytes = b"",
+        kill_on: bytes = b"",
     ) -> tuple[int, str, str]:
         """Run a command; return its exit code, output and errors.
 
@@ -156,7 +156,7 @@ class QueueCommands:
                 *(words, environment),
                 given=given,
                 deadline=deadline,
-                hopeless=hopeless,
+                kill_on=kill_on,
                 began=began,
             )
         finally:

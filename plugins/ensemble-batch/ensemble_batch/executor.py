@@ -126,8 +126,8 @@ class QueueExecutor(QueueHooks):
                 records.close()
                 raise
         self._polled = polled
-        self._inquiry = Queries(polled)
-        self._submission = Submission(polled, self._inquiry)
+        self._queries = Queries(polled)
+        self._submission = Submission(polled, self._queries)
         self._threads = [
             threading.Thread(
                 target=self._run_guarded,
@@ -170,7 +170,7 @@ class QueueExecutor(QueueHooks):
 
         with polled.lock:
             polled.lock.wait_for(lambda: idle() or polled.closed, timing.LEAVE)
-            self._inquiry.summarise()
+            self._queries.summarise()
             polled.closed = True
             polled.lock.notify_all()
         self._wake_threads()
@@ -303,17 +303,17 @@ class QueueExecutor(QueueHooks):
 
         Otherwise, add its time to ``dues``.
         """
-        act = self._inquiry.cancels_due(now, dues)
+        act = self._queries.cancels_due(now, dues)
         if act is not None:
             return act
         if self.lanes == 2:
-            return self._inquiry.due(now, dues)
+            return self._queries.due(now, dues)
         # Alternate, so that neither submissions nor queries starve the other.
-        turns = (self._submission.due, self._inquiry.due)
+        turns = (self._submission.due, self._queries.due)
         for what in turns if self._asked else reversed(turns):
             act = what(now, dues)
             if act is not None:
-                self._asked = what == self._inquiry.due
+                self._asked = what == self._queries.due
                 return act
         return None
 
@@ -349,7 +349,7 @@ class QueueExecutor(QueueHooks):
             if first:  # changes before the first report may have been missed
                 first.clear()
                 polled.soon()
-            self._inquiry.handle_reports(rows)
+            self._queries.handle_reports(rows)
             polled.publish()
             polled.lock.notify_all()
 

@@ -187,8 +187,8 @@ class JobLife(JobEvents):
         self.key = ""  # of the job's batch; empty while the job has no batch
         # barred: the job can no longer start
         # holds: the run has submitted the job with urgency 0
-        # witnessed: its wrapper has reported a start, also in an earlier life. A queue calls a job
-        # running too that its node cannot start.
+        # witnessed: its wrapper has reported a start, also in an earlier life. The queue may also
+        # call a job running although its node cannot start it.
         self.cancelled = self.barred = self.holds = self.witnessed = False
         self.cancel_sent_at = math.inf  # in monotonic seconds
         self.misses = 0  # consecutive replies of the queue that omitted the job
@@ -209,7 +209,7 @@ class JobLife(JobEvents):
     ) -> list[JobEvent]:
         told = list(events)
         self._began = next((when for when, name, _ in told[::-1] if name == "start"), None)
-        self.witnessed = self._began is not None  # by whom is not recorded
+        self.witnessed = self._began is not None  # the record does not say who reported the start
         requeues = (context for _, name, context in told if name == "requeue")
         self.restarts = max((int(context.get("restarts", 0)) for context in requeues), default=0)
         return super().restore(told, since)
@@ -255,9 +255,8 @@ class JobLife(JobEvents):
         if report.kind == "fail":
             self.arrived(now)
             failure = report.why
-            if (
-                failure == "requeued"
-            ):  # by the queue, which took its node or could not start it there
+            # The queue has taken its node, or could not start it there.
+            if failure == "requeued":
                 failure = "preempted" if self.witnessed else "node-failure"
             self._except(failure, report.note, now, 126 << 8)
             return

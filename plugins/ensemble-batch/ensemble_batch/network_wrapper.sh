@@ -109,7 +109,7 @@ _ens_again() {
     return 1
 }
 if [ "$_ens_life" != 0 ] && [ "$_ens_requeue" = 0 ] && ! _ens_again; then
-    _ens_fail requeued "$_ens_queue started it again, which its group does not ask for (requeue): nothing was run" 125
+    _ens_fail requeued "$_ens_queue restarted it, but its group does not set 'requeue': nothing was run" 125
 fi
 
 _ens_enter

@@ -68,8 +68,9 @@ class QueueJob:
     status: int | None = None
     #: Why the queue ended the job (RFC 21: ``node-failure``, ``out-of-memory``, ``cancel`` …).
     exception: str | None = None
-    #: Explanation of the state; for a stuck or held job, also what to do. A job that waits with a
-    #: note is reported if no job of the run runs for some minutes.
+    #: Explanation of the state; for a stuck or held job, also what to do. A waiting job with a
+    #: note is reported if it does not start within five minutes and no other job of the run is
+    #: running.
     note: str = ""
     #: With the exception ``cancel``: the user who cancelled the job, if known.
     by: str = field(default="", kw_only=True)
@@ -379,21 +380,20 @@ class QueueHooks(Executor):
         *,
         environment: Mapping[str, str] | None = None,
         deadline: float = 60.0,
-        hopeless: bytes = b"",
+        kill_on: bytes = b"",
     ) -> tuple[int, str, str]:
         """Run a command of the queue; return its exit code, output and errors.
 
-        The argument ``given`` is the command's standard input. A command that writes the text
-        ``hopeless`` to its standard error, because it retries for minutes, is killed. The default
-        ``environment`` is that of jobs, with untranslated messages. The command gets its own
-        session, so that Ctrl-C does not reach it. After ``deadline`` seconds, or when the run
-        closes, the command is killed with its process group; only a child that has started another
-        session survives. After a normal end nothing is killed, but the call lasts until every child
-        has closed the command's output.
+        The argument ``given`` is the command's standard input. If the standard error contains
+        ``kill_on``, the command is killed. The default ``environment`` is that of jobs, with
+        untranslated messages. The command gets its own session, so that Ctrl-C does not reach it.
+        After ``deadline`` seconds, or when the run closes, the command is killed with its process
+        group; only a child that has started another session survives. After a normal end nothing is
+        killed, but the call lasts until every child has closed the command's output.
 
         Raises an error like :class:`CannotTake` after the deadline, and a final
         :class:`ExecutorError` if the program does not exist. Any exit code is returned.
         """
         return self._commands.run(
-            words, given, environment=environment, deadline=deadline, hopeless=hopeless
+            words, given, environment=environment, deadline=deadline, kill_on=kill_on
         )

@@ -21,10 +21,10 @@ def test_a_command_that_does_not_answer_is_killed_in_time() -> None:
 def test_a_command_that_says_that_it_retries_is_killed(given: bytes) -> None:
     script = "cat; echo full, sleeping and retrying >&2; sleep 30"
     began = time.monotonic()
-    code, out, err = QueueCommands().run(["sh", "-c", script], given, hopeless=b"and retrying")
+    code, out, err = QueueCommands().run(["sh", "-c", script], given, kill_on=b"and retrying")
     assert (code, out, err) == (-9, given.decode(), "full, sleeping and retrying\n")
     assert time.monotonic() - began < 25
-    done = QueueCommands().run(["sh", "-c", "sleep 0.3; echo 7"], given, hopeless=b"and retrying")
+    done = QueueCommands().run(["sh", "-c", "sleep 0.3; echo 7"], given, kill_on=b"and retrying")
     assert done == (0, "7\n", "")
 
 

@@ -56,8 +56,8 @@ class Heard:
         spool = ReportFolder(str(folder / "spool"))
         places = (str(folder), str(folder))
         self.run = NetworkRun(Quiet(), run, self._emit, spool, Records(None), places)
-        self.inquiry = Queries(self.run)
-        self.submission = Submission(self.run, self.inquiry)
+        self.queries = Queries(self.run)
+        self.submission = Submission(self.run, self.queries)
         self.life = self.expect("sim.0")
 
     def _emit(self, events: Sequence[Event]) -> None:
@@ -94,17 +94,17 @@ class Heard:
 
     def row(self, state: Any, **more: Any) -> Heard:
         self.now += 1
-        return self.do(lambda: self.inquiry.handle_reports([QueueJob("7", state, **more)]))
+        return self.do(lambda: self.queries.handle_reports([QueueJob("7", state, **more)]))
 
     def missing(self) -> Heard:
         self.looks = max(self.looks, self.life.counts_at) + 10
-        return self.do(lambda: self.inquiry._see(self.life, None, self.looks, listed=False))
+        return self.do(lambda: self.queries._see(self.life, None, self.looks, listed=False))
 
     def denied(self) -> Heard:
         """The queue lists no such job, and when asked about it, knows no such job."""
         self.looks = max(self.looks, self.life.counts_at) + 10
         row = QueueJob("7", "unknown")
-        self.do(lambda: self.inquiry._see(self.life, row, self.looks, listed=False))
+        self.do(lambda: self.queries._see(self.life, row, self.looks, listed=False))
         if cancels := [id_ for id_, at in self.run.cancels.items() if at == 0.0]:
             for id_ in cancels:  # the queue accepts them
                 del self.run.cancels[id_]

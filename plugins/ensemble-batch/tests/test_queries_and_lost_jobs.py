@@ -506,7 +506,7 @@ def test_executor_says_at_its_close_how_often_the_queue_omitted_jobs(
 ) -> None:
     with Session(queue, tmp_path) as session:
         (job,) = running(session, tmp_path)
-        absences = queue._inquiry._absences
+        absences = queue._queries._absences
         for times in (1, 2, 3):
             queue.blind = True
             wait_until(lambda times=times: absences._times == times)

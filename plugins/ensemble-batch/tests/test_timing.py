@@ -77,7 +77,7 @@ class Watched:
         spool = ClaimFolder(str(folder / "spool"), {})
         places = (str(folder), str(folder))
         self.run = ClaimedRun(self.queue, run, self.told.extend, spool, Records(None), places)  # type: ignore[arg-type]  # of all events these are a job's
-        self.inquiry = Queries(self.run)
+        self.queries = Queries(self.run)
         self.life = JobLife("a.0", {}, self.run.events)
 
     def taken(self) -> None:
@@ -92,7 +92,7 @@ class Watched:
         while not self.life.over:
             dues = [end]
             now = self.queue.now
-            step = self.inquiry.cancels_due(now, dues) or self.inquiry.due(now, dues)
+            step = self.queries.cancels_due(now, dues) or self.queries.due(now, dues)
             if step is not None:
                 step()
             elif self.queue.now >= end:

@@ -236,7 +236,7 @@ def application(
 def serve(
     listener: socket.socket, state: str | None, runs: Callable[[], Sequence[str]], token: str
 ) -> None:
-    """Serve these runs until Ctrl-C, or until nobody has looked for some hours."""
+    """Serve these runs until Ctrl-C, or until no page has requested data for some hours."""
     seen = [time.monotonic()]
 
     def note_request() -> None:
@@ -336,7 +336,10 @@ def uid_of_peer(
 
 
 def _end(address: str, port: int) -> str:
-    """Return one end of a connection as ``/proc/net/tcp`` writes it, in words of the machine."""
+    """Return one end of a connection as ``/proc/net/tcp`` writes it.
+
+    The address is in four-byte words of native byte order.
+    """
     ip = ipaddress.ip_address(address.partition("%")[0])
     ip = getattr(ip, "ipv4_mapped", None) or ip
     words = (ip.packed[at : at + 4] for at in range(0, len(ip.packed), 4))

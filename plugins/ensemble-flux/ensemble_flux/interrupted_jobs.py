@@ -1,8 +1,8 @@
-"""Recognises and records ends of jobs that are the end of the allocation around the instance.
+"""Recognises and records jobs that ended because the instance's allocation ended.
 
 At that end, a queue sends signals to one process after another. So jobs and brokers may end before
 this process gets a signal. Ends of jobs that may be such an end are therefore reported late. An
-instance that ends in order cancels its running jobs first: then its broker says so.
+instance that shuts down in order first cancels its running jobs; its broker reports the shutdown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ INTERRUPTED: Mapping[str, object] = {
 
 
 class InterruptedJobs:
-    """Passes events on. Some wait; more do in an instance that ends with its allocation.
+    """Passes events on, and delays those that may belong to the end of the allocation.
 
     The callback ``tell`` receives them later.
     """

@@ -312,7 +312,8 @@ def queue_job(id_: str, fields: Mapping[str, str]) -> QueueJob:
         elif held:
             state, note = "held", f"somebody holds it: {release}"
         elif state == "waiting" and "limit" in comment.lower():
-            note = f"{comment} ('qstat -f {whole}')"  # if the job exceeds it alone, it never starts
+            hint = "if the job alone exceeds it, request less or use another queue"
+            note = f"{comment} ('qstat -f {whole}'; {hint})"
         return QueueJob(id_, state, note=note, restarts=restarts)
     if fields.get("substate") == _DELETED:  # a job that never ran has exit status 0
         return QueueJob(id_, "over", exception="cancel", note="deleted in PBS")

@@ -196,6 +196,7 @@ def test_a_job_that_pbs_holds_after_failed_attempts_is_stuck_with_what_releases_
 def test_a_limit_that_a_waiting_job_may_exceed_alone_is_named() -> None:
     comment = "Not Running: User has reached server running job limit."
     job = queue_job("7.head", {"job_state": "Q", "comment": comment})
-    assert (job.state, job.note) == ("waiting", f"{comment} ('qstat -f 7.head')")
+    hint = "if the job alone exceeds it, request less or use another queue"
+    assert (job.state, job.note) == ("waiting", f"{comment} ('qstat -f 7.head'; {hint})")
     comment = "Not Running: Insufficient amount of resource: ncpus"
     assert queue_job("7.head", {"job_state": "Q", "comment": comment}).note == ""

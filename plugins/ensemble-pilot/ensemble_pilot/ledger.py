@@ -1,7 +1,7 @@
 """Ledger of the controller: which jobs the run has submitted, and where each one was sent.
 
-Each line of the file is JSON with a checksum, and is synced before anything follows from it.
-:class:`Transaction` carries out what was decided, once it is in the ledger. The lines are:
+Each line of the file is JSON with a checksum. Decisions are synced to it before
+:class:`Transaction` carries them out. The lines are:
 
 - ``["v",1,RUN_ID]``: the first line
 - ``["j",TIME,JOB]``: a job was submitted

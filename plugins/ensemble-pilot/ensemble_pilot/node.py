@@ -40,7 +40,7 @@ from ensemble_pilot.flux_start import FLUX, remove_leftovers
 #: A heartbeat, which both ends of a connection send. A supervisor, to which it is copied, ignores
 #: it.
 BEAT = line(["beat"])
-#: After how many heartbeats without a word a connection is broken.
+#: Number of missed heartbeats after which a connection counts as broken.
 SILENT = 4
 #: The variable with the rank of a task, for each outer queue.
 RANKS = {

@@ -1,4 +1,4 @@
-"""Connections to the nodes of pilots, at the controller: what is said on them, and their sockets.
+"""Connections to the nodes of pilots, at the controller: their messages and their sockets.
 
 A node connects over TLS and sends one line with its name and token. After the answer, the lines are
 those between a local supervisor and its controller; the node only copies them. One thread does all
@@ -8,8 +8,8 @@ Until a peer has named its token, it has :data:`_SECONDS` and :data:`_FIRST_LINE
 are at most :data:`_GUESTS` such peers.
 
 Both ends send a heartbeat each :data:`HEARTBEAT` seconds. A connection that is silent for
-:data:`~ensemble_pilot.node.SILENT` heartbeats counts as broken, also if the other end is gone
-without a word.
+:data:`~ensemble_pilot.node.SILENT` heartbeats counts as broken, even if the other end did not
+close it.
 """
 
 from __future__ import annotations

@@ -255,9 +255,10 @@ class Pilots:
         elif event.name in ("suspend", "unsuspend"):
             for name in {name: None for node in pilot.nodes for name in node.jobs}:
                 since = event.timestamp
-                if event.name == "suspend":  # the queue was asked some time after the nodes stopped
+                if event.name == "suspend":
+                    # The queue reports a suspension later than it happens. The node stopped between
+                    # its last heartbeat and the one that was missed: take the middle.
                     silence = self._nodes.silence(self._fleet.placed[name])
-                    # A node that was heard then may have run until its next heartbeat.
                     heard = self._transaction.clock() - silence
                     since = min(since, heard + node_connections.HEARTBEAT / 2)
                 self._jobs.suspend(name, event, since)

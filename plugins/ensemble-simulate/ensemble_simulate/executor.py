@@ -72,7 +72,7 @@ _Kind = Literal["arrive", "eligible", "start", "row", "killed", "end", "heard"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A virtual cluster of equal nodes."""
+    """Size and scheduling options of a virtual cluster of equal nodes."""
 
     nodes: int = 1  # at the start
     cores: int = 1  # per node

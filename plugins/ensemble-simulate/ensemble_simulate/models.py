@@ -330,8 +330,6 @@ class Calls:
 
     For each call, call :meth:`takes` once, then :meth:`answer`.
 
-    For each call, call :meth:`takes` once, then :meth:`answer`.
-
     The first call of a function for a job is answered by the first recorded one, and so on. After
     the last recorded one, an action returns its last successful result.
 

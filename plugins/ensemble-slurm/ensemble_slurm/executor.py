@@ -224,10 +224,10 @@ class SlurmExecutor(BatchExecutor):
         environment: Mapping[str, str],
         deadline: float,
         fine: str,
-        hopeless: str = "",
+        kill_on: str = "",
     ) -> str:
         code, out, err = self.command(
-            command, environment=environment, deadline=deadline, hopeless=hopeless.encode()
+            command, environment=environment, deadline=deadline, kill_on=kill_on.encode()
         )
         kind = refusal(err)
         if code == 0 or (fine and kind is Refusal.FINAL and re.search(fine, err.lower())):
@@ -277,7 +277,7 @@ class SlurmExecutor(BatchExecutor):
         now = time.monotonic()
         patience = 3 * self._site.message_timeout
         try:
-            out = self._run_command(command, environment, patience, "", hopeless=_RETRIES)
+            out = self._run_command(command, environment, patience, "", kill_on=_RETRIES)
         except CannotTake as error:
             # Killed before its next attempt, unless this machine had stopped it for a second.
             if _RETRIES in error.what and (ids := self.find_batch(batch.name, len(batch.jobs))):

@@ -104,7 +104,7 @@ _STUCK_LIMITS: Mapping[str, str] = {
     r"QOSMin\w+": "it asks for less than the QOS requires: ask for more, or set another 'qos'",
     r"(Assoc|QOS)GrpWallLimit": "the time of the account or QOS is used up: ask the site",
     "QOSUsageThreshold": "your use is above what this QOS allows: set another 'qos'",
-    # Slurm explains these in words that it cuts, with the names of partition, QOS and account.
+    # Slurm truncates these explanations, which contain the names of partition, QOS and account.
     r"Job's QOS not permitted.*": "the partition does not allow this QOS: set 'qos' or 'partition'",
     r"Job's account not permitted.*": "this account may not use the partition: set 'account' or "
     "'partition'",
@@ -155,8 +155,9 @@ def queue_job(row: Row) -> QueueJob:
         return replace(job, state="stuck", note=f"{word}: {hint}")
     if row.state == "PENDING" and _SHARED_LIMIT.match(word):
         note = (
-            f"{word}: it needs more than this limit leaves; if no other job uses it, ask for less, "
-            "or set another 'account' or 'qos' ('scontrol show assoc_mgr' shows limits)"
+            f"{word}: the job needs more than is left of this limit. If nothing else uses the "
+            "limit, request less, or set another 'account' or 'qos' ('scontrol show assoc_mgr' "
+            "shows limits)"
         )
         return replace(job, note=note)
     if row.state == "SPECIAL_EXIT":

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from ensemble_testing.session import wait_until
 
-#: Seconds after which a process that is to be killed has to be.
+#: Seconds until a child that hangs is aborted.
 _LONGEST = 600.0
 
 
@@ -50,10 +50,11 @@ def processes_of_session(session: int) -> list[int]:
 
 
 def run_and_kill(control: Callable[[], None], trace: Path) -> None:
-    """Run ``control`` in a separate process and kill it.
+    """Run ``control`` in a child process, which is killed at the end.
 
-    A fork can hang: a lock that another thread of this process held stays locked in it. After ten
-    minutes it shows what its threads do, and ends. Raises :class:`AssertionError`.
+    Raise :class:`AssertionError` if it raises an error or hangs for ten minutes; the error shows
+    what its threads were doing. A fork can hang: a lock that another thread of this process held
+    stays locked in it.
     """
     with trace.open("w") as errors:
         child = os.fork()

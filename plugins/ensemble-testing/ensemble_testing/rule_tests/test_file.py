@@ -28,6 +28,7 @@ from ensemble_core.plugin.untrusted_code import Purpose, require
 from ensemble_testing.rule_tests.expectations import KEYS, Expectation, read_expectation
 from ensemble_testing.rule_tests.given_steps import WORDS, Given
 from ensemble_testing.rule_tests.scripted_queue import Tell
+from ensemble_testing.rule_tests.step_reader import StepReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +156,9 @@ def _unknown_key(context: Context, path: Path, key: Any, known: tuple[str, ...])
     )
 
 
-class _Reader:
+class _Reader(StepReader):
     def __init__(self, context: Context, ensemble: Ensemble) -> None:
-        self._context = context
+        super().__init__(context, ensemble)
         # Functions, and actions without a plan, can add rules to a live run.
         joins = bool(ensemble.functions) or any(
             each.plan is None
@@ -186,21 +187,16 @@ class _Reader:
             path: Path = ("tests", place)
             if not isinstance(spec, Mapping):
                 hint = "write {name: …, given: […], expect: […]}"
-                self._report(path, f"{shown(spec)} is not a test", hint)
+                self._report(path, f"{shown(spec)} is not a test", hint, "wrong-type")
                 continue
             test = self._test(spec, path)
             if test.name in names:
-                self._report((*path, "name"), f"duplicate test {test.name!r}", "rename one")
+                self._report(
+                    (*path, "name"), f"duplicate test {test.name!r}", "rename one", "wrong-type"
+                )
             names.add(test.name)
             found.append(test)
         return tuple(found)
-
-    def _unknown(self, path: Path, noun: str, known: tuple[str, ...]) -> None:
-        where = self._context.document.at_key(path)
-        self._context.unknown(path, noun, str(path[-1]), known, where=where)
-
-    def _report(self, path: Path, what: str, hint: str, code: str = "wrong-type") -> None:
-        self._context.report(path, what, hint=hint, code=code)
 
     def _test(self, spec: Mapping[str, Any], path: Path) -> RuleTest:
         for key in spec:
@@ -220,14 +216,24 @@ class _Reader:
         if data is None:
             return []
         if not isinstance(data, list):
-            self._report(path, f"{shown(data)} is not a list", "write one entry a line, with '- '")
+            self._report(
+                path,
+                f"{shown(data)} is not a list",
+                "write one entry a line, with '- '",
+                "wrong-type",
+            )
             return []
         found = []
         for place, entry in enumerate(data):
             if isinstance(entry, Mapping):
                 found.append(((*path, place), entry))
             else:
-                self._report((*path, place), f"{shown(entry)} is not a mapping", "write WORD: …")
+                self._report(
+                    (*path, place),
+                    f"{shown(entry)} is not a mapping",
+                    "write WORD: …",
+                    "wrong-type",
+                )
         return found
 
     def _steps(self, data: Any, path: Path) -> tuple[tuple[Step, ...], Mapping[str, float]]:
@@ -239,19 +245,22 @@ class _Reader:
             words = [word for word in entry if word != "at"]
             for word in words:
                 if word != "start" and word not in WORDS:
-                    self._unknown((*here, word), "event", ("start", *WORDS))
+                    self._unknown_key((*here, word), "event", ("start", *WORDS))
             if len(words) > 1:
                 self._report(
                     here,
                     f"a step combines {' and '.join(map(str, words))}",
                     "write one step for each",
+                    "wrong-type",
                 )
                 continue
             word = str(words[0]) if words else ""
             where = self._context.document.at(here)
             if word == "start":
                 if steps or now:
-                    self._report(here, "the run has already started", "write 'start' first")
+                    self._report(
+                        here, "the run has already started", "write 'start' first", "wrong-type"
+                    )
                 gauges = self._given.start_gauges(entry[word] or {}, (*here, word))
             elif not word:
                 steps.append(Step(where, now, "time"))
@@ -287,12 +296,14 @@ class _Reader:
             sound = True
             for key in entry:
                 if key not in KEYS:
-                    self._unknown((*here, key), "word", KEYS)
+                    self._unknown_key((*here, key), "word", KEYS)
                     sound = False
             at = None
             if "at" in entry:
                 at = self._context.duration((*here, "at"), entry["at"])
             if not set(entry) - {"at"} and sound:
-                self._report(here, "nothing is expected here", f"one of {', '.join(KEYS[1:])}")
+                self._report(
+                    here, "nothing is expected here", f"one of {', '.join(KEYS[1:])}", "wrong-type"
+                )
             found.append(read_expectation(self._context, entry, here, at))
         return tuple(found)
