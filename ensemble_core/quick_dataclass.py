@@ -4,7 +4,7 @@ time and share their other methods, and a fast ``replace``.
 Otherwise the classes are those of ``dataclasses.dataclass``, which compiles up to six methods for
 each class that is imported, and parses the annotation of each field. That took a quarter of the
 whole time of a run of one job, although most of the classes were never instantiated. ``InitVar``,
-a default of a field that is no parameter, and the options ``order`` and ``unsafe_hash`` are not
+a default for a field with ``init=False``, and the options ``order`` and ``unsafe_hash`` are not
 supported. A subclass that inherits these methods compares and shows its own fields, too.
 """
 
@@ -227,7 +227,7 @@ else:
             # For a frozen class, the standard library would compile two methods that reject
             # changes; it rejects a class that is not frozen if its bases are.
             given = {**options, "init": False, "eq": False, "repr": False, "slots": slots}
-            # In each annotation that is text, it would search for the special types.
+            # It would parse each annotation that is a string. Hide those that cannot be special.
             annotations = own.get("__annotations__", {})
             texts = {name: text for name, text in annotations.items() if not _is_special(text)}
             with _lock:  # another thread may import a module with a class of the same bases

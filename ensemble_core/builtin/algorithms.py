@@ -33,8 +33,8 @@ _SCALING_OPTIONS: Mapping[str, Any] = {
     },
     "checks": {
         "description": "Grow the cluster after this many consecutive checks in which jobs waited "
-        "and their number did not fall. Shrink it after two more checks than that in which nodes "
-        "were free and no job waited.",
+        "and their number did not fall. Shrink it after this number of checks plus two, if nodes "
+        "were free and no job waited in all of them.",
         "type": "integer",
         "minimum": 1,
         "default": 5,

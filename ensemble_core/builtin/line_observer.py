@@ -1,7 +1,8 @@
 """Base class of observers that read a job's output line by line.
 
-A carriage return ends a line, too, as in progress bars, and so does a cursor movement. Sequences
-for colours are removed. Numbers are read without their units, as in ``5 GB``.
+Carriage returns end a line, as in progress bars, and so do cursor movements, except those to the
+right, which become a blank. Sequences for colours are removed. Numbers are read without their
+units, as in ``5 GB``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _SAME_UNITS = {"sec": "s", "second": "s", "minute": "min", "hr": "h", "hour": "h
 #: Maximum number of names whose units are remembered, and of units in a complaint.
 _MOST_NAMES, _MOST_SHOWN = 200, 5
 
-#: Cursor movements of terminals. Those to the right, or to a further column, leave a gap.
+#: Cursor movements of terminals. ``_GAP``: to the right, or to a column other than the first: read
+#: as a blank. ``_MOVE``: all others: they end the line.
 _GAP = late_pattern(rb"\x1b\[(?:[0-9]*[CaI]|(?:[2-9]|[1-9][0-9]+)[G`])")
 _MOVE = late_pattern(rb"\x1b(?:\[[0-9;]*[ABDEFGHZdefjk`]|[78DEM]|\[[su])")
 #: Control sequences of terminals: colours, titles, and other escapes.

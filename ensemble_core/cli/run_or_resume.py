@@ -1,6 +1,7 @@
 """Implements ``ensemble run --or-resume --tag TAG``, which resumes the run if it exists.
 
-Writes its ``--exit-file``: a pod or batch job restarts the run as long as this file is empty.
+Also writes the exit code to ``--exit-file``. A pod or batch script restarts the run while that file
+is empty.
 """
 
 from __future__ import annotations

@@ -81,7 +81,9 @@ def output_options(function: _F) -> _F:
     def command(*args: Any, safe: bool, form: str | None, **values: Any) -> Any:
         if safe and form not in (None, "csv"):
             raise UsageError(
-                f"--csv-safe writes CSV, --{form} does not", hint="leave out one of the two"
+                f"--csv-safe cannot be combined with --{form}",
+                hint="leave out one of them",
+                code="bad-option",
             )
         return function(*args, form="csv-safe" if safe else form, **values)
 

@@ -1,7 +1,7 @@
 """Checks two keys of job groups that not every executor supports: ``avoid`` and ``warn``.
 
-``avoid`` has the nodes on which jobs must not run, ``warn`` a signal some time before a job's time
-limit.
+``avoid`` has the nodes on which jobs must not run. ``warn`` sends a signal to a job some time
+before its time limit.
 """
 
 from __future__ import annotations

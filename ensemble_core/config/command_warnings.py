@@ -1,7 +1,7 @@
-"""Warns about the command of a job group, and about texts of the group that stay as they are.
+"""Warns about a job group's command, and about shell syntax and placeholders that are not expanded.
 
-Only a shell would expand ``$HOME``, ``~`` and ``*.dat``, and only an event has ``{job.host}``.
-A queue's option has no shell, either. A command may start more processes or threads than the job
+Without a shell, ``$HOME``, ``~`` and ``*.dat`` are not expanded, in queue options neither.
+``{job.host}`` exists only in rules. A command may start more processes or threads than the job
 has cores.
 """
 

@@ -1,5 +1,6 @@
-"""Checks the keys ``outputs`` and ``discard`` of job groups: the files that jobs leave, and those
-that are removed. Warns about jobs that would write to the same file.
+"""Checks the keys ``outputs`` (required files) and ``discard`` (files to remove) of job groups.
+
+Warns about jobs that would write to the same file.
 """
 
 from __future__ import annotations

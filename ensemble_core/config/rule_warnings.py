@@ -2,9 +2,8 @@
 
 - A rule waits for a count of jobs that is never reached, or can never fire for another reason.
 - Rules trigger each other endlessly, or two rules retry the same job.
-- A rule seems to mean rows, but uses a name that is a ``result``. In a statistic over several jobs,
-  such a name covers the results of the jobs that are done, also if the jobs print a column with
-  this name.
+- A rule uses the name of both a printed column and a ``result``. Over several jobs, the name means
+  the results.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def follow(
     ``records``: attempts that are not over. ``indices``: jobs that are lost or wait for a retry.
     ``earlier``: the group until now, as in the file and as changed during the run.
 
-    Jobs that are not in the queue are made again. Those in the queue stay as they were
-    submitted, which a warning says; their next attempts have the new fields.
+    Jobs that are not in the queue are made again. Jobs in the queue keep their fields until
+    their next attempt; a warning lists these fields.
     """
     made: dict[int, tuple[JobGroup, JobGroup]] = {}
 

@@ -141,8 +141,8 @@ def keep_done(
             done[table.of] = DoneJobs()
             if number := groups[table.of].counts["done"]:
                 metrics.warn(
-                    f"the table {table.name!r} is new: earlier finished jobs of {table.of!r} "
-                    f"({number}) are missing"
+                    f"the new table {table.name!r} does not include the {_jobs(number)} of "
+                    f"{table.of!r} that finished before the change"
                 )
     for group in groups.values():
         if group.group.asked:
@@ -159,11 +159,15 @@ def keep_for_functions(done: dict[str, DoneJobs], group: GroupState, metrics: Me
     if name in done:
         return
     done[name] = DoneJobs()
-    if group.counts["done"]:
+    if number := group.counts["done"]:
         metrics.warn(
-            f"a function now gives parameters of {name!r}: earlier finished jobs "
-            f"({group.counts['done']}) are missing in its results"
+            f"a function now gives parameters of {name!r}: the function does not receive the "
+            f"{_jobs(number)} that finished before"
         )
+
+
+def _jobs(number: int) -> str:
+    return "job" if number == 1 else f"{number} jobs"
 
 
 def warn_of_missing_results(

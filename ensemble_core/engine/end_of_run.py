@@ -33,15 +33,6 @@ from ensemble_core.model.events import (
 )
 from ensemble_core.quick_dataclass import replace
 
-#: Events that are deferred until the resume.
-_DEFERRED = (JobEvent, Observed, CallReturned, CallFailed, ResizeOutcome, PluginEvent)
-#: Exit code of a run whose queue has ended with its allocation: 128 plus SIGTERM.
-_EXIT_CODE = 143
-#: Types of the exceptions after which a job is requeued.
-_ABSORBED = ("cancel", "interrupted")
-#: Events that are dropped, because the resume will get new ones.
-_DROPPED = (Resources, TimerElapsed)
-
 
 class EndOfRun:
     """Ends the run by a decision, or if nothing more can happen."""
@@ -198,6 +189,18 @@ def _cancels_text(cancels: Mapping[str, int]) -> str:
     return f"{jobs} cancelled by others{named} and no rule handled {them}"
 
 
+# -- stops -------------------------------------------------------------------------------------
+
+#: Events that are deferred until the resume.
+_DEFERRED = (JobEvent, Observed, CallReturned, CallFailed, ResizeOutcome, PluginEvent)
+#: Exit code of a run whose queue has ended with its allocation: 128 plus SIGTERM.
+_QUEUE_ENDED_CODE = 143
+#: Types of the exceptions after which a job is requeued.
+_ABSORBED = ("cancel", "interrupted")
+#: Events that are dropped, because the resume will get new ones.
+_DROPPED = (Resources, TimerElapsed)
+
+
 class Stopping:
     """Stops a run."""
 
@@ -262,7 +265,7 @@ class Stopping:
         """
         stop = self.state.stop
         if stop is None:
-            asked = StopRequested(event.timestamp, event.reason, _EXIT_CODE, "keep")
+            asked = StopRequested(event.timestamp, event.reason, _QUEUE_ENDED_CODE, "keep")
             self.begin(asked, ())
         else:
             stop.decision = self.state.ended = replace(stop.decision, cancel=())

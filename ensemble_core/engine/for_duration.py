@@ -113,9 +113,10 @@ class TrueConditions:
             self.timers.once(due if due > now else now + min(lasts, _GRACE), "for", timer)
 
     def true_for(self, now: float) -> dict[int, float]:
-        """Return how long pending conditions have been true at most, by the ids of their rules.
+        """Return, by the id of each rule's state, the longest time for which one of its pending
+        conditions has been true.
 
-        It changes nothing: how often somebody looks must not change a snapshot.
+        Read-only: reports must not change snapshots.
         """
         times: dict[int, float] = {}
         for found in self.pending.values():

@@ -124,16 +124,17 @@ class JobTable(HeldJobs):
             left, counts = self.groups[name].open, self.groups[name].counts
             over = counts["done"] + counts["lost"]
             if over:
-                jobs = "1 job that is" if over == 1 else f"{over} jobs that are"
+                kept = "ended job is" if over == 1 else f"{over} ended jobs are"
                 self.metrics.warn(
-                    f"the file no longer has the job group {name!r}: its {jobs} over stay"
-                    f"{'s' * (over == 1)}, but no table or rule of the file covers them"
+                    f"the job group {name!r} is no longer in the file: its {kept} kept, but no "
+                    f"table or rule covers {'it' if over == 1 else 'them'}"
                 )
             if left:
-                jobs = "1 job that is" if left == 1 else f"{left} jobs that are"
+                jobs = (
+                    "unfinished job continues" if left == 1 else f"{left} unfinished jobs continue"
+                )
                 self.metrics.warn(
-                    f"the file no longer has the job group {name!r}: its {jobs} not over "
-                    f"run{'s' * (left == 1)} as submitted"
+                    f"the job group {name!r} is no longer in the file: its {jobs} as submitted"
                 )
         for name, state in self.groups.items():
             state.watches = index.counts.setdefault(name, {})
@@ -379,8 +380,7 @@ class JobTable(HeldJobs):
         return known
 
 
-# The functions below change the containers, counts and claims of the job table, if an attempt
-# leaves a state:
+# -- effects of leaving a state -----------------------------------------------------------------
 
 
 def _leave_line(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:
@@ -422,7 +422,7 @@ def _release_claim(table: JobTable, record: JobRecord, group: GroupState, now: f
         table.update_costs(now)
 
 
-# … and if an attempt enters a state:
+# -- effects of entering a state ----------------------------------------------------------------
 
 
 def _look_up(table: JobTable, record: JobRecord, group: GroupState, now: float) -> None:

@@ -131,15 +131,14 @@ def repetition_text(job: str, observer: str, last: float, replaced: bool) -> str
     ``replaced``: the rows replace those of the earlier attempt.
     """
     return (
-        f"{job} continues an earlier attempt, which had printed rows up to {last:.15g}: rows up to "
-        "there "
+        f"{job} continues an earlier attempt that printed rows up to clock {last:.15g} "
+        f"({observer}). Repeated rows "
         + (
-            "replace those of the earlier attempt in the statistics of the job, and are skipped by "
-            "rules and by the statistics of the group"
+            "replace the earlier ones in the job's statistics; rules and the group's statistics "
+            "skip them"
             if replaced
-            else "are skipped as repetitions"
+            else "are skipped"
         )
-        + f" ({observer}: clock)"
     )
 
 
@@ -148,8 +147,8 @@ def difference_text(
 ) -> str | None:
     """Return a warning if the last repeated row, at the clock ``last``, differs from ``before``.
 
-    Then statistics over several jobs have values that the restart has discarded. If the rows were
-    not ``replaced``, so have those of the job. Return ``None`` if it does not differ.
+    If it differs, the group's statistics contain discarded values. So do the job's, unless its rows
+    were ``replaced``. Return ``None`` if it does not differ.
     """
     for name, value in event.values.items():
         old = before.get(name, value)

@@ -341,7 +341,7 @@ class RuleEvaluation:
     def _is_false_without_nan(
         self, condition: Condition, value: float | None, known: Mapping[str, Any]
     ) -> bool:
-        """Return True if a false condition is also false if each nan is a missing value."""
+        """Return True if a false condition stays false when each nan counts as a missing value."""
         if value != value:
             return False
         if condition.comparison is not None:

@@ -175,7 +175,8 @@ class State:
         self.limits_reported: dict[str, None] = {}
         #: Limits that have held further jobs since rules were last notified.
         self.limits_met: dict[str, None] = {}
-        #: The number of attempts when only held jobs were left for the last time.
+        #: The number of attempts when only held jobs were last left; 0 after held jobs were
+        #: released.
         self.held_at = 0
         # The attributes below are about the current event.
         self.out: list[Decision] = []

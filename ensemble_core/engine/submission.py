@@ -239,7 +239,7 @@ class Submitter:
             table.free_all(cause, state.now) if every else table.free(group_state, cause, state.now)
         )
         if free:
-            state.held_at = 0  # if only held jobs are left later, it is another situation
+            state.held_at = 0  # notify rules on limit again if only held jobs are left later
         for decision in _batches(free):
             if not rate.unlimited:
                 jobs = rate.admit(decision.jobs, decision.rule, decision.firing, state.now)

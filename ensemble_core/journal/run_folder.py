@@ -1,5 +1,4 @@
-"""Folder of a run: the names of its files, whose it is, which files may be read for it, and its
-removal.
+"""Folder of a run: its file names, owner, readable files and removal.
 
 A run's journal names files. If another user has written it, it may name private files of the user
 who looks at the run, and their content would end up in a report.
@@ -20,7 +19,7 @@ from typing import BinaryIO
 from ensemble_core.errors import EnsembleError, UsageError
 from ensemble_core.late_pattern import late_pattern
 
-#: Name of the file in the run's folder.
+#: Name of the journal's file.
 NAME = "journal.db"
 
 #: Name of the file that holds a :class:`Progress` as text. It is not synced, so after a power cut
@@ -41,7 +40,7 @@ HALT = "halt"
 #: Name of the file that requests that the controller exits even if jobs cannot be cancelled now.
 LEAVE = "leave"
 
-#: Name of the file that the lock is on, and that names the controller.
+#: Name of the lock file, which also names the controller.
 LOCK = "lock"
 
 #: Maximum size of a small file in bytes. More is not read.

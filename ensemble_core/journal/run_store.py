@@ -56,7 +56,7 @@ def run_folders(state: Path) -> list[Path]:
     try:
         with os.scandir(state / "runs") as entries:
             found = [
-                Path(entry) for entry in entries if entry.is_dir() and _is_run_folder(Path(entry))
+                Path(entry) for entry in entries if entry.is_dir() and _has_run_files(Path(entry))
             ]
     except FileNotFoundError:
         return []
@@ -85,7 +85,7 @@ def is_taken(state: Path, tag: str) -> bool:
     return True
 
 
-def _is_run_folder(folder: Path) -> bool:
+def _has_run_files(folder: Path) -> bool:
     """Return True if the folder belongs to a run, even if its journal is lost.
 
     Private folders of other users are not shown.
@@ -122,7 +122,7 @@ def find_run(state: Path, name: str) -> Path:
         folder = Path(name).absolute()
         if folder.name == NAME:
             folder = folder.parent
-        if _is_run_folder(folder):
+        if _has_run_files(folder):
             return folder
         _check_readable(folder)
         raise UsageError(

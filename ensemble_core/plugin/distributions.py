@@ -1,5 +1,5 @@
-"""Plugin distributions: the entry points of those that are installed, and for a plugin that is
-missing, the known distribution that has it, with the command that installs it.
+"""Plugin distributions: entry points of installed ones, and how to install the one that provides a
+missing plugin.
 
 ``importlib.metadata`` is used only for zip files and the like, because importing it is slow.
 """

@@ -1,4 +1,4 @@
-"""Checks events against the executor's contract: their content, known jobs, right order, times.
+"""Checks events against the executor's contract: content, job ids, order and times.
 
 Each kind of violation is reported once, as a defect of the executor or of a plugin. Wrong times, a
 wrong order of events that arrive together, and a missing ``submit`` are corrected. Events of

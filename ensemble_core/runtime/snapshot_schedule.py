@@ -1,4 +1,4 @@
-"""Decides after how many events a snapshot of the engine's state is written to the journal."""
+"""Writes snapshots of the engine's state to the journal, and decides when."""
 
 from __future__ import annotations
 

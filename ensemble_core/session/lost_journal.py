@@ -1,4 +1,6 @@
-"""Runs whose journal is lost, damaged or empty: asks executors for jobs that may be alive."""
+"""Runs with a lost, damaged or empty journal: finds their remaining jobs, and removes runs that
+never began.
+"""
 
 from __future__ import annotations
 

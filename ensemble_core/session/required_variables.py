@@ -1,4 +1,4 @@
-"""Checks before a run: environment variables that jobs and webhooks require."""
+"""Checks, before a run, the environment variables that jobs and webhooks require."""
 
 from __future__ import annotations
 

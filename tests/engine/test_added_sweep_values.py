@@ -414,8 +414,9 @@ def test_jobs_of_a_group_that_the_file_has_lost_are_named() -> None:
     decided = change(
         story, LATER.replace("name: sim", "name: md").replace("label: sim", "label: md")
     )
-    assert "the file no longer has the job group 'sim': its 4 jobs that are not over run" in said(
-        decided
+    assert (
+        "the job group 'sim' is no longer in the file: its 4 unfinished jobs continue as submitted"
+        in said(decided)
     )
 
 
@@ -424,8 +425,8 @@ def test_ended_jobs_of_a_group_that_was_renamed_in_the_file_are_named() -> None:
         ended(), FILE.replace("name: sim", "name: md").replace("label: sim", "label: md")
     )
     assert (
-        "the file no longer has the job group 'sim': its 3 jobs that are over stay, but no table "
-        "or rule of the file covers them" in said(decided)
+        "the job group 'sim' is no longer in the file: its 3 ended jobs are kept, but no table "
+        "or rule covers them" in said(decided)
     )
 
 
@@ -435,7 +436,7 @@ def test_groups_that_the_file_has_lost_are_named_in_its_order() -> None:
     groups = "".join(f"\n  - {{name: {name}, command: x}}" for name in names)
     text = f"jobs:{groups}\nrules: [{{trigger: start, action: {{name: submit}}}}]"
     decided = change(ended(text), text.replace("group-", "other-"))
-    lost = [line for line in said(decided).splitlines() if "no longer has" in line]
+    lost = [line for line in said(decided).splitlines() if "is no longer in the file" in line]
     assert [line.split("'")[1] for line in lost] == names
 
 

@@ -75,8 +75,8 @@ def test_what_is_skipped_is_said_once() -> None:
     play(told, "sim.0-2", (4, 40), (5, 50))
 
     (message,) = logged(told, None)
-    assert "had printed rows up to 3" in message
-    assert "skipped by rules" in message
+    assert "printed rows up to clock 3" in message
+    assert "rules and the group's statistics skip them" in message
 
 
 def test_a_restart_that_does_not_repeat_its_steps_is_a_warning() -> None:
@@ -86,7 +86,7 @@ def test_a_restart_that_does_not_repeat_its_steps_is_a_warning() -> None:
     play(told, "sim.0-1", (2, 20), (3, 30), (4, 40), (5, 50))
 
     said, warning = logged(told, None)
-    assert "replace those of the earlier attempt in the statistics of the job" in said
+    assert "replace the earlier ones in the job's statistics" in said
     assert warning.startswith("sim.0-1 printed e=30 at 3, where the earlier attempt had printed 90")
     assert "over the group such as max and mean have the earlier values" in warning
     assert at_the_end(told) == "sum 150, max 50, mean 30"
@@ -246,7 +246,7 @@ def test_rows_that_are_too_old_to_be_withdrawn_stay_and_the_warning_says_so() ->
     play(told, "sim.0-2", (float(rows - 1), 1.0), (float(rows), 1.0))
 
     said, warning = logged(told, None)[:2]
-    assert "skipped as repetitions" in said
+    assert "Repeated rows are skipped" in said
     assert "statistics over the group such as max and mean have the earlier values" in warning
     assert at_the_end(told) == f"{100 * (rows - 1) + 2} {rows + 1}"
 

@@ -120,13 +120,13 @@ def resume_run(
         request=request,
     )
     if isinstance(taken, NewTables):
-        return _say_tables(taken, display)
+        return _print_tables(taken, display)
     with taken.kept or nullcontext():
         return RunSession(taken.ensemble, taken.choice, display).run(taken, wall=wall)
 
 
-def _say_tables(found: NewTables, display: Display) -> int:
-    """Say which tables an accepted change has added to a run that has ended."""
+def _print_tables(found: NewTables, display: Display) -> int:
+    """Print the tables that an accepted change has added to a run that has ended."""
     if display.as_json:
         click.echo(to_json({"type": "tables", "tag": found.tag, "tables": [*found.tables]}))
         return found.exit_code
@@ -140,7 +140,7 @@ def _say_tables(found: NewTables, display: Display) -> int:
             print_warning(warning)
     if not display.quiet:
         click.echo(
-            f"run {found.tag} has ended; the changes add no work: no job runs\n"
+            f"run {found.tag} has ended, and the changed file adds no jobs to run\n"
             f"  to show a table: ensemble results {found.tag} {found.tables[0]}"
         )
     return found.exit_code

@@ -1,4 +1,4 @@
-"""Opens followed files without waiting for FIFOs and stale caches; knows what was read of them."""
+"""Opens followed files without blocking on FIFOs or stale NFS caches; keeps read positions."""
 
 from __future__ import annotations
 
