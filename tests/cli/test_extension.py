@@ -109,7 +109,7 @@ def test_table_added_after_the_end_equals_that_of_a_file_that_had_it(
         (folder / "e.yaml").write_text(text)
         done = ensemble("resume", "r", "--accept-changes")
         assert done.exit_code == 0, done.output
-        assert "adds no job, only tables" in done.output
+        assert "the changed file adds no jobs to run" in done.output
         assert "missing" not in done.output
     assert ran(folder) == ["1", "2", "3"]
     assert tables("r") == tables("whole")
@@ -206,7 +206,9 @@ generators:
         text + "results: {t: {of: sim, by: [x], columns: {E: mean.E}}}\n"
     )
     done = ensemble("resume", "r", "--accept-changes")
-    assert (done.exit_code, "adds no job, only tables" in done.output) == (0, True), done.output
+    assert (done.exit_code, "the changed file adds no jobs to run" in done.output) == (0, True), (
+        done.output
+    )
     assert "executor local" not in done.output
     rows = ensemble_core.open_run("r").results("t")
     assert [(row["x"], row["E"]) for row in rows] == [(1, 1), (2, 2), (3, 3)]

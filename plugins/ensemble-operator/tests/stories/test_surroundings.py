@@ -295,6 +295,7 @@ def test_an_exhausted_quota_is_a_condition_while_it_lasts(
     place = another()
     place.make(ensemble(long_member(), name="limited"))
     place.until(lambda: (place.get("Deployment", "limited") or {}).get("status"))
+    place.until(lambda: place.names("Job"))  # later, the quota would miss it
     place.edit("limited", suspend=True)
     place.until(lambda: "limited-0" not in place.names("MiniCluster"))
     place.until(lambda: not place.names("Job"))
