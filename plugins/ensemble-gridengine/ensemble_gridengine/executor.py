@@ -85,6 +85,8 @@ class GridEngineExecutor(BatchExecutor):
         self.lost_after = lost_after
         #: When qmaster last had the run's jobs and arrays, in monotonic seconds, by their numbers.
         self._seen: dict[str, float] = {}
+        #: Whether the last ``qstat`` listed any job.
+        self._listed = False
         # Not LOGNAME or USER, which may name another user.
         self._user = pwd.getpwuid(os.getuid()).pw_name
 
@@ -196,6 +198,7 @@ class GridEngineExecutor(BatchExecutor):
     def ask(self, ids: Collection[str]) -> Iterable[QueueJob]:
         now = time.monotonic()
         asked, jobs = set(ids), list(self._jobs())
+        self._listed = bool(jobs)
         self._seen |= {id_.partition(".")[0]: now for _, id_, _ in jobs if id_ in asked}
         renamed = {
             id_.partition(".")[0]
@@ -286,12 +289,15 @@ class GridEngineExecutor(BatchExecutor):
                 yield QueueJob(id_, "unknown", exception=deleted, note=_DELETED if deleted else "")
             elif code == 0 and re.search(rf"^job_number:\s+{number}\s*$", out, re.M):
                 script = re.search(r"^script_file:[ \t]*(\S*)", out, re.M)
-                # Only tasks that run have a line of their own; an ended one is not shown.
-                own = re.search(rf"^usage\s+{task or '1'}:", out, re.M)
-                if own is not None:
-                    yield QueueJob(id_, "running", batch=script[1] if script else "")
-                else:
-                    yield QueueJob(id_, "absent", note=_DELETED, batch=script[1] if script else "")
+                batch = script[1] if script else ""
+                # Of an array, only tasks that run have a line of their own: one that waits looks
+                # like one that has ended, and nothing can be told if ``qstat`` lists nothing.
+                if re.search(rf"^usage\s+{task or '1'}:", out, re.M):
+                    yield QueueJob(id_, "running", batch=batch)
+                elif not task:
+                    yield QueueJob(id_, "waiting", batch=batch)
+                elif self._listed:
+                    yield QueueJob(id_, "absent", note=_DELETED, batch=batch)
 
     def _up_since(self) -> float:
         """Return since when qmaster has been running, in monotonic seconds; infinite if unknown.

@@ -89,21 +89,28 @@ def test_a_limit_that_grid_engine_enforced_is_named_although_no_figure_shows_it(
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "state"),
+    ("code", "said", "state", "of_array", "of_array_unlisted"),
     [
-        (1, "Following jobs do not exist: \n7", "unknown"),
-        (0, "job_number:      7\nusage         1:      cpu=00:00:01\n", "running"),
-        (0, "job_number:      7\n", "absent"),
-        (1, "error: weird", None),
+        (1, "Following jobs do not exist: \n7", *["unknown"] * 3),
+        (0, "job_number:      7\nusage         1:      cpu=00:00:01\n", *["running"] * 3),
+        (0, "job_number:      7\n", "waiting", "absent", None),
+        (1, "error: weird", *[None] * 3),
     ],
 )
 def test_a_job_without_a_record_is_unknown_only_if_qmaster_says_so(
-    code: int, said: str, state: str | None
+    code: int, said: str, state: str | None, of_array: str | None, of_array_unlisted: str | None
 ) -> None:
+    """A waiting job was cancelled if ``qstat`` listed nothing for some time."""
     executor = replying("", code, said)
     executor._newest = lambda: 7  # type: ignore[method-assign]
-    states = [job.state for job in executor.account(["7"])]
-    assert states == ([state] if state else [])
+
+    def states(id_: str) -> list[str | None]:
+        return [job.state for job in executor.account([id_])] or [None]
+
+    assert states("7") == [state]
+    assert states("7.1") == [of_array_unlisted]
+    executor._listed = True
+    assert states("7.1") == [of_array]
 
 
 @pytest.mark.parametrize(("started", "deleted"), [(99.0, True), (101.0, False)])
