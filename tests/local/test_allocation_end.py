@@ -170,7 +170,8 @@ def test_a_signal_to_a_supervisor_that_starts_loses_no_job(study: Study) -> None
     study.allocation.send(study.controller)
     assert study.allocation.wait_over() == 143, "\n".join(study.lines("said"))
     assert study.lines("state/runs/t/executor/supervisor.log") == []
-    study.check()
+    # On a busy machine, the controller may handle its signal first.
+    study.check(once=False)
 
 
 @pytest.mark.parametrize("starter", ["slurmstepd", "pbs_mom"])
