@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ensemble_core.engine.group_state import GroupState
-from ensemble_core.engine.job_metrics import draw
+from ensemble_core.engine.random_draw import draw
 from ensemble_core.engine.state import State
 from ensemble_core.engine.submission import replicas_of
 from ensemble_core.errors import EnsembleError

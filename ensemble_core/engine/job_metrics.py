@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ensemble_core.engine.group_state import CHANGES, Change, GroupState
 from ensemble_core.engine.job_record import IndexRecord, JobRecord
+from ensemble_core.engine.random_draw import draw
 from ensemble_core.engine.repeated_rows import difference_text, repetition_text
 from ensemble_core.engine.rule_index import RuleIndex
 from ensemble_core.metrics.series import UNREADABLE
@@ -542,15 +542,3 @@ class JobGauges:
             if position < 0:
                 return nodes
         raise AssertionError("the count of waiting jobs is inconsistent")
-
-
-def draw(seed: object, number: object, below: int) -> int:
-    """Return a pseudo-random integer from 0 to ``below`` - 1, from a hash of the arguments.
-
-    Equal arguments give the same integer on all machines.
-
-    >>> draw(0, 0, 10), draw(0, 1, 10)
-    (9, 7)
-    """
-    digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") % below

@@ -1,7 +1,7 @@
 """Rows that a job repeats when it continues from a checkpoint: they replace the discarded ones.
 
 Rows have a ``clock``, such as a step. The newest rows of a job are kept, to withdraw those that a
-restart discards, and the user is told about repeated rows once.
+restart discards. Repeated rows cause one warning.
 
 A streaming statistic cannot remove a value. Instead, the statistics of one job are calculated again
 from an earlier copy and from the rows since then. So memory does not grow with the number of rows.

@@ -464,6 +464,7 @@ class Runtime:
         # After `seek`, so that a cancel does not call the executor at the same time.
         if first is not None:
             self._handle(first)
+            self._begun = True  # a signal from now on concerns a run that is being stopped
             if not first.ends:
                 self._unanswered = earlier.unanswered()
                 earlier.report_lost(cancelled=absent, resumed=False)

@@ -6,7 +6,7 @@ import pytest
 from ensemble_testing import Story
 
 from ensemble_core.engine.engine import Engine
-from ensemble_core.engine.job_metrics import draw
+from ensemble_core.engine.random_draw import draw
 from ensemble_core.errors import FileErrors
 from ensemble_core.journal.snapshot_encoding import dump, load
 from ensemble_core.model.events import Resources, TimerElapsed

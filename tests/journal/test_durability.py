@@ -42,6 +42,7 @@ from ensemble_core.model.events import (
 from ensemble_core.plugin.discovery import discover
 from ensemble_core.plugin.executor import Run
 from ensemble_core.runtime.controller import Runtime
+from ensemble_core.runtime.resumption import Resumption
 from ensemble_core.runtime.tail import Follower
 
 REGISTRY = discover()
@@ -291,6 +292,24 @@ def test_a_cancel_after_a_kill_does_not_count_lost_jobs_as_cancelled(tmp_path: P
     ]
     counts = {name: story.metric(f"count.work.{name}") for name in ("success", "lost", "active")}
     assert counts == {"success": 1, "lost": 1, "active": 1}
+
+
+def test_a_signal_while_a_resume_begins_to_cancel_jobs_finds_them_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message said that the jobs are left to the queue."""
+    story = Story(f"jobs: [{{name: work, command: x}}]\nrules: [{START}]")
+    story.start()
+    story.begin("work.0")
+    runtime = runtime_of(story.ensemble, Again(["work.0"]), tmp_path, engine=story.engine)
+    found = []
+    unanswered = Resumption.unanswered
+    monkeypatch.setattr(
+        Resumption, "unanswered", lambda self: found.append(runtime.ended) or unanswered(self)
+    )
+    runtime.stop_first(StopRequested(0.0, "stopped by somebody", 5, "cancel-left"))
+    assert ended(runtime, 120).stopped
+    assert [each and each.cancel for each in found] == [("work.0",)]
 
 
 @pytest.mark.parametrize("capable", [True, False], ids=["speaks of no job", "finds none again"])

@@ -73,9 +73,8 @@ class Queries:
         self._gauges_at = self._later(time.monotonic())  # the gauges were read at opening
         #: Stuck jobs that were reported.
         self._warned: set[str] = set()
-        #: When a job of the run was last seen running, and when this was last asked.
-        self._running_seen: float | None = None
-        self._running_asked = -1.0
+        #: When a job of the run was last seen running; before the first reply, infinite.
+        self._last_running = math.inf
         #: Time of the previous reply, if it listed any job (monotonic).
         self._saw_at: float | None = None
         self._absences = Absences(polled.outlet.warn)
@@ -202,6 +201,8 @@ class Queries:
             polled.end_strays(rows)
             seconds = asked - (asked if self._saw_at is None else self._saw_at)
             self._saw_at = asked if listed else None
+            if math.isinf(self._last_running) or any("start" in life.told for life in lives):
+                self._last_running = polled.now()
             for life in lives:
                 if life.over or life.queue_id in unclear:
                     continue
@@ -304,21 +305,10 @@ class Queries:
         waits = row.state == "stuck" or (row.state == "held" and not life.holds)
         if row.state == "waiting":
             # The run's own jobs may be those that use up the limit.
-            waits = polled.now() - max(life.last, self._last_running()) > timing.LIMITED
+            waits = polled.now() - max(life.last, self._last_running) > timing.LIMITED
         if waits:
             self._warned.add(key)
             polled.outlet.warn(f"{life.job} waits in {polled.hooks.name}: {row.note}")
-
-    def _last_running(self) -> float:
-        """Return when a job of the run was last seen running, or else when this was first asked."""
-        now = self._polled.now()
-        if now != self._running_asked:
-            self._running_asked = now
-            running = any("start" in life.told for life in self._polled.lives.values())
-            if running or self._running_seen is None:
-                self._running_seen = now
-        assert self._running_seen is not None
-        return self._running_seen
 
     def _count_miss(self, life: JobLife, row: QueueJob | None, asked: float) -> bool:
         """Count a reply that omits a job. Return False if it comes too early to show anything."""

@@ -410,9 +410,11 @@ class SlurmExecutor(BatchExecutor):
             *self._explain(found.values()),
             *(
                 self._messages.end(id_)
-                or QueueJob(id_, "unknown", exception="cancel", note=_CANCELLED)
-                if id_ in unstarted and id_.partition("_")[0] in kept
-                else self._messages.end(id_) or QueueJob(id_, "unknown")
+                or (
+                    QueueJob(id_, "unknown", exception="cancel", note=_CANCELLED)
+                    if id_ in unstarted and id_.partition("_")[0] in kept
+                    else QueueJob(id_, "unknown")
+                )
                 for id_ in unknown - found.keys()
             ),
         ]
